@@ -1,8 +1,8 @@
-"""scikit-learn estimators.
+"""Fit private heads as scikit-learn estimators.
 
 No label's own code may run, and no row's value may decide anything before the charge.
-Each names a method; its settings default to the preset's or the solver's own, are
-checked there when it is fitted, and are documented from there (`documented`).
+Each estimator names a method. Its settings default to the preset's or the solver's own.
+The solver checks them at `fit`, and `documented` takes their documentation from there.
 """
 
 from dataclasses import dataclass
@@ -120,8 +120,10 @@ class DPLeastSquaresClassifier(DPClassifier):
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:
-        """What `coef_` is of the classes' weights: the second minus the first of two,
-        else each one.
+        """Return the matrix that takes the classes' weights to `coef_`.
+
+        It takes the second minus the first of two classes. With more classes it is
+        None: each class has its own weights.
         """
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 

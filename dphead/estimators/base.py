@@ -1,4 +1,4 @@
-"""The one scikit-learn classifier that all methods share.
+"""Define the one scikit-learn classifier that all methods share.
 
 It may decide nothing that its solver or `fitting` does not.
 """
@@ -285,7 +285,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
-        """The method's settings, None for what is not given."""
+        """Return the method's settings, None for those that are not given."""
         names = (f.name for f in fields(self) if f.name not in _GUARANTEE)
         return {name: getattr(self, name) for name in names}
 
@@ -316,8 +316,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     def _scores(
         self, X: Any, split: str | None, scores_of: RowScores | None = None
     ) -> np.ndarray:
-        """Scores (n, n_classes) of rows or of a features file, or what `scores_of` says
-        instead.
+        """Return the scores (n, n_classes) of rows or of a features file.
+
+        `scores_of` computes something else from the rows instead.
         """
         check_is_fitted(self)
         if is_path(X):
@@ -336,7 +337,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the `_scores` of a file and its label positions (n,).
 
-        measured: the labels are used, so their classes must be the head's.
+        If `measured`, the labels are used, so their classes must be the head's.
         """
         check_is_fitted(self)
         score_rows: RowScores = scores_of or self.head_.scores
@@ -360,7 +361,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
 
 
 def check_classified(scores: np.ndarray) -> None:
-    """Raise ValueError where rows have no class, as scikit-learn does for NaN."""
+    """Raise ValueError if rows have no class, as scikit-learn does for NaN."""
     if none := int((~classified(scores)).sum()):
         raise ValueError(
             "predict needs rows with a class, got NaN or infinity, or an unreadable "

@@ -1,5 +1,7 @@
-"""What an estimator's docstring says: its own words, the parameters that all share, its
-method's settings as its solver declares them, attributes and an example (numpydoc).
+"""Assemble an estimator's docstring (numpydoc).
+
+It holds the estimator's own text, the parameters that all share, its method's settings
+as the solver declares them, the attributes and an example.
 """
 
 from textwrap import dedent, indent, wrap
@@ -50,7 +52,7 @@ def documented(estimator: Class) -> Class:
 
 
 def described(declared: Declared) -> str:
-    """One setting: its range, its default and where that is from, and what it does."""
+    """Describe one setting: its range, its default and source, and what it does."""
     says = f"{declared.setting.help} Default: {declared.setting.source}."
     text = "\n".join(wrap(says, WIDTH - 2 * len(INDENT)))
     line = f"{declared.name} : {declared.must_be}, default={declared.default_text}"
@@ -58,6 +60,6 @@ def described(declared: Declared) -> str:
 
 
 def _section(text: str, name: str, after: str) -> str:
-    """What a docstring says under one heading, up to the next."""
+    """Return a docstring's text under one heading, up to the next one."""
     body = text.partition(f"{name}\n{'-' * len(name)}\n")[2]
     return body.partition(f"\n{after}\n")[0]

@@ -1,6 +1,7 @@
-"""What every estimator's fit does once rows and solver are there: warn, plan, try the
-sums, charge, fit, and say what was guaranteed. Before the charge no row decides
-anything.
+"""Carry out what every estimator's fit does once rows and solver exist.
+
+It warns, plans, tries the sums, charges, fits, and reports the guarantee. Before the
+charge no row decides anything.
 """
 
 import sys
@@ -23,11 +24,11 @@ from dphead.solvers.base import PublicFacts, Solver
 
 
 class PrivacyWarning(UserWarning):
-    """The guarantee holds, and is weaker than a reader may think."""
+    """Warn that the guarantee holds, but is weaker than a reader may think."""
 
 
 class PrivateNotice(UserWarning):
-    """What private rows say without noise, for the data holder alone.
+    """Report what private rows say without noise, for the data holder alone.
 
     It comes after a fit, is never raised, and is in no head, ledger or attribute.
     """
@@ -35,9 +36,20 @@ class PrivateNotice(UserWarning):
 
 @dataclass(frozen=True)
 class Data:
-    """Rows that are read after the charge, and what identifies them.
+    """Hold rows that are read after the charge, and what identifies them.
 
-    notice: what to tell the data holder alone after the fit, "" for nothing.
+    Attributes
+    ----------
+    rows : callable
+        Reads the rows.
+    facts : PublicFacts
+        Their public facts.
+    dataset_id, feature_space : str or None, str
+        Those of a features file; None and "" for arrays.
+    classes_seen : bool
+        Whether the classes were read off the labels: not private.
+    notice : callable
+        Returns what to tell the data holder alone after the fit; "" for nothing.
     """
 
     rows: Callable[[], Rows]
@@ -50,7 +62,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Fitted:
-    """head: what the solver returned."""
+    """Hold the result of a fit; `head` is what the solver returned."""
 
     head: Any
     privacy: Privacy
@@ -60,8 +72,9 @@ class Fitted:
 def head_plan(
     estimator: Any, solver: Solver, facts: PublicFacts, accountant: str = "auto"
 ) -> Planned:
-    """A linear head's plan, by an estimator's epsilon, delta, relation and
-    group_cap.
+    """Return a linear head's plan, with the summation backend that it needs.
+
+    The estimator's epsilon, delta, relation and group_cap decide.
     """
     plan = make_plan(
         solver,
@@ -83,11 +96,31 @@ def carry_out(
     description: str,
     notes: Sequence[str] = (),
 ) -> Fitted:
-    """Warn, plan, charge and fit, of a head or of a network.
+    """Warn, plan, charge and fit: the same for a head and for a network.
 
-    estimator: its parameters epsilon, delta, allow_large_delta, random_state and ledger
-    decide, checked before (`check_settings`). notes: what else to say of the guarantee.
-    ValueError and LedgerError with nothing charged.
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters epsilon, delta, allow_large_delta, random_state and ledger
+        decide. The caller has checked them (`check_settings`).
+    data : Data
+        The rows and what identifies them.
+    prepare : callable
+        Returns the solver, plan and summation backend.
+    description : str
+        The ledger's text for this fit.
+    notes : sequence of str, default ()
+        Further notes on the guarantee.
+
+    Returns
+    -------
+    Fitted
+        The head, its guarantee and the ledger.
+
+    Raises
+    ------
+    ValueError, LedgerError
+        With nothing charged.
     """
     seed = seed_of(estimator.random_state)
     noise = NoiseSource(seed)
@@ -106,7 +139,7 @@ def carry_out(
     for subject, text in weaker.items():
         if text and is_news(estimator, subject):
             warnings.warn(text, PrivacyWarning, stacklevel=3)
-    weaker.pop("seed", None)  # a note of `privacy_of`
+    weaker.pop("seed", None)  # `privacy_of` adds this note itself
     charged = reserve(
         solver,
         plan,
@@ -130,10 +163,10 @@ def carry_out(
 
 
 def _tell_holder(text: str) -> None:
-    """Warn of what private rows say, if anything.
+    """Warn the data holder of what private rows say, if anything.
 
-    A filter that makes errors of warnings must not stop a fit by a row's value: the
-    text is printed then.
+    If a filter turns warnings into errors, the text is printed instead: a row's value
+    must not stop a fit.
     """
     try:
         if text:
@@ -143,14 +176,14 @@ def _tell_holder(text: str) -> None:
 
 
 def delta_of(estimator: Any) -> float:
-    """Return an estimator's delta; None is its preset's, where it has one."""
+    """Return an estimator's delta; None means its preset's, if it has one."""
     return presets.delta_of(getattr(estimator, "preset", None), estimator.delta)
 
 
 def public_rows(estimator: Any, n_rows: int) -> int:
-    """The public number of rows: theirs, or under add_remove nominal_n.
+    """Return the public number of rows: `n_rows`, or nominal_n under add/remove.
 
-    ValueError unless nominal_n is given exactly there.
+    Raises ValueError unless nominal_n is given exactly under add/remove.
     """
     relation, nominal = estimator.relation, estimator.nominal_n
     if (relation == "add_remove") != (nominal is not None):
@@ -162,8 +195,9 @@ def public_rows(estimator: Any, n_rows: int) -> int:
 
 
 def confirmed_delta(estimator: Any, facts: PublicFacts) -> str:
-    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
-    allowed; "" below it.
+    """Warn of a delta of 1/n or more, and return the warning; "" for a smaller delta.
+
+    Raises ValueError for such a delta unless the estimator allows it.
     """
     cap = getattr(estimator, "group_cap", None)
     delta = delta_of(estimator)
@@ -179,5 +213,5 @@ def confirmed_delta(estimator: Any, facts: PublicFacts) -> str:
 
 
 def seed_of(random_state: int | None) -> int | None:
-    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other."""
+    """Return the seed of a fit's noise: None for a guarantee. 0 is a seed too."""
     return None if random_state is None else int(random_state)

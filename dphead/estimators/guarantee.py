@@ -1,4 +1,4 @@
-"""`privacy_`: what a fit guarantees, and what it cannot see."""
+"""Report what a fit guarantees, and what it cannot see (`privacy_`)."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,14 +27,30 @@ OUT_OF_SIGHT = (
 
 @dataclass(frozen=True)
 class Privacy:
-    """The guarantee of one fit.
+    """Hold the guarantee of one fit. It is a guarantee only if `private` is true.
 
-    It is a guarantee only if `private` is true. With a seed epsilon is infinite, and
-    nominal_epsilon is what the same plan guarantees without. `notes` say what to know
-    besides.
-
-    mu and rho are None unless every release is a full-batch Gaussian. releases: one row
-    for each kind of release.
+    Attributes
+    ----------
+    private : bool
+        Whether there is a guarantee.
+    epsilon : float
+        The epsilon spent; infinite with a seed.
+    nominal_epsilon : float
+        What the same plan guarantees without a seed.
+    delta : float
+        The delta.
+    mu, rho : float or None
+        None unless every release is a full-batch Gaussian.
+    neighboring_relation : str
+        "zero_out", "add_remove" or "replace_one".
+    protected_unit : str
+        The unit of privacy.
+    n_rows : int
+        Public number of rows.
+    releases : list of dict
+        One entry for each kind of release.
+    notes : tuple of str
+        What else a reader should know.
     """
 
     private: bool
@@ -52,8 +68,9 @@ class Privacy:
 
     @cached_property
     def profiles(self) -> dict[str, Any]:
-        """The same releases' epsilon under the papers' accountants, computed on first
-        use; empty without noise.
+        """Return the same releases' epsilon under the papers' accountants.
+
+        Computed on first use; empty without noise.
         """
         if not self._plan.private:
             return {}
@@ -71,9 +88,22 @@ def privacy_of(
     classes_seen: bool,
     warning: str,
 ) -> Privacy:
-    """The guarantee of a finished plan. counted: a ledger counts other fits too.
+    """Return the guarantee of a finished plan.
 
-    warning: about delta and groups, or "".
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    n_rows : int
+        Public number of rows.
+    seeded : bool
+        Whether the noise has a fixed seed.
+    counted : bool
+        Whether a ledger counts other fits too.
+    classes_seen : bool
+        Whether the classes were read off the labels.
+    warning : str
+        About delta and groups, or "".
     """
     from dphead.analysis.profiles import total_rho
 

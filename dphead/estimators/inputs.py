@@ -1,5 +1,7 @@
-"""What may decide anything before a fit is charged: shapes, dtypes and declared facts,
-never a row's value. A list that is no array of numbers stops there: see AUDIT.md.
+"""Check a fit's inputs before the charge, by declared facts alone.
+
+Only shapes, dtypes and declared facts may decide anything, never a row's value. One
+exception: a list that is no array of numbers stops the fit here (see AUDIT.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -36,19 +38,30 @@ from dphead.rows.features import (
 from dphead.solvers.settings import shown
 
 MOST_CLASSES = 2**20  # chosen, not measured
-_LABELS = "biufUS"  # kinds of dtypes
+_LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows not read yet. classes: (n_classes,), by position.
+    """Hold rows that are not read yet.
 
-    rows: reads them, so it is called after the charge.
-
-    dataset_id and feature_space: a features file's, None and "" for arrays.
-        classes_seen: the labels gave the classes.
-    grouped: the features file says which rows belong together.
-    notice: what the data holder alone should know of the labels, made after the fit.
+    Attributes
+    ----------
+    n_rows, n_features : int
+        Their sizes. Under add/remove `n_rows` is private.
+    classes : ndarray of shape (n_classes,)
+        The classes, by position.
+    rows : callable
+        Reads the rows; called after the charge.
+    dataset_id, feature_space : str or None, str
+        Those of a features file; None and "" for arrays.
+    classes_seen : bool
+        Whether the classes were read off the labels.
+    grouped : bool
+        Whether the features file says which rows belong together.
+    notice : callable
+        Returns what the data holder alone should know of labels and rows; called after
+        the fit.
     """
 
     n_rows: int
@@ -63,13 +76,14 @@ class TrainingData:
 
 
 def is_path(x: Any) -> bool:
-    """Whether X names a features file."""
+    """Return whether X names a features file."""
     return isinstance(x, str | PathLike)
 
 
 def as_arrays(*given: Any) -> tuple[Any, ...]:
-    """PyTorch tensors as numpy arrays, without an import of torch; anything else as it
-    is. bfloat16, which numpy lacks, becomes float32, which holds it.
+    """Return PyTorch tensors as numpy arrays, and anything else unchanged.
+
+    torch is not imported. numpy has no bfloat16: it becomes float32, which holds it.
     """
     return tuple(_as_array(x) for x in given)
 
@@ -82,7 +96,7 @@ def _as_array(x: Any) -> Any:
 
 
 def refuse_weights(given: dict[str, Any]) -> None:
-    """ValueError for sample_weight, TypeError for what `fit` does not know."""
+    """Raise ValueError for sample_weight, and TypeError for an unknown argument."""
     unknown = sorted(set(given) - {"sample_weight"})
     if unknown:
         raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
@@ -97,9 +111,9 @@ def refuse_weights(given: dict[str, Any]) -> None:
 def from_arrays(
     estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool
 ) -> TrainingData:
-    """Arrays or data frames.
+    """Return the training data of arrays or data frames.
 
-    private: no check may depend on a value; otherwise scikit-learn's own checks run.
+    If `private`, no check depends on a value. Otherwise scikit-learn's own checks run.
     """
     cap = estimator.group_cap
     check_grouped(groups, cap)
@@ -139,7 +153,7 @@ def from_arrays(
 
 
 def refuse_split(split: str | None) -> None:
-    """ValueError: arrays have no splits."""
+    """Raise ValueError if a split is given: arrays have none."""
     if split is not None:
         raise ValueError(
             f"split must be None for arrays, got split={shown(split)}. Pass the rows "
@@ -148,7 +162,7 @@ def refuse_split(split: str | None) -> None:
 
 
 def check_grouped(groups: Any, cap: int | None) -> None:
-    """ValueError unless groups and a cap are both there or neither."""
+    """Raise ValueError unless groups and a cap are given together, or neither is."""
     if (groups is None) != (cap is None):
         raise ValueError(
             f"groups and group_cap must be given together, got group_cap={cap}. Give "
@@ -157,8 +171,8 @@ def check_grouped(groups: Any, cap: int | None) -> None:
 
 
 def private_rows(estimator: Any, x: Any) -> Any:
-    """Features checked by shape and dtype alone."""
-    # a private n may be any
+    """Return features, checked by shape and dtype alone."""
+    # a private number of rows must not decide anything: it may even be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
     with np.errstate(all="ignore"):  # as `numbers`; a signalling NaN would warn
         return validate_data(
@@ -174,9 +188,10 @@ def from_file(
     group_cap: int | None,
     relation: str = "zero_out",
 ) -> Iterator[TrainingData]:
-    """A split of a features file.
+    """Open a split of a features file as training data.
 
-    classes: the file's declared ones, or, if it declares none, one for each position.
+    The classes are the file's declared ones. If it declares none, `classes` names one
+    for each position.
     """
     with open_features(Path(path)) as file:
         check_groups(file, group_cap)
@@ -207,9 +222,9 @@ def of_split(
     group_cap: int | None,
     label_sets: np.ndarray | None = None,
 ) -> TrainingData:
-    """Training data of an open file's split; its rows are made when they are asked for.
+    """Return the training data of an open file's split; rows are read when asked for.
 
-    names: of the classes; label_sets: in place of the file's labels.
+    `names` are the classes'. `label_sets` replaces the file's labels.
     """
     return TrainingData(
         len(split_slots(file, split)),
@@ -223,11 +238,14 @@ def of_split(
 
 
 def declared(classes: Any) -> np.ndarray:
-    """Sorted distinct public classes."""
+    """Return the sorted public classes.
+
+    Raises ValueError unless they are distinct finite numbers or strings.
+    """
     given = listed(classes)
     try:
         array = np.asarray(given)
-    except ValueError:  # some are lists
+    except ValueError:  # some of the classes are lists
         array = np.empty((0, 0))
     plain = array.ndim == 1 and array.dtype.kind in _LABELS
     if plain and (array.dtype.kind != "f" or np.isfinite(array).all()):
@@ -241,8 +259,10 @@ def declared(classes: Any) -> np.ndarray:
 
 
 def listed(classes: Any) -> list[Any]:
-    """Declared classes one by one. ValueError for what is no list of some: a text would
-    be one of its letters.
+    """Return the declared classes as a list.
+
+    Raises ValueError if they are no list, or too many. A single text is refused: it
+    would become a list of its letters.
     """
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > MOST_CLASSES:
@@ -256,12 +276,11 @@ def listed(classes: Any) -> list[Any]:
 
 
 def _numbers(x: Any) -> Any:
-    """Features whose numbers are each turned into float32 in one way, whatever the
-    other rows hold.
+    """Return features that become float32 in one way, whatever the other rows hold.
 
-    Lists and columns have the type that all their numbers give them, so they go through
-    float64 first; only what is float16, 32 or 64 as a whole stays. ValueError for what
-    is no number.
+    The dtype of a list or column depends on all its numbers, so these go through
+    float64 first. Only an array that is float16, 32 or 64 as a whole stays as it is.
+    Raises ValueError for a dtype that is not numeric.
     """
     if issparse(x):
         return x  # scikit-learn's own check refuses it, and says how to convert
@@ -299,8 +318,10 @@ def unmasked(x: Any) -> Any:
 
 
 def _listed(x: Any) -> np.ndarray:
-    """A list's numbers as float64; as it is where it holds anything else. ValueError
-    for a table of another library than pandas: its values decide what array it is.
+    """Return a list's numbers as float64, or unchanged if it holds anything else.
+
+    Raises ValueError for a text, and for a table of a library other than pandas: its
+    values decide what array it becomes.
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(

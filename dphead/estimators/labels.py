@@ -1,5 +1,7 @@
-"""Labels and targets of rows, each read by itself: no item may decide how another is
-read, none stops a fit or warns, and no code of an item's own runs.
+"""Read labels and targets, each by itself.
+
+No item may decide how another is read. None stops a fit or warns, and no code of an
+item's own runs.
 """
 
 from typing import Any
@@ -19,8 +21,10 @@ _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by the kind of the cl
 
 
 def column(y: Any) -> np.ndarray:
-    """Labels as one column: what has no fixed dtype as objects, read one by one, since
-    the dtype of a converted list or pandas column depends on each item.
+    """Return labels as one column.
+
+    Labels without a fixed dtype stay objects and are read one by one: the dtype of a
+    converted list or pandas column would depend on each item.
     """
     shape = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] > 1:
@@ -103,8 +107,10 @@ def is_given(y: np.ndarray) -> np.ndarray:
 
 
 def numbers(y: Any) -> np.ndarray:
-    """(n,) float64 of real targets, each read alone; not a number for an item of a list
-    that is none. ValueError for an array of another dtype.
+    """Return (n,) float64 of real targets, each read alone.
+
+    An item of a list that is no number becomes NaN. Raises ValueError for an array of
+    another dtype.
     """
     said, y = declared_dtype(y), column(y)
     if said.kind not in "biufO":
@@ -118,7 +124,7 @@ def numbers(y: Any) -> np.ndarray:
 
 
 def number(item: Any) -> float:
-    """An item as a number, NaN where it is none. No code of its own runs."""
+    """Return an item as a number, NaN if it is none. No code of its own runs."""
     try:
         return float(item) if type(item) in _REAL else np.nan
     except OverflowError:
@@ -126,9 +132,9 @@ def number(item: Any) -> float:
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """(n,) positions of labels in sorted `classes`, -1 for any other value.
+    """Return positions (n,) of labels in sorted `classes`, -1 for any other value.
 
-    Never raises or warns because of a value.
+    It never raises or warns because of a value.
     """
     with np.errstate(all="ignore"):  # a signalling NaN would warn
         if y.dtype.kind == "O" or _would_round(y.dtype, classes.dtype):
@@ -149,9 +155,11 @@ def unmatched_labels(y: np.ndarray, classes: np.ndarray) -> str:
 
 
 def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
-    """A label may be anything, and no code of its own runs: hashed or compared, it
-    could stop a fit. Bytes compared with a text can warn, and numpy's numbers with
-    larger ones.
+    """Return the position of a label, -1 for one that is of no known type.
+
+    A label may be anything, and no code of its own runs: its hash or comparison could
+    stop a fit. Bytes compared with a text can warn, and so can numpy's numbers compared
+    with larger ones.
     """
     if type(label) not in kinds:
         return -1
@@ -159,6 +167,6 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
 
 
 def _would_round(one: np.dtype, other: np.dtype) -> bool:
-    """Whether numpy compares these whole numbers as floats, which merge large ones."""
+    """Return whether numpy compares these integers as floats: large ones merge."""
     both_whole = one.kind in "iu" and other.kind in "iu"
     return both_whole and np.result_type(one, other).kind == "f"

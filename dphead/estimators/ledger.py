@@ -1,4 +1,4 @@
-"""What all estimators share about the ledger that counts their fits."""
+"""Share what all estimators do with the ledger that counts their fits."""
 
 import os
 from copy import copy
@@ -14,7 +14,10 @@ from dphead.runs.report import uncounted
 
 
 def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
-    """The ledger given, or the data set's. LedgerError if it is another's."""
+    """Return the ledger given, or the data set's.
+
+    Raises LedgerError if it belongs to another data set.
+    """
     if not isinstance(given, Ledger):
         return open_ledger(given, dataset_id)
     if dataset_id is None:
@@ -29,16 +32,16 @@ def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledg
 
 
 def in_other_ledgers(ledger: Ledger, dataset_id: str | None) -> str:
-    """What to say of other ledgers with fits on the same images, or ""."""
+    """Return a warning of other ledgers with fits on the same images, or ""."""
     found = charged_elsewhere(dataset_id, ledger.path)
     return " ".join(uncounted(one.fact()) for one in found)
 
 
 class LedgerMixin:
-    """For an estimator with a `ledger` parameter that sets `_ledger` in `fit`.
+    """Serve an estimator with a `ledger` parameter that sets `_ledger` in `fit`.
 
-    It stands before `BaseEstimator` among the bases. A `Ledger` holds an open file: it
-    is neither copied by `clone` nor pickled.
+    It stands before `BaseEstimator` among the bases. A `Ledger` holds an open file, so
+    `clone` does not copy it and pickling leaves it out.
     """
 
     ledger: str | Path | Ledger | None
@@ -46,10 +49,10 @@ class LedgerMixin:
 
     @property
     def ledger_(self) -> Ledger:
-        """The ledger that counted this fit.
+        """Return the ledger that counted this fit.
 
-        A pickled estimator opens the file again; one in memory is gone. LedgerError if
-        the file is: an empty one would count nothing.
+        A pickled estimator opens the file again; a ledger in memory is gone. Raises
+        LedgerError if the file is gone: an empty one would count nothing.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
@@ -66,7 +69,7 @@ class LedgerMixin:
         return self._ledger
 
     def __sklearn_clone__(self) -> Any:
-        """A clone shares the ledger, so that it cannot start from zero."""
+        """Return a clone that shares the ledger, so that it cannot start from zero."""
         bare: Any = copy(self)
         bare.ledger = None
         twin: Any = BaseEstimator.__sklearn_clone__(bare)
@@ -78,6 +81,6 @@ class LedgerMixin:
         ledger = state.pop("_ledger", None)
         path = getattr(ledger, "path", ledger)
         given = getattr(state["ledger"], "path", IN_MEMORY)
-        if given != IN_MEMORY:  # an open file: its name says which
+        if given != IN_MEMORY:  # an open file: its path replaces it
             state["ledger"] = given
         return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}

@@ -1,7 +1,7 @@
-"""The scikit-learn classifier of rows that each have any number of classes.
+"""Define the scikit-learn classifier of rows that each have any number of classes.
 
-A row's labels are looked at after the charge, and each row's alone. Nothing here may
-ask for a statistic whose bound is of one class a row.
+A row's labels are looked at after the charge, each row's alone. Nothing here may ask
+for a statistic that is bounded for one class per row only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -228,11 +228,12 @@ class DPMultiLabelClassifier(DPClassifier):
 
 
 def of_sigmoids(solver: Solver) -> Solver:
-    """auto with the sigmoid loss, and steps of one length for all data: what lengthens
-    them is known of softmax alone. Any other solver as it is.
+    """Return auto with the sigmoid loss and a fixed `move`; other solvers unchanged.
 
-    Softmax's `move` serves: on synthetic labels and digits, trials with 0.6 to 3 logits
-    were within 1.5 points of it at ε = 1 and 8; no rows of them are stored.
+    Steps then have one length for all data: the rule that lengthens them is known for
+    softmax alone. Softmax's `move` is used: on synthetic labels and digits, trials with
+    0.6 to 3 logits were within 1.5 points of it at ε = 1 and 8. Their records are not
+    stored.
     """
     if not isinstance(solver, Auto):
         return solver
@@ -241,9 +242,10 @@ def of_sigmoids(solver: Solver) -> Solver:
 
 
 def indicators(y: Any) -> np.ndarray:
-    """(n, n_classes) numbers, by shape and dtype alone; each is read after the charge.
+    """Return (n, n_classes) numbers, checked by shape and dtype alone.
 
-    ValueError for another shape, or what is no number.
+    Each number is read after the charge. Raises ValueError for another shape, or for
+    what is no number.
     """
     if y is None:
         raise ValueError(
@@ -266,6 +268,7 @@ def indicators(y: Any) -> np.ndarray:
 
 
 def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
+    """Return the error for a y that is no indicator matrix."""
     return ValueError(
         "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with two "
         f"columns or more, got y.shape={shape}, y.dtype={dtype!r}. For one class a row "
@@ -275,7 +278,7 @@ def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
 
 
 def _of_frame(y: Any) -> np.ndarray:
-    """A pandas frame's numbers, each read alone; not a number where one is missing."""
+    """Return a pandas frame's numbers, each read alone; NaN where one is missing."""
     parts = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
     dtypes = [declared_dtype(part) for part in parts]
     wrong = [dtype for dtype in dtypes if dtype.kind not in "biuf"]
@@ -285,8 +288,10 @@ def _of_frame(y: Any) -> np.ndarray:
 
 
 def _of_lists(y: Any) -> np.ndarray:
-    """Lists as numbers. No code of an item's own runs: what is no number is NaN, whose
-    row counts zero. ValueError for another shape, or a text.
+    """Return lists as numbers. No code of an item's own runs.
+
+    What is no number is NaN: its row counts zero. Raises ValueError for another shape,
+    or for a text.
     """
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
     shaped = all(isinstance(row, list | tuple) for row in rows)
@@ -304,15 +309,15 @@ def _of_lists(y: Any) -> np.ndarray:
 
 
 def names_of(y: Any) -> list[Any]:
-    """Return the names of a data frame's columns, [] for what has none."""
+    """Return the names of a data frame's columns, [] for anything else."""
     return list(y.columns) if hasattr(y, "iloc") and y.ndim == 2 else []
 
 
 def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
-    """Return public names of so many columns, in their order.
+    """Return the public names of `count` columns, in their order.
 
-    said: the names of a data frame's columns. They are the classes where none are
-    declared, and must not contradict them.
+    `said` are the names of a data frame's columns. They are the classes if none are
+    declared, and must not contradict those that are.
     """
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
@@ -329,7 +334,7 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
 
 
 def check_order(said: list[Any], classes: list[Any]) -> None:
-    """Raise ValueError where a data frame's columns are not the classes in their order.
+    """Raise ValueError if a data frame's columns are not the classes in their order.
 
     Names that only count the columns agree with any others.
     """
@@ -347,6 +352,7 @@ def check_order(said: list[Any], classes: list[Any]) -> None:
 def _of_arrays(
     estimator: Any, x: Any, sets: Any, groups: Any, names: np.ndarray
 ) -> Iterator[TrainingData]:
+    """Yield the training data of arrays."""
     cap = estimator.group_cap
     check_grouped(groups, cap)
     refuse_split(estimator.split)
@@ -371,6 +377,7 @@ def _of_arrays(
 def _of_file(
     estimator: Any, path: Any, sets: np.ndarray, groups: Any, names: np.ndarray
 ) -> Iterator[TrainingData]:
+    """Yield the training data of a features file, with these label sets."""
     if groups is not None:
         raise ValueError(
             "a features file has its own groups, got groups besides. Leave them out."

@@ -1,7 +1,7 @@
-"""Parameters that estimators share, each declared once as a solver's settings are:
-`check_settings` refuses a wrong type or range before anything uses it.
+"""Declare the parameters that estimators share, each once, as solvers declare settings.
 
-What depends on other parameters or on the data's size is checked where it is used.
+`check_settings` refuses a wrong type or range before anything uses it. What depends on
+other parameters or on the data's size is checked where it is used.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What stands around a fit and is outside its guarantee: steps of a pipeline that were
-fitted to the same rows, and a search that changes settings from fit to fit.
+"""Warn of what happens around a fit and is outside its guarantee.
 
-It only warns, and not always: rows that were transformed by hand before, and a search
-that makes its own estimators, cannot be seen from here. No row is looked at.
+That is: pipeline steps fitted to the same rows, and a search that changes settings
+between fits. It only warns, and not always: it cannot see rows that were transformed by
+hand, nor a search that makes its own estimators. It looks at no row.
 """
 
 import sys
@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-# settings whose change is no choice between results
+# changing these is no choice between results
 NO_CHOICE = {"random_state", "ledger"}
 
 
@@ -30,19 +30,20 @@ REPEATED = (
     "ensemble: each fit spends its own epsilon, and fits on overlapping rows add up. "
     "privacy_ is of one fit. "
 )
-MAIN = "MainProcess"  # as Python calls it
+MAIN = "MainProcess"  # Python's name for the main process
 UNCOUNTED = "No ledger counts them together: give ledger=."
-_fits: Counter[str | None] = Counter()  # of each family of clones, in this process
-_told: set[tuple[str, str]] = set()  # families, and what they were warned of
+_fits: Counter[str | None] = Counter()  # by family of clones, in this process
+_told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 
 
 class WatchedMixin:
-    """For an estimator that stands before `BaseEstimator`, and before every other
-    mixin, among the bases.
+    """Watch for searches, in an estimator of any method.
 
+    It stands before `BaseEstimator`, and before every other mixin, among the bases.
     scikit-learn's searches clone an estimator, set the candidate's settings and fit, in
-    whatever process: a fit of a clone whose settings were then changed is one of them.
-    An estimator, its clones and theirs are a family, which is told each thing once.
+    any process. A fit of a clone with settings changed after cloning is taken for one
+    of them. An estimator, its clones and theirs are a family, which is told each thing
+    once.
     """
 
     def __sklearn_clone__(self) -> Any:
@@ -52,7 +53,7 @@ class WatchedMixin:
         return twin
 
     def set_params(self, **params: Any) -> Any:
-        """As scikit-learn's."""
+        """Set parameters as scikit-learn does; note changes of a clone's settings."""
         changed = {name.split("__")[0] for name in params} - NO_CHOICE
         if vars(self).get("_is_clone") and changed:
             self._is_candidate = True
@@ -60,7 +61,7 @@ class WatchedMixin:
 
 
 def is_news(estimator: Any, subject: str) -> bool:
-    """Return whether an estimator's family was not told of this yet, and note that.
+    """Return whether an estimator's family was not told of this yet, and note it.
 
     An estimator that was never cloned is told in each fit.
     """
@@ -72,9 +73,9 @@ def is_news(estimator: Any, subject: str) -> bool:
 
 
 def around(estimator: Any, total: float | None) -> dict[str, str]:
-    """Return what to warn of in this fit: subjects, with a sentence or more each.
+    """Return what to warn of in this fit: a text of one or more sentences per subject.
 
-    total: epsilon of the ledger with this fit; None where no ledger was given.
+    `total` is the ledger's epsilon with this fit; None where no ledger was given.
     """
     found = {}
     family = vars(estimator).get("_family")
@@ -103,8 +104,10 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
 
 
 def fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
-    """Names of the steps that each pipeline being fitted around `frame` has before the
-    one with `estimator` in it, and has fitted to its rows.
+    """Return the names of pipeline steps fitted to the rows before this estimator.
+
+    It looks at each pipeline that is being fitted around `frame`, and at its steps
+    before the one with `estimator` in it.
     """
     found: list[str] = []
     inner = estimator
@@ -119,8 +122,10 @@ def fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
 
 
 def _place(pipeline: Pipeline, inner: Any) -> int:
-    """The position of a step, or of one like it, which a pipeline with a memory clones;
-    the last one's for what is within another estimator.
+    """Return the position of a step in a pipeline.
+
+    A pipeline with a memory clones its steps: then the position is that of a step of
+    the same type. For an estimator within another one, it is the last step's.
     """
     steps = [step for _, step in pipeline.steps]
     same = [i for i, step in enumerate(steps) if step is inner]
@@ -129,7 +134,7 @@ def _place(pipeline: Pipeline, inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Whether a step's fit looks at rows, and is no private fit of its own."""
+    """Return whether a step's fit looks at rows, and is no private fit of its own."""
     if step is None or step == "passthrough" or hasattr(step, "privacy_"):
         return False
     if type(step).__name__ == "FrozenEstimator":

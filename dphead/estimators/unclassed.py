@@ -1,6 +1,7 @@
-"""scikit-learn estimators without classes: principal components, and the regression of
-a bounded number. Rows are converted before the charge, each number by itself, and
-none of their values decides anything there.
+"""Fit without classes: principal components, and the regression of a bounded number.
+
+Rows are converted before the charge, each number by itself, and none of their values
+decides anything there.
 """
 
 from collections.abc import Callable
@@ -57,7 +58,7 @@ from dphead.solvers.settings import check_settings, is_a, shown
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
-    """Parameters of the guarantee, and the fit of rows that have no class."""
+    """Hold the parameters of the guarantee, and fit rows that have no class."""
 
     epsilon: parameters.Epsilon = 1.0
     delta: parameters.Delta = 1e-5
@@ -71,7 +72,7 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
     random_state: parameters.Seed = None
 
     def _rows(self, X: Any, y: Any = None) -> Any:
-        """Checked as a fit may check them; y too where nothing is private."""
+        """Return rows, checked as a fit may; y is checked too if nothing is private."""
         check_settings(self)
         if np.isfinite(self.epsilon):
             return private_rows(self, X)
@@ -88,7 +89,7 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
         groups: Any,
         notice: Callable[[], str] = str,
     ) -> Fitted:
-        """Fit on `rows`, with one dummy class. notice: see `Data`."""
+        """Fit on `rows`, with one dummy class; `notice` is that of `Data`."""
         check_grouped(groups, self.group_cap)
         if groups is not None:
             groups = group_ids(groups, len(rows))
@@ -338,7 +339,7 @@ class DPRegressor(RegressorMixin, _Unclassed):
         return self
 
     def _range(self, target: np.ndarray) -> tuple[float, float]:
-        """The middle of the target's range and half its length."""
+        """Return the middle of the target's range, and half its length."""
         bounds = self.bounds
         if bounds is None and not np.isfinite(self.epsilon):
             bounds = (float(target.min()), float(target.max()))
@@ -367,14 +368,17 @@ class DPRegressor(RegressorMixin, _Unclassed):
 
 
 def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:
-    """(n,) in [-1, 1], each number alone; one that is not finite stays so."""
+    """Return targets (n,) scaled and clipped to [-1, 1]; NaN where not finite.
+
+    Each number is converted alone.
+    """
     with np.errstate(all="ignore"):
         part = np.clip((target - middle) / half, -1.0, 1.0)
     return np.where(np.isfinite(target), part, np.nan)
 
 
 def _two_numbers(bounds: Any) -> tuple[float, float]:
-    """What is given as two numbers; not a number twice for anything else."""
+    """Return the two bounds, NaN for anything else."""
     given = bounds.tolist() if isinstance(bounds, np.ndarray) else bounds
     pair = isinstance(given, tuple | list) and len(given) == 2
     if not pair or not all(is_a(part, float) for part in given):
