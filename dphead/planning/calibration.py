@@ -176,7 +176,7 @@ def smallest_scale(
     ValueError
         If no s within exp(±LARGEST_LOG_SCALE) reaches the target.
     """
-    from scipy.optimize import brentq  # slow to import, and full batches do not need it
+    from scipy.optimize import brentq  # imported here: full batches do not need it
 
     cost = lru_cache(cost)  # brentq asks for its ends again
 

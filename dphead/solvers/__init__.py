@@ -1,6 +1,6 @@
-"""Solvers ask for releases and post-process them.
+"""Define the solvers, which ask for releases and post-process them.
 
-They may never see rows, keys or the ledger.
+A solver must never see rows, keys or the ledger.
 """
 
 from dphead.solvers.auto import Auto

@@ -1,7 +1,7 @@
-"""`auto` on the best of several networks' features of the same images.
+"""Run `auto` on the best of several backbones' features of the same images.
 
-Which is best follows from released counts, and what is released from public sizes: the
-releases may not depend on which network is chosen.
+Released counts decide which backbone is best. Public sizes decide the releases, which
+must not depend on the choice.
 """
 
 import math
@@ -24,15 +24,24 @@ from dphead.solvers.head import AccuracyEstimate, Selection
 
 @dataclass(frozen=True)
 class BackboneSelection:
-    """A small `auto` on each network's features, with a count of the rows that it gets
-    right, then `auto` with the rest of the budget where it did best.
+    """Try a small `auto` on each backbone's features, then fit `auto` on the best.
 
-    widths: numbers of features, one a network, in the order of the sources of rows that
-    it asks of. auto: what is fitted; its counts are of the last fit. n_features of
-    the facts is the largest width.
-    The charge comes before the choice, so that the last fit has one plan whichever
-    network it is of: it takes the steps and the centre's share of the widest one, and
-    scales features, and clips their squares, by the narrowest one's rules.
+    Each trial counts the rows that its head classifies correctly. The last fit takes
+    the rest of the budget.
+
+    Parameters
+    ----------
+    widths : tuple of int
+        Number of features of each backbone, in the order of the sources in `Ask`.
+    auto : Auto
+        Solver to fit. Its counts belong to the last fit.
+
+    Notes
+    -----
+    `n_features` of the facts is the largest width. The charge comes before the choice,
+    so the last fit has the same plan for every backbone. It takes the steps and the
+    centering share of the widest one. It scales features, and clips their squares, by
+    the rules of the narrowest one.
     """
 
     widths: tuple[int, ...]
@@ -40,8 +49,9 @@ class BackboneSelection:
     name: str = "auto"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """Each network's trial, then the fit of the best. ValueError without noise:
-        a choice by exact counts has no price.
+        """Return the trial of each backbone, then the fit of the best one.
+
+        Raises ValueError without noise: a choice by exact counts cannot be charged.
         """
         if math.isinf(facts.mu):
             raise ValueError(
@@ -59,9 +69,7 @@ class BackboneSelection:
         return releases + _shared(common, rest, "")
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Try each network, choose by what the trials are expected to get right, and
-        fit.
-        """
+        """Try each backbone, choose the best expected accuracy, and fit."""
         trial, trials = self._trial(), []
         for source, own in enumerate(self._facts(facts, self.trial_share)):
             head = yield from _of_source(trial.solve(own), source, label(source))
@@ -73,12 +81,12 @@ class BackboneSelection:
 
     @property
     def trial_share(self) -> float:
-        """Of mu², for the trial of one network."""
+        """Return the fraction of the budget (μ²) for the trial of one backbone."""
         return min(TRIAL_SHARE, TRIALS_SHARE / len(self.widths))
 
     @property
     def trials_share(self) -> float:
-        """The same for all of them."""
+        """Return the fraction of the budget (μ²) for all trials."""
         return len(self.widths) * self.trial_share
 
     @property
@@ -86,7 +94,7 @@ class BackboneSelection:
         return 1 - self.trials_share
 
     def _facts(self, facts: PublicFacts, share: float) -> list[PublicFacts]:
-        """Each network's own, with this share of mu²."""
+        """Return the facts of each backbone, with this share of μ²."""
         part = replace(facts, mu=facts.mu * math.sqrt(share))
         return [replace(part, n_features=width) for width in self.widths]
 
@@ -95,7 +103,7 @@ class BackboneSelection:
         return replace(self.auto, counted=TRIAL_COUNT_SHARE, **counts)
 
     def _last(self, facts: PublicFacts) -> Auto:
-        """`auto` with what could differ between networks set alike."""
+        """Return `auto` with every setting that depends on the width fixed."""
         auto, centering = self.auto, self.auto.centering
         own = self._facts(facts, self._rest)
         narrowest = min(own, key=lambda one: one.n_features)
@@ -112,19 +120,19 @@ class BackboneSelection:
 
 
 def label(source: int) -> str:
-    """What the releases of a network's trial begin with."""
+    """Return the prefix of the release labels of a backbone's trial."""
     return f"network {source + 1}: "
 
 
 def best(trials: list[AccuracyEstimate]) -> int:
-    """The first of those that are expected to get most right."""
+    """Return the first position with the highest expected accuracy."""
     return max(range(len(trials)), key=lambda source: trials[source].accuracy)
 
 
 def _shared(
     releases: Iterable[PlannedRelease], share: float, prefix: str
 ) -> list[PlannedRelease]:
-    """Releases with weights that add up to a share of the budget."""
+    """Return the releases with weights that add up to `share` of the budget."""
     releases = list(releases)
     unit = share / sum(one.weight for one in releases)
     return [
@@ -134,7 +142,7 @@ def _shared(
 
 
 def _of_source(steps: Steps, source: int, prefix: str) -> Steps:
-    """What a fit asks for, of one source of rows and under its labels there."""
+    """Run a solver's requests on one source of rows, with prefixed labels."""
     try:
         ask = next(steps)
         while True:

@@ -1,4 +1,4 @@
-"""Rows brought to the unit sphere around a noisy mean."""
+"""Bring rows to the unit sphere around a noisy mean."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -12,21 +12,22 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
-# mean of squares over square of the mean, of the features' mean squares, from which
-# they are scaled: 1 if all have one size, 70 for ScatterNet's as they are; chosen
+# Features are scaled from this ratio on: mean of squares over square of the mean, for
+# the features' mean squares. It is 1 if all features have the same size, and 70 for
+# ScatterNet's features before any transform; chosen.
 SCALE_FROM_RATIO = 2.0
-# of the mean squares: half of a standardisation, which has -1/2; chosen
+# power of the mean squares: half of a standardization, which has -1/2; chosen
 SCALE_POWER = -0.25
-# added to the mean squares over their mean, so that no scale is far above the others';
+# added to the mean squares over their mean, so that no scale is far above the others;
 # chosen
 SMALLEST_SQUARE = 0.01
-COUNT = "rows that count"  # its release
-NEARLY_ZERO = 1e-300  # instead of the squared length of a mean of zeros
-# of the mean's share, for the number of rows that count; chosen: its noise is 2 % of
-# the rows where n·mu is 1,200
+COUNT = "rows that count"  # label of the release
+NEARLY_ZERO = 1e-300  # replaces the squared length of a mean of zeros
+# part of the mean's share for the number of rows that count; chosen: its noise is 2 %
+# of the rows at an n·mu of 1,200
 COUNT_PART = 0.1
-# deviations of its noise by which that number must differ from n_rows to count as
-# another; chosen
+# The count replaces n_rows if it differs by more than so many standard deviations of
+# its noise; chosen.
 COUNT_DEVIATIONS = 2.0
 
 
@@ -42,14 +43,23 @@ SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
 
 @dataclass(frozen=True)
 class Centering:
-    """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows
-    subtracted.
+    """Bring rows to unit norm, and subtract a noisy mean of the unit rows.
 
-    unit_norm: False leaves rows as they are (a clip norm must then fit the features'
-    scale). scale_share: of the noisy mean squares of centred rows, each of which is
-    divided by the mean squares' power 1/4 and brought to the sphere again, unless they
-    turn out to be nearly even (SCALE_FROM_RATIO). clip_width: the number of features
-    by which their squares are clipped; None takes that of the rows.
+    Parameters
+    ----------
+    share : float, default 0.02
+        Fraction of the budget (μ²) spent on the mean used for centering and on the
+        number of rows that count. 0 means no centering.
+    unit_norm : bool, default True
+        False leaves rows as they are. A clip norm must then fit the features' scale.
+    scale_share : float, default 0
+        Fraction of the budget (μ²) spent on the mean squares of centered features.
+        Features are divided by the power 1/4 of their noisy mean squares, and rows are
+        brought to the sphere again. Nothing is scaled if the mean squares turn out to
+        be nearly even (SCALE_FROM_RATIO).
+    clip_width : int, optional
+        Number of features that sets the clip norm of the squares. None uses the number
+        of features of the rows.
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02
@@ -62,12 +72,13 @@ class Centering:
 
     @property
     def norm(self) -> float | None:
-        """The length of a row afterwards, None if it is the row's own."""
+        """Return the norm of a transformed row, or None if rows keep their own."""
         return 1.0 if self.unit_norm else None
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
-        """The releases of the count and the mean, if any; `rest` is the total weight of
-        the others.
+        """Return the releases of the count, the mean and the squares, if any.
+
+        rest is the total weight of all other releases.
         """
         if not self.unit_norm or self.share <= 0:
             return []
@@ -86,7 +97,7 @@ class Centering:
     def solve(
         self, facts: PublicFacts, append: float
     ) -> Generator[Ask, Answer, RowTransform]:
-        """The transform of every later release."""
+        """Ask for the planned releases, and return the transform of all later ones."""
         if not self.unit_norm or self.share <= 0:
             return RowTransform(self.unit_norm, append=append)
         unit = RowTransform(unit_norm=True)
@@ -117,7 +128,7 @@ class Centering:
 def planned_mean(
     label: str, n_classes: int, clip_norm: float, weight: float
 ) -> list[PlannedRelease]:
-    """What `noisy_mean` asks for: how many rows count, and their sum."""
+    """Return the releases of `noisy_mean`: the count of rows, and their sum."""
     count, mean = RowCounts(n_classes), ChannelMoment(n_classes)
     part = weight * COUNT_PART
     return [
@@ -129,11 +140,11 @@ def planned_mean(
 def noisy_mean(
     label: str, n_classes: int, n_rows: int, transform: RowTransform
 ) -> Generator[Ask, Answer, tuple[np.ndarray, float]]:
-    """(the mean (n_features,) of the rows that count, shrunk by its noise; their
-    number).
+    """Return the shrunk mean (n_features,) of the rows that count, and their number.
 
-    Rows beyond a group's cap, without a class or unreadable add nothing to the sum:
-    over n_rows it would be too short (results/ablation, "rows that do not count").
+    Rows beyond a group's cap, rows without a class and unreadable rows add nothing to
+    the sum. Divided by n_rows, the mean would be too short (results/ablation, "rows
+    that do not count").
     """
     answer = yield Ask(COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
@@ -142,8 +153,9 @@ def noisy_mean(
 
 
 def rows_that_count(answer: Answer, n_rows: int) -> float:
-    """n_rows, unless more than noise says otherwise; not below the noise, which could
-    make a centre of any length.
+    """Return n_rows, or the noisy count if it differs by more than noise.
+
+    The count is at least its noise. A smaller one could make a mean of any length.
     """
     found = float(answer.value[0, 0])
     if abs(found - n_rows) <= COUNT_DEVIATIONS * answer.noise_sd:
@@ -152,13 +164,14 @@ def rows_that_count(answer: Answer, n_rows: int) -> float:
 
 
 def square_clip(n_features: int) -> float:
-    """Twice the norm that the squares of a unit row have if its features are Gaussian,
-    sqrt(3/d).
+    """Return the clip norm for the squares of a unit row, at most 1.
+
+    It is twice the norm sqrt(3/d) of the squares if the d features are Gaussian.
     """
     return min(1.0, 2 * float(np.sqrt(3 / n_features)))
 
 
 def shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Positive-part James-Stein: a mean that is mostly noise is not subtracted."""
+    """Return the positive-part James-Stein estimate: zero if noise dominates."""
     squared = max(float(mean @ mean), NEARLY_ZERO)
     return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

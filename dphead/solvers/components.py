@@ -1,4 +1,4 @@
-"""Principal components from a noisy mean and one noisy Gram matrix of centred rows."""
+"""Compute principal components from a noisy mean and one noisy Gram matrix."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -30,15 +30,18 @@ MEAN_SHARE = Setting(
 
 @dataclass(frozen=True)
 class CenteredGram:
-    """The releases: a mean, with the number of rows that it is of, and the Gram matrix
-    of rows around it, both clipped to `row_norm`. Everything else is made of these.
+    """Release a mean, and the Gram matrix of the rows around it.
+
+    The mean comes with the number of rows that count. Rows are clipped to `row_norm` in
+    both. Everything else is post-processing of these releases. `mean_share` is the
+    fraction of the budget (μ²) spent on the mean; 0 means no centering.
     """
 
     row_norm: float
     mean_share: float
 
     def plan(self) -> list[PlannedRelease]:
-        """The mean, if any, and G."""
+        """Return the releases of the mean, if any, and of G."""
         share = self.mean_share
         gram = PlannedRelease("gram", Gram(1), self.row_norm, 1 - share)
         if not share:
@@ -48,7 +51,7 @@ class CenteredGram:
     def solve(
         self, facts: PublicFacts
     ) -> Generator[Ask, Answer, tuple[np.ndarray, Answer, float]]:
-        """(the mean (n_features,), G, the number of rows that it is taken to be of)."""
+        """Ask for the releases, and return the mean (n_features,), G, and row count."""
         mean, n_rows = np.zeros(facts.n_features), float(facts.n_rows)
         if self.mean_share:
             mean, n_rows = yield from noisy_mean(
@@ -64,12 +67,17 @@ class CenteredGram:
 
 @dataclass(frozen=True, eq=False)
 class Components(LinearHead):
-    """Scores are coordinates: weights (n_features, k) are the components, the first of
-    the largest variance.
+    """Hold principal components as a head: scores are the coordinates of a row.
 
-    variances: (n_features,), all eigenvalues of the noisy Gram matrix over n, from the
-    largest; below zero where they are noise.
-    noise_sd: of an entry of the noisy Gram matrix on the diagonal, over n.
+    The weights (n_features, k) are the components, from the largest variance on.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (n_features,)
+        All eigenvalues of the noisy Gram matrix over n, from the largest on.
+        Eigenvalues below zero are noise.
+    noise_sd : float
+        Standard deviation of the noise on a diagonal entry of the Gram matrix, over n.
     """
 
     variances: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -78,8 +86,11 @@ class Components(LinearHead):
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """The eigenvectors of a noisy Gram matrix of centred rows with the largest
-    eigenvalues (Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1, and a mean).
+    """Return the leading eigenvectors of a noisy Gram matrix of centered rows.
+
+    References
+    ----------
+    Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1; the mean is added here.
     """
 
     n_components: Annotated[int, N_COMPONENTS]
@@ -91,7 +102,10 @@ class PrincipalComponents:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The mean, if any, and G. ValueError for more components than features."""
+        """Return the releases of the mean, if any, and of G.
+
+        Raises ValueError if there are more components than features.
+        """
         if self.n_components > facts.n_features:
             raise ValueError(
                 "n_components must be at most the number of features, got "
@@ -101,7 +115,7 @@ class PrincipalComponents:
         return CenteredGram(self.row_norm, self.mean_share).plan()
 
     def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Components]:
-        """Release both and take the eigenvectors."""
+        """Ask for the releases, and return the leading eigenvectors."""
         sums = CenteredGram(self.row_norm, self.mean_share)
         mean, gram, n_rows = yield from sums.solve(facts)
         values, vectors = np.linalg.eigh(gram.value)
@@ -110,7 +124,7 @@ class PrincipalComponents:
         largest = np.abs(kept).argmax(axis=0)
         signs = np.sign(kept[largest, np.arange(self.n_components)])
         return Components(
-            kept * signs,  # so that the same matrix gives the same components
+            kept * signs,  # fixed signs: the same matrix gives the same components
             np.zeros(self.n_components),
             RowTransform(center=mean),
             "squared",

@@ -1,10 +1,9 @@
-"""How far the privacy noise moves a least-squares head: standard errors from what was
-released alone.
+"""Compute standard errors of a least-squares head due to the privacy noise.
 
-For W = h(G̃) S̃ H, H = I - 11ᵀ/m: exact for the noise on S̃ given G̃, first order for
-the noise on G̃ [privacy/proofs/choices.md, claim E].
-Sampling of the rows is not in them, nor is the bias of the ridge. Everything here is
-post-processing.
+They use released values alone: everything here is post-processing. For W = h(G̃) S̃ H
+with H = I - 11ᵀ/m, they are exact for the noise on S̃ given G̃, and first order for the
+noise on G̃ [privacy/proofs/choices.md, claim E]. They do not include the sampling of
+the rows or the bias of the ridge.
 """
 
 import numpy as np
@@ -15,12 +14,24 @@ BLOCK = 1024  # rows at a time; chosen
 
 
 class ErrorBars:
-    """The released sums in the eigenbasis of G̃.
+    """Hold the released sums in the eigenbasis of G̃.
 
-    gram: (d, d) symmetric with symmetric noise of gram_sd (that of its diagonal); sums:
-        (d, m), noise of sums_sd.
-    h(e) = 1 / (max(e, floor) + ridge). Two d x d matrices are kept, six are in memory
-    while they are made.
+    Parameters
+    ----------
+    gram : ndarray of shape (d, d)
+        Released Gram matrix G̃: symmetric, with symmetric noise.
+    gram_sd : float
+        Standard deviation of the noise on the diagonal of `gram`.
+    sums : ndarray of shape (d, m)
+        Released class sums S̃.
+    sums_sd : float
+        Standard deviation of the noise of each entry of `sums`.
+    ridge, floor : float
+        Numbers of h(e) = 1 / (max(e, floor) + ridge).
+
+    Notes
+    -----
+    The object keeps two d x d matrices. Six are in memory while it is made.
     """
 
     def __init__(
@@ -40,9 +51,9 @@ class ErrorBars:
         self._gram_sd, self._sums_sd = gram_sd, sums_sd
 
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
-        """Standard errors (k, c) of rows @ W @ classes.
+        """Return the standard errors (k, c) of rows @ W @ classes.
 
-        rows: (k, d); classes: (m, c), None for each one.
+        rows is (k, d). classes is (m, c), or None for each class by itself.
         """
         classes = np.eye(self._sums.shape[1]) if classes is None else classes
         parts = [
@@ -52,9 +63,12 @@ class ErrorBars:
         return np.concatenate([np.empty((0, classes.shape[1])), *parts])
 
     def _block(self, u: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Equations (1) to (3) of claim E. u: (k, d) rows in the eigenbasis."""
+        """Evaluate equations (1) to (3) of claim E for rows u (k, d).
+
+        The rows are in the eigenbasis.
+        """
         b, squares = self._sums @ classes, u**2
-        # of each entry of b
+        # noise variance of each entry of b
         centered = classes - classes.mean(axis=0)
         noise = self._sums_sd**2 * (centered**2).sum(axis=0)
         of_sums = np.outer(((u * self._h) ** 2).sum(axis=1), noise)
@@ -65,13 +79,14 @@ class ErrorBars:
         return np.sqrt(of_sums + of_gram)
 
     def _twice(self, v: np.ndarray) -> np.ndarray:
-        """Σ_ij v_i slopes²_ij v_j of each row v."""
+        """Return Σ_ij v_i slopes²_ij v_j of each row v."""
         return (v @ self._slopes * v).sum(axis=1)
 
 
 def _slopes(values: np.ndarray, floor: float, h: np.ndarray) -> np.ndarray:
-    """(h_i - h_j) / (e_i - e_j), and h' where they are equal: -h_i h_j times the same
-    quotient of max(e, floor).
+    """Return the quotients (h_i - h_j) / (e_i - e_j), or h' for equal eigenvalues.
+
+    They are -h_i h_j times the same quotient of max(e, floor).
     """
     raised, above = np.maximum(values, floor), (values > floor).astype(float)
     gaps, slopes = np.subtract.outer(values, values), np.outer(above, above)

@@ -1,5 +1,6 @@
-"""The accuracy that `auto` expects of its head on new rows, from noisy counts of what
-the head gets right among its own.
+"""Estimate the accuracy of `auto`'s head on new rows.
+
+The estimate uses noisy counts of the training rows that the head classifies correctly.
 """
 
 import math
@@ -28,7 +29,10 @@ from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 def expected_accuracy(
     facts: PublicFacts, descent: GradientDescent, params: Params
 ) -> Generator[Ask, Answer, AccuracyEstimate]:
-    """Ask for the counts of right and wrong rows; never below chance."""
+    """Ask for the counts of right and wrong rows, and return the expected accuracy.
+
+    The share of correct training rows counts as at least chance.
+    """
     answer = yield Ask("correct rows", CorrectCounts(facts.n_classes), params)
     kept, seen, noise = counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)
@@ -41,7 +45,10 @@ def expected_accuracy(
 def expected_of_classes(
     facts: PublicFacts, descent: GradientDescent, params: Params
 ) -> Generator[Ask, Answer, ClassAccuracy]:
-    """Ask for those of each class; of the worst, the ends of all classes' intervals."""
+    """Ask for the counts of each class, and return the expected accuracy of each.
+
+    The interval of the worst class comes from the intervals of all classes at once.
+    """
     query = ClassCorrectCounts(facts.n_classes)
     answer = yield Ask("correct rows of classes", query, params)
     units = max(1.0, float(answer.value.sum()) / facts.group_cap)
@@ -53,8 +60,8 @@ def expected_of_classes(
         own_units = max(1.0, kept / facts.group_cap)
         found.append(on_new(seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
-    # of all classes at once (Bonferroni): the least of their bounds is a bound of the
-    # least
+    # Bonferroni: intervals that hold for all classes at once. The lowest of their
+    # bounds is then a bound on the lowest accuracy.
     joint = float(ndtri(1 - (1 - float(ndtr(NORMAL_95))) / facts.n_classes))
     bounds = [interval(middle, sd, joint) for middle, sd in found]
     weakest = min(range(len(each)), key=lambda position: each[position].accuracy)
@@ -67,8 +74,18 @@ def expected_of_classes(
 
 
 def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
-    """(accuracy on new rows, its standard deviation) of the share that is seen of
-    `units` that count, with its noise, less what is lost on new rows.
+    """Return the accuracy on new rows, and its standard deviation.
+
+    Parameters
+    ----------
+    seen : float
+        Share of training rows that the head classifies correctly.
+    noise : float
+        Standard deviation of the noise in `seen`.
+    units : float
+        Number of independent units among the rows that count.
+    gap : float
+        Accuracy that is lost on new rows.
     """
     sampling = max(seen * (1 - seen), 1 / units) / units
     sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
@@ -76,22 +93,35 @@ def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, 
 
 
 def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
-    """So many standard deviations to each side, within 0 and 1."""
+    """Return the interval of so many standard deviations to each side, in [0, 1]."""
     half = deviations * sd
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def counted(answer: Answer, least: float) -> tuple[float, float, float]:
-    """(number of rows that count, share of them that the head gets right, standard
-    deviation of the noise in that share), from noisy `CorrectCounts`. least: the share
-    is no smaller.
+    """Return the number of rows, the share that is correct, and that share's noise.
 
-    Rows without a class, unreadable or beyond their group's cap are in neither count,
-    and n says nothing of how many they are.
+    Parameters
+    ----------
+    answer : Answer
+        Noisy `CorrectCounts`: right and wrong rows.
+    least : float
+        Lower bound on the share.
+
+    Returns
+    -------
+    tuple of float
+        Number of rows that count, share of them that the head classifies correctly,
+        standard deviation of the noise in that share.
+
+    Notes
+    -----
+    Rows without a class, unreadable rows and rows beyond their group's cap are in
+    neither count. n does not say how many there are.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
     kept = max(right + wrong, answer.noise_sd, 1.0)
-    # a count of all rows is no certainty: the rule of succession
+    # even if all rows are correct, the share stays below 1: the rule of succession
     seen = min(1 - 1 / (kept + 2), max(least, right / kept))
     return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
@@ -99,21 +129,35 @@ def counted(answer: Answer, least: float) -> tuple[float, float, float]:
 def overfit(
     facts: PublicFacts, descent: GradientDescent, seen: float, units: float
 ) -> float:
-    """How much better a head does on its training rows, of which it gets the share
-    `seen` right, than on new ones.
+    """Return how much more accurate a head is on its training rows than on new rows.
 
-    units: rows that count, or groups of them that are protected together: their rows
-    may be alike, and then pull together (results/expected).
+    Parameters
+    ----------
+    facts : PublicFacts
+        Public sizes.
+    descent : GradientDescent
+        Descent that trained the head.
+    seen : float
+        Share of training rows that the head classifies correctly.
+    units : float
+        Number of rows that count, or of groups if groups are protected. Rows of a group
+        may be alike, and then pull together (results/expected).
 
-    A unit pulls the head towards itself by at most the length of all steps times its
-    share of n, which moves its own margin; less where many units share its directions,
-    hence a further power of their number, and less once it is right, hence one of the
-    share that is wrong. If margins are Gaussian, that many of their deviations are lost
-    on new rows, and more among many classes, which divide the same features' variance.
-    Free parameters save at most their number over that of units. MARGIN_SHIFT is a
-    compromise between data sets, which differ by no public number that was found
-    (benchmarks/results/expected). Hence GAP_RELATIVE_SD. What `Lengthening` adds does
-    not count: where classes lie far apart, rows share directions.
+    Notes
+    -----
+    A unit pulls the head towards itself and so shifts its own margin. The pull is at
+    most the length of all steps times the unit's share of n. It is smaller if many
+    units share its directions, hence a power of their number. It is smaller once the
+    unit is right, hence a power of the share that is wrong.
+
+    If margins are Gaussian, the accuracy on new rows is lower by this shift in standard
+    deviations. The shift is larger for many classes, which divide the same features'
+    variance. The gap is at most proportional to the number of free parameters per unit.
+
+    MARGIN_SHIFT is a compromise between data sets. No public number was found that
+    explains their differences (benchmarks/results/expected), hence GAP_RELATIVE_SD. The
+    longer steps of `Lengthening` do not count: if classes lie far apart, rows share
+    directions.
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
     length = facts.group_cap * pull / facts.n_rows

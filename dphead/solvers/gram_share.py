@@ -1,35 +1,35 @@
-"""How least squares splits its budget between the Gram matrix and the class sums, from
-public numbers alone.
+"""Split the budget of least squares between the Gram matrix and the class sums.
 
-With λ the ridge and W the weights, noise moves W by (G + λI)⁻¹ (F - E W), E that of G
-and F that of the sums. A column of E W has sd_G ||w|| / sqrt(2) an entry, one of F
-sd_S, so that the squared error of a split s : 1 - s of mu² is in proportion to
-||W||² / (2 s) + (m - 1) / (1 - s) for m classes, whose centred sums have m - 1
-directions. It is least where
+The rule uses public numbers alone. Let λ be the ridge, W the weights, E the noise of G
+and F the noise of the sums. Noise moves W by (G + λI)⁻¹ (F - E W). An entry of E W has
+the standard deviation sd_G ||w|| / sqrt(2), an entry of F has sd_S. Let s be the share
+of mu² for G, and m the number of classes, with m - 1 directions of the centered sums.
+The squared error is in proportion to ||W||² / (2 s) + (m - 1) / (1 - s). It is least
+for
 
     s / (1 - s) = ||W|| / sqrt(2 (m - 1)).
 
-How long W is no public number says, only how it grows. Where noise is larger than G, W
-is S / λ, λ a share of the noise's edge sqrt(d / s) / mu, and the odds grow as n mu;
-beyond, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on classes, and they grow as
-its root at most. The more rows and budget, the more for the Gram matrix; the more
-classes, the less.
+No public number gives the length of W, only its growth. If noise is larger than G, W is
+S / λ with λ a share of the noise's edge sqrt(d / s) / mu, and the odds grow as n mu.
+Beyond, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on classes, and the odds grow
+at most as the root of n mu. More rows and more budget raise the share of the Gram
+matrix; more classes lower it.
 """
 
 from dphead.solvers.base import PublicFacts
 
-# Odds of the share by q = n mu / m^CLASSES_POWER: ODDS q^POWER, less in proportion to q
-# below SMALL. Fitted to other training rows of digits, CIFAR-10 and Gaussian classes, 2
-# to 100 of them, n of 500 to 100,000, d of 16 to 1,280 (no power of d was worth one),
-# so that none loses 0.2 points (results/ablation, "the Gram matrix's share").
+# Odds of the share for q = n mu / m^CLASSES_POWER: ODDS q^POWER, lower in proportion to
+# q below SMALL. Fitted to other training rows of digits, CIFAR-10 and Gaussian classes:
+# 2 to 100 classes, n of 500 to 100,000, d of 16 to 1,280 (a power of d gained nothing).
+# None of them loses 0.2 points (results/ablation, "the Gram matrix's share").
 CLASSES_POWER = 1.5
 ODDS, POWER = 0.18, 0.25
 SMALL = 9.0
-LEAST, MOST = 0.05, 0.55  # of the shares there
+LEAST, MOST = 0.05, 0.55  # least and largest share in those fits
 
 
 def gram_share(facts: PublicFacts) -> float:
-    """The Gram matrix's share of mu²."""
+    """Return the fraction of the budget (μ²) for the Gram matrix."""
     q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**CLASSES_POWER
     odds = ODDS * q**POWER * min(1.0, q / SMALL)
     # odds are infinite without noise

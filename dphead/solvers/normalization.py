@@ -1,5 +1,6 @@
-"""Private data normalisation: channel means and variances as ordinary releases [TB21
-Algorithm 2].
+"""Normalize rows by channel means and variances that are ordinary releases.
+
+This is the private data normalization of TB21, Algorithm 2.
 """
 
 from collections.abc import Generator
@@ -29,9 +30,24 @@ THRESHOLD = Setting("Variances count as at least so much.", POSITIVE, CHOSEN)
 
 @dataclass(frozen=True)
 class ChannelNormalization:
-    """Rows become (x - mean_c) / sqrt(max(var_c, threshold)), channel by channel.
+    """Map rows to (x - mean_c) / sqrt(max(var_c, threshold)) for each channel c.
 
-    mean_clip, square_clip: C₁ and C₂. noise_multiplier: σ_norm, fixed and charged.
+    Parameters
+    ----------
+    n_channels : int
+        Number of channels of the feature map. It must divide the number of features,
+        which are in channel-major order.
+    mean_clip, square_clip : float
+        Clip norms C₁ and C₂ of a row's channel means and channel mean squares. They
+        must be public.
+    noise_multiplier : float, default 8.0
+        Noise multiplier σ_norm of each release: fixed, and charged to the budget.
+    threshold : float, default 1e-5
+        Lower bound on the variances.
+
+    References
+    ----------
+    TB21, Algorithm 2.
     """
 
     n_channels: Annotated[int, N_CHANNELS]
@@ -39,13 +55,13 @@ class ChannelNormalization:
     square_clip: Annotated[float, SQUARE_CLIP]
     noise_multiplier: Annotated[float, NOISE_MULTIPLIER] = 8.0
     threshold: Annotated[float, THRESHOLD] = 1e-5
-    norm: ClassVar[None] = None  # the length of a row afterwards is not known
+    norm: ClassVar[None] = None  # the norm of a transformed row is unknown
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
-        """Two releases with fixed noise."""
+        """Return two releases with fixed noise: channel means and mean squares."""
         means, squares = self._queries(facts)
         sigma = self.noise_multiplier
         return [
@@ -63,7 +79,7 @@ class ChannelNormalization:
     def solve(
         self, facts: PublicFacts, append: float
     ) -> Generator[Ask, Answer, RowTransform]:
-        """The transform of every later release."""
+        """Ask for both releases, and return the transform of all later ones."""
         means, squares = self._queries(facts)
         first = yield Ask("channel means", means, Params())
         second = yield Ask("channel mean squares", squares, Params())

@@ -1,6 +1,4 @@
-"""A public head to start from: what is known of the classes before a private row is
-read.
-"""
+"""Define the public prior: a head from public data that a descent starts from."""
 
 import hashlib
 from dataclasses import InitVar, dataclass, field
@@ -12,18 +10,29 @@ import numpy as np
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import shown
 
-# of a class's start, on unit rows; trials on CIFAR-10's training rows, none is stored
+# logits of a class's start on unit rows: trials on CIFAR-10's training rows, not stored
 START_LOGITS = 8.0
 
 
 @dataclass(frozen=True)
 class PublicPrior:
-    """Weights (n_features, n_classes) for rows as they are, from public data: a
-    backbone's own head, text embeddings.
+    """Hold public weights to start from, such as a backbone's head or text embeddings.
 
-    Only their directions count: differences between classes, each brought to length
-    START_LOGITS. digest stands for them in plans and reports. ValueError for weights
-    that are not finite, or not two-dimensional.
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features, n_classes)
+        Weights for rows before any transform, from public data. Only their directions
+        count: differences between classes, each scaled to length START_LOGITS.
+
+    Attributes
+    ----------
+    digest : str
+        Hash that stands for the weights in plans and reports.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not finite or not two-dimensional.
     """
 
     weights: InitVar[np.ndarray]
@@ -43,7 +52,7 @@ class PublicPrior:
         )
 
     def check(self, n_features: int, n_classes: int) -> None:
-        """ValueError unless it is for so many features and classes."""
+        """Raise ValueError unless the prior has this number of features and classes."""
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
                 "a prior must have shape (n_features, n_classes) = "
@@ -52,8 +61,10 @@ class PublicPrior:
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
-        """Where to begin, for transformed rows: shape is (n_features, and 1 if a
-        constant is appended; n_classes).
+        """Return the start weights for transformed rows.
+
+        shape is (width, n_classes); width counts the appended constant, if there is
+        one.
         """
         features = shape[0] - (1 if transform.append else 0)
         self.check(features, shape[1])
@@ -78,7 +89,10 @@ def _as_numbers(given: Any) -> np.ndarray:
 
 
 def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
-    """From an array, or a .npy file that holds one."""
+    """Return the prior of an array, or of a .npy file that holds one.
+
+    Raises ValueError if the file cannot be read, or if `PublicPrior` refuses the array.
+    """
     if isinstance(prior, str | Path):
         try:
             if not Path(prior).is_file():  # a pipe would be read for ever

@@ -1,4 +1,4 @@
-"""Prototype heads: a noisy mean for each class, nearest or cosine."""
+"""Implement prototype heads: a noisy mean for each class, nearest or cosine."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-SHORTEST_MEAN = 1e-12  # divides what is nearly zero; chosen
+SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
 Rule = Literal["cosine", "nearest"]
 RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
 COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
@@ -28,8 +28,15 @@ COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Class means from one release of class sums, with the counts in an appended
-    constant.
+    """Score rows by noisy class means from one release of class sums.
+
+    Parameters
+    ----------
+    rule : {"cosine", "nearest"}, default "cosine"
+        Score by the angle to a class's mean, or by the squared distance.
+    intercept : float, default 0.25
+        Constant appended to each row. The class sums of this constant give the number
+        of rows of each class, so it must be positive.
     """
 
     rule: Annotated[Rule, RULE] = "cosine"
@@ -42,7 +49,11 @@ class Prototypes:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, and the class sums."""
+        """Return the centering releases and the class sums.
+
+        Raises ValueError if the intercept is 0, or if the intercept or the clip norm
+        does not fit the rows.
+        """
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         if self.intercept == 0:
             raise ValueError(
@@ -55,8 +66,9 @@ class Prototypes:
         ]
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Divide the sums by the noisy counts (never below one noise deviation) and
-        score.
+        """Divide the class sums by the noisy counts, and return the head.
+
+        A count is at least 1 and at least one standard deviation of its noise.
         """
         transform = yield from self.centering.solve(facts, self.intercept)
         sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))

@@ -1,5 +1,6 @@
-"""Ridge regression of one bounded number: the target is a column of a noisy Gram
-matrix, which then holds X'X and X'y.
+"""Implement ridge regression of one bounded target.
+
+The target is one column of a noisy Gram matrix, which then holds X'X and X'y.
 """
 
 from collections.abc import Generator
@@ -22,13 +23,30 @@ TARGET_WEIGHT = Setting(
 
 @dataclass(frozen=True)
 class RidgeRegression:
-    """w = (A + λI)⁻¹ c, where G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centred
-    rows (x, weight · t), and t in [-1, 1] is the target (FC23 Algorithm 3 for a real
-    target; one release in place of two).
+    """Solve w = (A + λI)⁻¹ c from one noisy Gram matrix of rows and targets.
 
-    A row and its target are clipped together, to the norm that a row of `row_norm` with
-    a target at an end of its range has: a longer one counts less, and is not bent.
-    ridge: in units of the mean Gram matrix.
+    Parameters
+    ----------
+    row_norm : float, default 1.0
+        Clip norm of rows.
+    target_weight : float, default 1.0
+        Size of the target's column at an end of its range, as a multiple of `row_norm`.
+    mean_share : float, default 0.1
+        Fraction of the budget (μ²) spent on the mean used for centering; 0 means no
+        centering.
+    ridge : float, optional
+        λ, as a multiple of n_rows · `row_norm`². None sets it from the noise alone.
+
+    Notes
+    -----
+    G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows
+    (x, target_weight · row_norm · t), with the target t in [-1, 1]. A row and its
+    target are clipped together, to the norm of a row of `row_norm` with a target at an
+    end of its range. A longer row counts less, and its direction stays the same.
+
+    References
+    ----------
+    FC23, Algorithm 3, for a real target and with one release instead of two.
     """
 
     row_norm: Annotated[float, ROW_NORM] = 1.0
@@ -42,7 +60,7 @@ class RidgeRegression:
 
     @property
     def column_size(self) -> float:
-        """What the target's column holds where the target is at the upper end."""
+        """Return the value of the target's column at the upper end of its range."""
         return self.target_weight * self.row_norm
 
     @property
@@ -51,12 +69,17 @@ class RidgeRegression:
         return CenteredGram(whole, self.mean_share)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The mean, if any, and G. facts: n_features counts the target's column."""
+        """Return the releases of the mean, if any, and of G.
+
+        n_features of the facts counts the target's column.
+        """
         return self._sums.plan()
 
     def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, LinearHead]:
-        """Release both, solve, and put the mean into the intercept: weights
-        (n_features - 1, 1) and intercept (1,) of t.
+        """Ask for the releases, solve, and return the head that predicts t.
+
+        The head has weights (n_features - 1, 1) and intercept (1,), which contains the
+        mean.
         """
         mean, gram, _ = yield from self._sums.solve(facts)
         width = facts.n_features - 1

@@ -1,28 +1,32 @@
-"""The ridge that keeps a noisy Gram matrix positive, from public numbers alone."""
+"""Choose the ridge that keeps a noisy Gram matrix positive, and solve with it.
+
+The rule uses public numbers alone.
+"""
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dphead.solvers.base import PublicFacts
 
-# of n_rows, beside a mean Gram matrix of unit rows, which has trace 1; chosen
+# share of n_rows, beside a mean Gram matrix of unit rows, which has trace 1; chosen
 RIDGE_WITHOUT_NOISE = 1e-4
-# columns of the widest Gram matrix whose spectrum is computed: of 3,969, that took
-# longer than the pass over the data (commit 6269ee1)
+# Columns of the widest Gram matrix with a computed spectrum: with 3,969 columns, the
+# spectrum took longer than the pass over the data (commit 6269ee1).
 WIDEST_SPECTRUM = 2048
-# of the noise's spectral edge; trials on training rows of CIFAR-10 and digits, none is
-# stored; the first is within 0.25 points of the best λ of 25 (results/ablation)
+# Shares of the noise's spectral edge: trials on training rows of CIFAR-10 and digits,
+# not stored. The first is within 0.25 points of the best λ of 25 (results/ablation).
 EDGE_SHARE, EDGE_SHARE_WIDE = 0.6, 1.2
 # eigenvalues count as at least this times the ridge; chosen
 FLOOR_OVER_RIDGE = -0.5
-# how a ridge grows that left a matrix indefinite: a factor, and a part of the trace so
-# that 0 grows too; chosen
+# Growth of a ridge that leaves the matrix indefinite: a factor, and a part of the trace
+# so that a ridge of 0 grows too; chosen.
 GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
-    """The largest eigenvalue of symmetric noise alone, of gram_sd on its diagonal
-    (Wigner): known before any data.
+    """Return the largest eigenvalue of symmetric noise alone, known before any data.
+
+    gram_sd is the standard deviation on the diagonal of the noise (Wigner).
     """
     return gram_sd * float(np.sqrt(2.0 * width))
 
@@ -30,13 +34,25 @@ def spectral_edge(gram_sd: float, width: int) -> float:
 def ridge_for(
     facts: PublicFacts, gram_sd: float, ridge: float | None, share: float | None = None
 ) -> float:
-    """Ridge in units of the summed Gram matrix.
+    """Return the ridge in units of the summed Gram matrix.
 
-    ridge: the user's, in units of the mean one, or None for the rule. share: of the
-    noise's edge.
+    Parameters
+    ----------
+    facts : PublicFacts
+        Public sizes.
+    gram_sd : float
+        Standard deviation of the noise on the diagonal of the Gram matrix.
+    ridge : float or None
+        The user's ridge, in units of the mean Gram matrix. None uses the rule.
+    share : float, optional
+        Share of the noise's spectral edge for the rule. None uses EDGE_SHARE, or
+        EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.
 
-    The rule is a share of the edge of the noise's spectrum: below it where eigenvalues
-    that noise made negative are raised one by one, above it for wide matrices.
+    Notes
+    -----
+    The rule is a share of the edge of the noise's spectrum. The share is below 1 if
+    eigenvalues that noise made negative are raised one by one, and above 1 for wide
+    matrices.
     """
     if ridge is not None:
         return ridge * facts.n_rows
@@ -48,13 +64,24 @@ def ridge_for(
 
 
 class RidgeSolver:
-    """Solves (gram + ridge I) w = right, with what noise made negative raised.
+    """Solve (gram + ridge I) w = right, with negative eigenvalues raised.
 
-    gram: (d, d) symmetric.
+    Parameters
+    ----------
+    gram : ndarray of shape (d, d)
+        Symmetric matrix, which noise may have made indefinite.
+    ridge : float
+        First ridge to try.
 
-    Up to WIDEST_SPECTRUM columns, eigenvalues of gram below -ridge/2 count as -ridge/2;
-    beyond, the ridge grows until the sum is positive definite. ridge and floor: what it
-    solves with, w = right / (max(e, floor) + ridge) on the spectrum.
+    Attributes
+    ----------
+    ridge, floor : float
+        Numbers of the solution: w = right / (max(e, floor) + ridge) on the spectrum.
+
+    Notes
+    -----
+    Up to WIDEST_SPECTRUM columns, eigenvalues of gram below -ridge/2 count as -ridge/2.
+    Beyond, the ridge grows until the sum is positive definite.
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:
@@ -75,7 +102,7 @@ class RidgeSolver:
                 ridge = GROWTH * ridge + GROWTH_OF_TRACE * abs(np.trace(gram))
 
     def __call__(self, right: np.ndarray) -> np.ndarray:
-        """The solution for right (d,) or (d, k)."""
+        """Return the solution for right (d,) or (d, k)."""
         return cho_solve(self._factor, right, check_finite=False)
 
 

@@ -1,6 +1,4 @@
-"""Refusals, before any data, of settings beside which every row would be rounded to
-zero.
-"""
+"""Refuse, before any data is read, settings that would round every row to zero."""
 
 import numpy as np
 
@@ -9,13 +7,27 @@ from dphead.solvers.base import PublicFacts
 
 
 def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) -> None:
-    """ValueError, before any data, for an appended constant beside which no row would
-    count.
+    """Refuse an appended constant so large that every row would be rounded to zero.
 
-    norm: the length that rows have or are clipped to, None where no public number says
-    it. A row and its constant share one grid: beside a constant of 500 norms for 1,000
-    features (3,000 for 8, 160 for 10,000) nothing of a row is left once it is rounded.
-    Well below that rows count, with fewer bits; nothing is said then.
+    Parameters
+    ----------
+    facts : PublicFacts
+        Public sizes and budget.
+    intercept : float
+        Appended constant.
+    norm : float or None
+        Norm that rows have or are clipped to; None if no public number gives it.
+
+    Raises
+    ------
+    ValueError
+        If there is noise, and no row would count beside the constant.
+
+    Notes
+    -----
+    A row and its constant share one grid. Beside a constant of 500 norms for 1,000
+    features (3,000 for 8, 160 for 10,000), every entry of a row is rounded to zero.
+    Well below that, rows count with fewer bits, and nothing is refused.
     """
     RowTransform(append=intercept)  # refuses what is out of range
     if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
@@ -33,12 +45,31 @@ def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) ->
 def check_clip(
     facts: PublicFacts, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """Refuse, before any data, a constant or a clip beside which rows are lost.
+    """Refuse a constant or a clip norm that would lose the rows.
 
-    Clipped rows and their constant are in one statistic, and its noise grows with the
-    square of clip² + intercept²: a constant above the clip drowns the rows. norm: the
-    length that rows have, None where no public number says it. They lie on a grid of
-    about clip / 4095: a row shorter than half a step is rounded to zero.
+    Parameters
+    ----------
+    facts : PublicFacts
+        Public sizes and budget.
+    intercept : float
+        Appended constant.
+    clip : float
+        Clip norm of the features.
+    norm : float or None
+        Norm of the rows; None if no public number gives it.
+
+    Raises
+    ------
+    ValueError
+        If there is noise, and the constant is above the clip norm or all rows would be
+        rounded to zero.
+
+    Notes
+    -----
+    Clipped rows and their constant are in one statistic. Its noise grows with the
+    square of clip² + intercept², so a constant above the clip norm drowns the rows.
+    Rows lie on a grid of about clip / 4095. A row shorter than half a step is rounded
+    to zero.
     """
     RowTransform(append=intercept)  # refuses what is out of range
     if np.isinf(facts.mu):

@@ -1,10 +1,11 @@
-"""A setting, declared once, at a solver's field: type and default are the field's own,
-range, help and source stand in its annotation.
+"""Declare each setting once, at a field of a solver.
+
+Type and default are the field's own. Range, help and source are in its annotation:
 
     steps: Annotated[int, STEPS.default_from("FC23 Table 6")] = 10
 
-From it come the check in the solver (`check_settings`), the options of `dphead fit`,
-the estimators' documentation and docs/settings.md.
+The declaration gives the check in the solver (`check_settings`), the options of
+`dphead fit`, the estimators' documentation and docs/settings.md.
 """
 
 import reprlib
@@ -26,22 +27,23 @@ _QUOTED.maxstring = _QUOTED.maxlong = _QUOTED.maxother = 60  # characters
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that a setting may have.
+    """Define the numbers that a setting may have.
 
-    text: what must hold, after "must be".
+    text is the condition in words, after "must be". holds checks a number.
     """
 
     text: str
     holds: Callable[[Any], bool]
 
 
-# of a number that weights are made of: its square fits a float32; chosen, not measured
+# largest number that weights are made of: its square fits a float32; chosen, not
+# measured
 LARGEST = 1e15
 FINITE = Range(f"from {-LARGEST:g} to {LARGEST:g}", lambda v: abs(v) <= LARGEST)
 POSITIVE = Range(f"positive, at most {LARGEST:g}", lambda v: 0 < v <= LARGEST)
 NOT_NEGATIVE = Range(f"from 0 to {LARGEST:g}", lambda v: 0 <= v <= LARGEST)
 AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
-RELEASES = 2**20  # of a plan, at most: it is a list, and takes a minute at this length
+RELEASES = 2**20  # largest number of releases: a plan of this length takes a minute
 COUNT = Range(f"a whole number from 1 to {RELEASES}", lambda v: 1 <= v <= RELEASES)
 BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
 UP_TO_HALF = Range("from 0 to 0.5", lambda v: 0 <= v <= 0.5)
@@ -51,11 +53,20 @@ PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field's annotation says beside its type.
+    """Describe a setting in a field's annotation, beside the field's type.
 
-    valid: of its numbers; None for any. source: of the default. option: `dphead fit`
-    has it as an option. settable: False for what only measurements of a method's own
-    rules may change.
+    Parameters
+    ----------
+    help : str
+        Text for the user.
+    valid : Range, optional
+        Valid numbers; None means any.
+    source : str
+        Source of the default.
+    option : bool, default False
+        Whether `dphead fit` has the setting as an option.
+    settable : bool, default True
+        False for a setting that only measurements of a method's own rules may change.
     """
 
     help: str
@@ -65,11 +76,11 @@ class Setting:
     settable: bool = True
 
     def default_from(self, source: str) -> "Setting":
-        """The same, with a default of that source."""
+        """Return the same setting with another source of its default."""
         return replace(self, source=source)
 
 
-# Settings that several solvers have.
+# Settings that several solvers share.
 STEPS = Setting("Gradient steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Length of a step.", POSITIVE, option=True)
 RIDGE = Setting(
@@ -97,10 +108,10 @@ INITIAL_BIAS = Setting("Score of every class before the first step.", FINITE, OF
 
 @dataclass(frozen=True)
 class Declared:
-    """A setting with its field's name, types and default.
+    """Hold a setting with its field's name, types and default.
 
-    types: the members of its annotation's union, but Literal's values, which are
-    `choices`.
+    `types` has the members of the annotation's union. The values of a Literal are in
+    `choices` instead.
     """
 
     name: str
@@ -111,7 +122,7 @@ class Declared:
 
     @property
     def must_be(self) -> str:
-        """What must hold of a value, after "must be"."""
+        """Return the condition on a value in words, after "must be"."""
         texts = [self.setting.valid.text] if self.setting.valid else []
         texts = texts or [NAMES.get(t, t.__name__) for t in self._not_none()]
         if self.choices:
@@ -119,7 +130,7 @@ class Declared:
         return ", or ".join(texts)
 
     def holds(self, value: Any) -> bool:
-        """Whether the setting may have the value."""
+        """Return whether the setting may have the value."""
         if isinstance(value, str) and str not in self.types:
             return value in self.choices
         if not any(is_a(value, t) for t in self.types):
@@ -129,7 +140,7 @@ class Declared:
 
     @property
     def default_text(self) -> str:
-        """The default as a reader would type it."""
+        """Return the default as a user would type it."""
         plain = self.default is None or isinstance(self.default, bool | int | float)
         return str(self.default) if plain else repr(self.default)
 
@@ -147,7 +158,7 @@ NAMES = {
 
 
 def settings_of(kind: type) -> dict[str, Declared]:
-    """The settings of a dataclass, by name; fields without a `Setting` are none."""
+    """Return the settings of a dataclass by name: its fields with a `Setting`."""
     found = {}
     as_text = any(isinstance(field.type, str) for field in fields(kind))
     hints = get_type_hints(kind, include_extras=True) if as_text else {}
@@ -165,9 +176,9 @@ def settings_of(kind: type) -> dict[str, Declared]:
 
 
 def check_settings(settings: Any) -> None:
-    """Raise ValueError for a setting of the wrong type or out of its range.
+    """Raise ValueError if a setting has the wrong type or is out of its range.
 
-    For `__post_init__` of a dataclass of settings.
+    Call it in `__post_init__` of a dataclass of settings.
     """
     for name, declared in settings_of(type(settings)).items():
         value = getattr(settings, name)
@@ -179,12 +190,12 @@ def check_settings(settings: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as a message of one line may quote it, whatever it is."""
+    """Return any value as text that a message of one line can quote."""
     return " ".join(_QUOTED.repr(value).split())
 
 
 def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
-    """Types and Literal's values of an annotation."""
+    """Return the types and the Literal values of an annotation."""
     origin = get_origin(annotation)
     if origin is Literal:
         return (), get_args(annotation)
@@ -197,8 +208,9 @@ def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """`isinstance`, where numbers of numpy are numbers; booleans are none, and neither
-    is a whole number that is too large for a float.
+    """Return whether a value is of a type, where numpy numbers count as numbers.
+
+    A boolean is not a number. A whole number too large for a float is not one either.
     """
     if kind in (int, float):
         number = Integral if kind is int else Real

@@ -1,12 +1,13 @@
-"""Least squares from a noisy Gram matrix whose spectrum is shrunk by the noise's law;
-everything here is post-processing, and looks at nothing but what was released.
+"""Solve least squares from a noisy Gram matrix with a shrunk spectrum.
 
-Symmetric noise of standard deviation sd on the diagonal has a spectrum of known law,
-the semicircle up to sd sqrt(2d) (Wigner). It spreads the eigenvalues of what it is
-added to and turns the eigenvectors. What the exact matrix has along a noisy
-eigenvector, on average, follows from the released eigenvalues alone [Bun, Allez,
-Bouchaud and Potters 2016]: 0 within noise alone, sqrt(e² - r²) of one e beyond its
-edge r.
+Everything here is post-processing of released values alone.
+
+Symmetric noise with standard deviation sd on the diagonal has a known spectrum: the
+semicircle up to sd sqrt(2d) (Wigner). The noise spreads the eigenvalues of the matrix
+that it is added to, and turns the eigenvectors. The released eigenvalues alone give the
+average of the exact matrix along a noisy eigenvector [Bun, Allez, Bouchaud and Potters
+2016]: 0 for an eigenvalue within noise alone, sqrt(e² - r²) for one at e beyond the
+noise's edge r.
 """
 
 import numpy as np
@@ -15,25 +16,27 @@ from dphead.solvers.base import PublicFacts
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import ridge_for, spectral_edge
 
-# columns of the widest matrix that is treated so: of 3,969, its spectrum takes longer
-# than the pass over the data, and is worth two points (results/ablation)
+# Columns of the widest matrix to shrink: with 3,969 columns, the spectrum takes longer
+# than the pass over the data, and gains two points (results/ablation).
 WIDEST_SHRUNK = 4096
-# of the noise's spectral edge; of 0.15 to 0.4 on held-out rows of CIFAR-10, CIFAR-100
-# and digits (results/ablation)
+# Share of the noise's spectral edge: chosen from 0.15 to 0.4 on held-out rows of
+# CIFAR-10, CIFAR-100 and digits (results/ablation).
 EDGE_SHARE = 0.3
-NEARLY_ZERO = 1e-12  # of the longest direction of the class sums, squared
+# share of the square of the longest direction of the class sums that counts as zero
+NEARLY_ZERO = 1e-12
 
 
 def shrunk_ridge(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
-    """As `ridge_for`, with a smaller share of the noise's edge."""
+    """Return the ridge of `ridge_for` for a smaller share of the noise's edge."""
     return ridge_for(facts, gram_sd, ridge, EDGE_SHARE)
 
 
 def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
-    """What the exact matrix has, on average, along the eigenvectors of eigenvalues (d,)
-    of a noisy one, not negative.
+    """Return the exact matrix's average along each eigenvector of the noisy matrix.
 
-    It is e_i - sd² Σ_j 1 / (e_i - e_j), the sum smoothed over edge / sqrt(d).
+    values (d,) are the noisy eigenvalues e_i. The result is
+    e_i - sd² Σ_j 1 / (e_i - e_j), with the sum smoothed over edge / sqrt(d), and at
+    least 0.
     """
     if gram_sd == 0:
         return np.maximum(values, 0)
@@ -48,13 +51,25 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
 def shrunk_weights(
     gram: np.ndarray, gram_sd: float, sums: np.ndarray, sums_sd: float, ridge: float
 ) -> np.ndarray:
-    """(d, m) solution of (Ĝ + ridge) W = S̃ H.
+    """Return the solution W (d, m) of (Ĝ + ridge) W = S̃ H.
 
-    gram: (d, d) symmetric with symmetric noise of gram_sd (that of its diagonal); sums:
-        (d, m), noise of sums_sd; ridge: positive.
+    Parameters
+    ----------
+    gram : ndarray of shape (d, d)
+        Released Gram matrix G̃: symmetric, with symmetric noise.
+    gram_sd : float
+        Standard deviation of the noise on the diagonal of `gram`.
+    sums : ndarray of shape (d, m)
+        Released class sums S̃.
+    sums_sd : float
+        Standard deviation of the noise of each entry of `sums`.
+    ridge : float
+        Positive ridge, in units of `gram`.
 
-    Ĝ has the shrunk spectrum, and within the span of S̃ H also what G̃ says there and
-    the shrinking took away: in so few directions, known beforehand, an entry's noise is
+    Notes
+    -----
+    Ĝ has the shrunk spectrum. Within the span of S̃ H, Ĝ gets back what the shrinking
+    took from G̃. In these few directions, known beforehand, the noise of an entry is
     gram_sd and not the edge.
     """
     values, vectors = np.linalg.eigh(gram)
@@ -73,11 +88,12 @@ def shrunk_weights(
 def _between_classes(
     right: np.ndarray, sums_sd: float, taken: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(U, M): U (d, k) orthonormal directions of the class sums, and M (k, k) what
-    shrinking took from the Gram matrix there, without its negative part.
+    """Return the directions U of the class sums, and what shrinking took there, M.
 
-    right: (d, m) sums in the eigenbasis; taken: (d,) of each eigenvalue. A direction
-    counts by the share of its square that noise does not explain.
+    right (d, m) are the sums in the eigenbasis, taken (d,) is the part that shrinking
+    took from each eigenvalue. U (d, k) is orthonormal; M (k, k) is without its negative
+    part. A direction is weighted by the share of its square that noise does not
+    explain.
     """
     span, lengths, _ = np.linalg.svd(right, full_matrices=False)
     squares = lengths**2

@@ -1,10 +1,9 @@
-"""λ of noisy least squares from what was released: a loss whose noise is taken out by
-Stein's lemma.
+"""Choose λ of noisy least squares from released sums, by Stein's unbiased risk.
 
-Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃)
-S̃ H, H = I - 11ᵀ/m, and any bounded Lipschitz h, `risk` is unbiased for the training
-loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, claim S; Stein
-1981]. Everything here is post-processing.
+The training loss of the released G̃ and S̃ rewards fitting their noise. Stein's lemma
+removes this bias. For W = h(G̃) S̃ H with H = I - 11ᵀ/m and any bounded Lipschitz h,
+`risk` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums
+[privacy/proofs/choices.md, claim S; Stein 1981]. Everything here is post-processing.
 """
 
 import numpy as np
@@ -12,20 +11,31 @@ import numpy as np
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
-N_CANDIDATES = 25  # of λ; chosen
-MOST_COLUMNS = 4096  # of a matrix whose spectrum is computed; chosen
-# the least λ: of the edge of the noise's spectrum, and of n; chosen
+N_CANDIDATES = 25  # number of λ to try; chosen
+MOST_COLUMNS = 4096  # columns of the widest matrix with a computed spectrum; chosen
+# least λ, as a share of the edge of the noise's spectrum, and of n; chosen
 LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
-LEAST_RANGE = 10  # the greatest λ over the least; chosen
+LEAST_RANGE = 10  # least ratio of the largest λ to the smallest one; chosen
 
 
 class SpectralRidge:
-    """The released sums in the eigenbasis of G̃, where every λ is cheap.
+    """Hold the released sums in the eigenbasis of G̃, which makes each λ cheap to try.
 
-    gram: (d, d) symmetric with symmetric noise of gram_sd (that of its diagonal); sums:
-        (d, m), noise of sums_sd.
-    h(e) = 1 / (max(e, -λ/2) + λ): the inverse of G̃ + λ, but bounded by 2/λ where noise
-    made G̃ indefinite.
+    Parameters
+    ----------
+    gram : ndarray of shape (d, d)
+        Released Gram matrix G̃: symmetric, with symmetric noise.
+    gram_sd : float
+        Standard deviation of the noise on the diagonal of `gram`.
+    sums : ndarray of shape (d, m)
+        Released class sums S̃.
+    sums_sd : float
+        Standard deviation of the noise of each entry of `sums`.
+
+    Notes
+    -----
+    h(e) = 1 / (max(e, -λ/2) + λ). This is the inverse of G̃ + λ, but bounded by 2/λ if
+    noise made G̃ indefinite.
     """
 
     def __init__(
@@ -37,11 +47,11 @@ class SpectralRidge:
         self._gram_sd, self._sums_sd = gram_sd, sums_sd
 
     def weights(self, ridge: float) -> np.ndarray:
-        """W = h(G̃) S̃ H, (d, m)."""
+        """Return W = h(G̃) S̃ H, (d, m)."""
         return self._vectors @ (self._inverse(ridge)[:, None] * self._sums)
 
     def risk(self, ridge: float) -> float:
-        """Unbiased for the training loss at one λ, up to a constant."""
+        """Return an unbiased estimate of the loss at one λ, up to a constant."""
         h = self._inverse(ridge)
         spent = 2 * self._sums_sd**2 * (self._sums.shape[1] - 1) * h.sum()
         return (
@@ -49,31 +59,29 @@ class SpectralRidge:
         )
 
     def plug_in(self, ridge: float) -> float:
-        """The loss with released sums in place of exact ones: it rewards fitting their
-        noise.
-        """
+        """Return the loss of the released sums, which rewards fitting their noise."""
         h = self._inverse(ridge)
         quadratic = (self._values * h**2 * self._energy).sum()
         return float(quadratic - 2 * (h * self._energy).sum())
 
     def best(self, ridges: np.ndarray) -> float:
-        """The λ of the least risk."""
+        """Return the λ of the least risk."""
         return float(ridges[int(np.argmin([self.risk(float(r)) for r in ridges]))])
 
     @staticmethod
     def floor(ridge: float) -> float:
-        """What an eigenvalue counts as at least."""
+        """Return the lower bound that smaller eigenvalues are raised to."""
         return FLOOR_OVER_RIDGE * ridge
 
     def _inverse(self, ridge: float) -> np.ndarray:
         return 1 / (np.maximum(self._values, self.floor(ridge)) + ridge)
 
     def _divergence(self, h: np.ndarray, ridge: float) -> float:
-        """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (proofs/choices.md,
-        claim S, equation 2).
+        """Return Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, with M = WWᵀ.
 
-        Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between
-        eigenvalues above the floor, 0 between those below, and in [0, 1] across.
+        This is equation 2 of claim S (proofs/choices.md). The quotients
+        (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j. q is 1 between two eigenvalues above
+        the floor, 0 between two below it, and in [0, 1] otherwise.
         """
         floor = self.floor(ridge)
         low = self._values < floor
@@ -90,8 +98,11 @@ class SpectralRidge:
 
 
 def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
-    """λ from LEAST_EDGE_SHARE of the edge of the noise's spectrum (or LEAST_OF_ROWS n)
-    up to n, where W is the class-sum head.
+    """Return the λ to try, from the smallest to the largest.
+
+    The smallest is LEAST_EDGE_SHARE of the edge of the noise's spectrum, or
+    LEAST_OF_ROWS n if that is larger. The largest is n, where W is the class-sum head,
+    or LEAST_RANGE times the smallest if that is larger.
     """
     edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
     low = max(LEAST_OF_ROWS * n_rows, edge)
