@@ -267,8 +267,8 @@ class Ledger(LedgerFile):
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger[Ledger]":
         """Continue an interrupted fit of the same plan, without a new charge.
 
-        Raises LedgerError if the fit has another plan or is not in the ledger, or if
-        the ledger is seen to be damaged.
+        Raises LedgerError if the fit has another plan or is not in the ledger, if the
+        ledger is seen to be damaged, or if another process uses `store`.
         """
         seals.check_undamaged(self)
         row = self.first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
@@ -284,8 +284,8 @@ class Ledger(LedgerFile):
 
         Proof: proofs/ledger.md, "Across fits". Full batches use GDP [Smith, Thakurta
         2022; Koskela et al. 2023]. Other batches use RDP at one order, which is fixed
-        with the budget [Feldman, Zrnic 2021]. The first fit fixes which of the two
-        applies.
+        with the budget [Feldman, Zrnic 2021]; a first fit is checked by its own epsilon
+        (`spent`). The first fit fixes which of the two applies.
 
         Epsilon may exceed the budget's by a relative 1e-9. Otherwise rounding in the
         last bit could refuse fits that share the budget exactly.

@@ -62,7 +62,7 @@ HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2,
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
-_forks = [0]  # from the first process to this one
+_forks = [0]  # number of forks from the first process to this one
 os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
 
 

@@ -35,7 +35,7 @@ from dphead.privacy.losses import UNIT_ROUNDOFF, Losses, composed, self_composed
 
 # Chosen, not measured: they trade a tight charge for time and memory. What they leave
 # out is counted.
-GRID_INTERVAL = 1e-4  # of losses; in proportion for losses below 2 and above 100
+GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; otherwise in proportion
 LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
 LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
 # Orders of RDP, which finds the grid's width.

@@ -25,7 +25,7 @@ POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entri
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
 MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
-MAX_SQUARED_RESIDUAL = 2**24  # of a squared loss, 256 in real numbers
+MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
 MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30

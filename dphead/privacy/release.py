@@ -179,7 +179,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
             "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
             f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
         )
-    # Under add_remove n is private: the limit must not depend on it.
+    # Under add_remove n is private: the limit is that of 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.most() > MAX_SUM:
         raise ValueError(

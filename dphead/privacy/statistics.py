@@ -154,7 +154,7 @@ class Gram(Query):
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
     single: ClassVar[int] = RADIUS**4  # rho²
     replaced: ClassVar[int] = 2
-    takes_sets: ClassVar[bool] = True  # no label is in it
+    takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return (width, width)."""
@@ -200,7 +200,7 @@ class SigmoidHessians(ClassGrams):
     classes together.
     """
 
-    takes_sets: ClassVar[bool] = True  # no label is in it
+    takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the unit of a Gram matrix with a largest weight of 1/4."""
@@ -377,7 +377,7 @@ class ChannelMoment(Query):
     power: Literal[1, 2] = 1
     n_channels: int = 0
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
-    takes_sets: ClassVar[bool] = True  # no label is in it
+    takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def __post_init__(self) -> None:
         super().__post_init__()

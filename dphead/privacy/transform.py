@@ -23,7 +23,8 @@ import numpy as np
 # Proved in proofs/exactness.md, "Bit counts".
 RADIUS = 4095  # longest integer row or residual: 128 products of entries fit in int32
 FINE_BITS = 20  # bits of a row's largest entry before the clip
-# A row with all entries below this counts as zeros. A power of two divides any other.
+# Rows with all entries below this become zeros, so that `fine` divides by a power of
+# two that does not underflow.
 SMALLEST_ENTRY = 2.0**-900
 MAX_FEATURES = 2**22  # so many squares of FINE_BITS integers add up in int64
 
