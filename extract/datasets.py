@@ -1,7 +1,7 @@
-"""Images in a Hugging Face dataset: Parquet or Arrow files that hold their bytes.
+"""Read images of a Hugging Face dataset: Parquet or Arrow files that hold their bytes.
 
-Files are read in place; which columns there are is in their headers, and no row may
-decide it.
+Files are read in place. Their headers say which columns there are; no row may decide
+it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from extract.image_source import Source
 from extract.listing import MAX_FILE_BYTES, Row, listed
 from extract.tables import Columns, check_columns
 
-IMAGES_TOGETHER = 32  # that are read at a time; chosen, not measured
-ROWS_TOGETHER = 4096  # labels that are read at a time; chosen, not measured
+IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
+ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
 PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow")
 
 
 def dataset_files(path: Path) -> list[Path]:
-    """The files of a data set in a fixed order, all of one kind; [] where there are
-    none.
+    """Return the files of a data set in a fixed order, all of one kind; [] without any.
 
-    path: a folder as it lies on the hub (data/train-00000-of-00002.parquet) or as
-    `datasets` saves it (train/data-00000-of-00002.arrow), or one file.
+    `path` is one file, or a folder: as on the hub (data/train-00000-of-00002.parquet)
+    or as `datasets` saves it (train/data-00000-of-00002.arrow).
     """
     if path.is_file():
         return [path] if path.suffix.lower() in (".parquet", ".arrow") else []
     found = {p for pattern in PATTERNS for p in path.glob(pattern) if p.is_file()}
-    # what `datasets` keeps of its own work may lie beside the rows
+    # caches and indices of `datasets` may lie beside the rows
     kept = [p for p in found if not p.name.startswith(("cache-", "indices-", "."))]
     parquet = [p for p in kept if p.suffix == ".parquet"]
     return sorted(parquet or kept, key=lambda p: p.relative_to(path).parts)
@@ -45,11 +44,25 @@ def dataset_files(path: Path) -> list[Path]:
 def open_dataset(
     path: Path, classes: Classes, split: str, columns: Columns
 ) -> Source | None:
-    """A Source of a data set's rows, or None if this is none.
+    """Return a Source of a data set's rows, or None if there is no such file.
 
-    columns: features is the column of images (default "image"): bytes, or bytes and a
-    path as `datasets` has it. The others are as in `extract.tables`; without a column
-    of splits, a row's is in the name of its file or of the file's folder.
+    Parameters
+    ----------
+    path : Path
+        A file or a folder (`dataset_files`).
+    classes : Classes
+        How the classes are declared.
+    split : str
+        The wanted split, or "all".
+    columns : Columns
+        `features` is the column of images (default "image"): bytes, or bytes and a path
+        as `datasets` stores them. The others are as in `extract.tables`. Without a
+        column of splits, the split is in the name of a row's file or of its folder.
+
+    Raises
+    ------
+    ExtractError
+        If the files differ in columns, types or class names, or a column is missing.
     """
     files = dataset_files(path)
     if not files:
@@ -63,7 +76,7 @@ def open_dataset(
             f"header of one in {str(path)!r}. Write them again."
         )
     classes = _agreed(classes, said)
-    # where the classes are declared by their number, positions are their names
+    # if the classes are declared by their number, positions are their names
     counted = classes.names == [str(i) for i in range(len(said or []))]
     of_header = [] if counted else said or []
     root = path if path.is_dir() else path.parent
@@ -87,8 +100,9 @@ def open_dataset(
 
 
 def _checked(files: Sequence[Path], image: str, columns: Columns) -> dict[str, str]:
-    """The columns of roles. ExtractError unless all files have them and the images, of
-    one type.
+    """Return the columns of roles.
+
+    Raises ExtractError unless all files have them and the images, with the same types.
     """
     first = schema_of(files[0])
     others = replace(columns, features=())
@@ -115,7 +129,7 @@ def _checked(files: Sequence[Path], image: str, columns: Columns) -> dict[str, s
 
 
 def _class_names(schema: Any, label: str | None) -> list[str] | None:
-    """The names that the header gives to a column of whole numbers, if it does."""
+    """Return the names that the header gives to a column of whole numbers, or None."""
     try:
         info = json.loads((schema.metadata or {})[b"huggingface"])["info"]
         names = info["features"][label]["names"]
@@ -126,8 +140,10 @@ def _class_names(schema: Any, label: str | None) -> list[str] | None:
 
 
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:
-    """The declared classes, in the header's order if it has names, where numbers are
-    positions in it; by --folder-names-are-public the header's names.
+    """Return the declared classes, in the header's order if it has names.
+
+    Numbers are then positions in that order. --folder-names-are-public declares the
+    header's names. Raises ExtractError if the declared names differ from the header's.
     """
     if said is None:
         return classes
@@ -144,7 +160,7 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
 
 
 def _split_of(file: Path, root: Path) -> str:
-    """What the name of a file or of its folders says of a split, "" for nothing."""
+    """Return the split that the name of a file or of its folders says; "" for none."""
     parts = file.relative_to(root).parts
     likely = [parts[-1].split("-")[0].split(".")[0], *reversed(parts[:-1])]
     return next((name for name in likely if name.lower() in SPLITS), "")
@@ -155,7 +171,7 @@ def _said(
 ) -> Iterator[tuple[Any, Any, Any]]:
     """Yield (label, split, group) of each row of a file, each made from its own row.
 
-    names: the header's, where whole numbers are positions among them.
+    `names` are the header's class names, if whole numbers are positions among them.
     """
     if not roles:
         yield from [(None, None, None)] * n_rows_of(file)
@@ -172,8 +188,9 @@ def _said(
 
 
 class _Images:
-    """Bytes of images by their row's name, quick in the rows' order: a file is read
-    from its beginning up to the row.
+    """Read the bytes of images by their row's name.
+
+    It is fast in the rows' order: a file is read from its beginning up to the row.
     """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:

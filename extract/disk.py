@@ -1,4 +1,4 @@
-"""Room for a features file, and the private map from its rows to names beside it."""
+"""Check the room for a features file, and keep the private names of its rows beside it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from extract.errors import ExtractError
 from extract.rows import Header
 
-# of os.link where a file system has no hard links, by its own choice of a number
+# what os.link raises without hard links: each file system chooses its own number
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def check_disk(output: Path, header: Header) -> None:
-    """ExtractError unless the file fits on the disk with a little to spare."""
+    """Raise ExtractError unless the file fits on the disk with some room to spare."""
     folder = next(
         p for p in (output.absolute().parent, *output.absolute().parents) if p.exists()
     )
@@ -38,10 +38,14 @@ def check_disk(output: Path, header: Header) -> None:
 
 
 def name_once(draft: str, path: Path) -> None:
-    """Give a whole file a second name that no other has, as `path`.
+    """Give a whole file a second name `path` that no other file has.
 
-    FileExistsError where there is one: a rename would replace it. ExtractError on a
-    file system without hard links.
+    Raises
+    ------
+    FileExistsError
+        If the name exists; a rename would replace that file.
+    ExtractError
+        If the file system has no hard links.
     """
     try:
         os.link(draft, path)
@@ -56,14 +60,15 @@ def name_once(draft: str, path: Path) -> None:
 
 
 def names_path(output: Path) -> Path:
-    """The private map from rows to names that lies beside a features file."""
+    """Return the path of the private table from rows to names, beside a features file."""
     return output.with_name(output.name + ".names.csv")
 
 
 def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
-    """Write the private map from rows to names, and return its path.
+    """Write the private table from rows to names, and return its path.
 
-    Only its owner may read it. Rows count from `first`. It is whole or not there.
+    Only its owner may read it. Rows count from `first`. After a crash the table is
+    whole or missing.
 
     Raises ExtractError, with the path, if it cannot be written or kept private.
     """
@@ -92,8 +97,9 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 
 
 def read_names(features: Path, n_rows: int) -> list[str] | None:
-    """The names of a features file's rows; None where their table is not there or is
-    another's.
+    """Return the names of a features file's rows, or None without their table.
+
+    A table of another length is another file's, and counts as missing.
     """
     path = names_path(features)
     if not path.is_file():

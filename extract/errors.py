@@ -1,24 +1,25 @@
-"""Errors of the extraction side.
+"""Define the errors of the extraction side.
 
 Their messages may name public values only: sizes, names of options, file formats.
 """
 
 
 class FormatError(ValueError):
-    """A features file, or what was to be written into one, breaks the format.
+    """Report a features file, or data to be written into one, that breaks the format.
 
     The command line exits with code 2.
     """
 
 
 class ExtractError(FormatError):
-    """Images, weights or options that extraction cannot use.
+    """Report images, weights or options that extraction cannot use.
 
     The command line exits with code 2.
     """
 
 
 class ResumableError(ExtractError):
-    """The run stopped for an outer reason (a full disk, a file that went away); what
-    was written can be resumed.
+    """Report a run that stopped for an outer reason (a full disk, a missing file).
+
+    What was written can be resumed.
     """

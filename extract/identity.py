@@ -1,7 +1,6 @@
-"""Which data set a features file's rows are of: declared, begun before, or known by its
-images.
+"""Decide which data set a file's rows belong to: declared, begun, or known by images.
 
-A row's values decide nothing here but whether its image was seen before.
+A row's values decide only whether its image was seen before.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from extract.shards import Shard, shards_path, shared_identifiers
 
 @dataclass(frozen=True)
 class Declared:
-    """What a user says of whose images these are, and the index of those seen before
-    (None looks for none). The fields are those of `ExtractOptions`.
+    """Hold what a user declares about the images' data set, and the index to look in.
+
+    Without an index, no images count as seen before. The fields are those of
+    `ExtractOptions`.
     """
 
     dataset_id: str | None = None
@@ -34,11 +35,18 @@ class Declared:
 
 @dataclass(frozen=True)
 class Identity:
-    """Which data set a file's rows are of.
+    """Say which data set a file's rows belong to.
 
-    n_rows: of the whole data set, all shards together. dataset_id, salt: None makes new
-    ones. expected_digests: (n, 16) that the images must have, or None. recognised: the
-    id that the index knows the images by, or None.
+    Attributes
+    ----------
+    n_rows : int
+        Rows of the whole data set, all shards together.
+    dataset_id, salt : str or None
+        None makes new ones.
+    expected_digests : (n, 16) uint8 or None
+        Digests that the images must have.
+    recognised : str or None
+        The id by which the index knows the images.
     """
 
     n_rows: int
@@ -56,10 +64,32 @@ def identified(
     n_rows: int,
     seen: np.ndarray,
 ) -> Identity:
-    """What `source`, a shard of n_rows rows, shares with other files of its images.
+    """Return the data set of `source`, which is a shard of n_rows rows.
 
-    seen: digests of its images under the index's key, (n,) uint64. A run that has begun
-    keeps its id. ExtractError where it must be said whose images these are.
+    Parameters
+    ----------
+    given : Declared
+        What the user declares.
+    output : Path
+        The features file. A run that has begun keeps its id.
+    shard : Shard
+        The part of the rows.
+    source : Source
+        The rows of the shard.
+    n_rows : int
+        Rows of all shards together.
+    seen : (n,) uint64
+        Digests of the shard's images under the index's key.
+
+    Returns
+    -------
+    Identity
+        What the rows share with other files of their images.
+
+    Raises
+    ------
+    ExtractError
+        If the user must say which data set the images belong to.
     """
     if given.new_data_set and (given.dataset_id or given.same_data_as):
         raise ExtractError(
@@ -72,7 +102,7 @@ def identified(
     if given.dataset_id or given.new_data_set or _begun(output, shard):
         index = None
     if shard.count > 1:
-        if index is not None:  # it holds the other shards' images once these are there
+        if index is not None:  # other shards may have added their images already
             share = source.n_rows / n_rows
             known = recognised([o.of_all(share) for o in index.overlaps(seen)])
         of_all = shared_identifiers(output, source.digest, given.dataset_id, known)
@@ -84,7 +114,7 @@ def identified(
 
 
 def _same_as(given: Declared, source: Source, n_rows: int) -> Identity:
-    """The identity of a file that the user names."""
+    """Return the identity of a file that the user names."""
     assert given.same_data_as is not None
     with open_features(given.same_data_as) as other:
         if given.dataset_id not in (None, other.dataset_id) or other.n_rows != n_rows:
@@ -99,9 +129,7 @@ def _same_as(given: Declared, source: Source, n_rows: int) -> Identity:
 
 
 def _begun(output: Path, shard: Shard) -> bool:
-    """Whether an earlier run of this command has given the output an id, and left what
-    this one can go on from.
-    """
+    """Return whether an earlier run gave the output an id, and left a file to resume."""
     if shard.count > 1 and shards_path(output).exists():
         return True
     path = shard.path(output)
@@ -114,8 +142,9 @@ def _begun(output: Path, shard: Shard) -> bool:
 def note_images(
     index: ImageIndex | None, dataset_id: str, seen: np.ndarray
 ) -> list[Overlap]:
-    """Before a row is written, so that a run that dies is known by its images; returns
-    what else holds some of them.
+    """Add images to the index, and return the other data sets that hold some of them.
+
+    Call it before a row is written: a run that dies is then known by its images.
     """
     if index is None:
         return []

@@ -1,6 +1,6 @@
-"""What a source of images is, and the coarse hash of an image.
+"""Define a source of images, and the coarse hash of an image.
 
-Nothing here may look at another row; `extract.sources` opens what a user names.
+Nothing here may read another row. `extract.sources` opens the source that a user names.
 """
 
 from __future__ import annotations
@@ -16,22 +16,50 @@ from extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
 
 
 class MissingImage(UnreadableImage):
-    """An image whose file does not exist."""
+    """Report an image file that does not exist."""
 
 
 @dataclass
 class Source:
-    """Images in a fixed order.
+    """Hold images in a fixed order.
 
-    Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
+    Exactly one of `arrays` and `read` is set.
 
-    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into
-    split_names; group int64 (n,) or None; names: the private name of each row; digest:
-    sha256 that identifies listing, labels and (for arrays) pixels;
-    first: what the source is a part of counts its row 0 as row `first`; layout: how
-        paths were read, "" without any. left_out: how many files, members or rows of
-        the source are no rows here, by reason; private. pixels: what is declared of
-        samples; stored: arrays before that was applied, None where nothing is declared.
+    Attributes
+    ----------
+    kind : str
+        The kind of source.
+    labels : (n,) int32
+        Class positions; -1 for none, or for a label outside the classes.
+    split : (n,) uint8
+        Codes into `split_names`.
+    split_names : list of str
+        Names of the splits.
+    digest : str
+        sha256 that identifies the listing, the labels and (for arrays) the pixels.
+    names : sequence of str
+        The private name of each row.
+    group : (n,) int64 or None
+        Group ids.
+    class_names : list of str or None
+        The public classes.
+    classes_declared : str
+        How the classes were declared.
+    arrays : (n, H, W) or (n, H, W, 3) uint8, or None
+        The images.
+    read : callable or None
+        Returns the file bytes of a row.
+    left_out : Counter
+        How many files, members or rows of the source are no rows here, by reason;
+        private.
+    first : int
+        Number of row 0 in the source that this is a part of.
+    layout : str
+        How paths were read; "" without a layout.
+    pixels : PixelRange
+        What is declared of the images' samples.
+    stored : array or None
+        The arrays before `pixels` was applied; None if nothing is declared.
     """
 
     kind: str
@@ -56,8 +84,9 @@ class Source:
         return len(self.labels)
 
     def part(self, first: int, stop: int) -> Source:
-        """Rows first to stop - 1 as a source; its digest is still the whole
-        source's.
+        """Return rows first to stop - 1 as a source.
+
+        Its digest is that of the whole source.
         """
         rows, read = slice(first, stop), self.read
         return replace(
@@ -73,9 +102,9 @@ class Source:
         )
 
     def raw(self, row: int) -> np.ndarray | bytes | None:
-        """Return what `decode` needs of one row, None if its file does not exist.
+        """Return what `decode` needs of one row; None if its file does not exist.
 
-        Call it in increasing order of rows where the source is a compressed tar.
+        Call it in increasing order of rows if the source is a compressed tar.
         """
         if self.arrays is not None:
             return self.arrays[row]
@@ -84,12 +113,15 @@ class Source:
             return self.read(row)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        # bad checksum, damaged archive member: no bytes, so unreadable
+        # a bad checksum or a damaged archive member: no bytes, so the row is unreadable
         except Exception:
             return b""
 
     def decode(self, raw: np.ndarray | bytes | None) -> np.ndarray:
-        """uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
+        """Return the decoded image, uint8 (H, W) or (H, W, 3).
+
+        Raises UnreadableImage.
+        """
         if raw is None:
             raise MissingImage("the file does not exist")
         return raw if isinstance(raw, np.ndarray) else decode_image(raw, self.pixels)
@@ -97,15 +129,15 @@ class Source:
     def known_by(
         self, row: int, raw: np.ndarray | bytes | None, image: np.ndarray
     ) -> np.ndarray:
-        """Return what an index of images knows a row by, which was decoded to `image`.
+        """Return the array by which an index of images knows a row, decoded to `image`.
 
-        It is the same whatever range is declared. Otherwise the same images, under
-        another range, would be a new data set with a budget of its own.
+        It is the same whatever range is declared. Otherwise the same images under
+        another range would be a new data set, with a budget of its own.
         """
         if self.pixels == PixelRange():
             return image
         raw = raw if self.stored is None else self.stored[row]
-        assert raw is not None  # it was decoded
+        assert raw is not None  # else it could not have been decoded
         is_array = isinstance(raw, np.ndarray)
         try:
             return to_uint8(raw) if is_array else decode_image(raw)
@@ -113,24 +145,24 @@ class Source:
             return raw if is_array else np.frombuffer(raw, np.uint8)
 
     def image(self, row: int) -> np.ndarray:
-        """Decoded image of one row, uint8 (H, W) or (H, W, 3).
+        """Return the decoded image of one row, uint8 (H, W) or (H, W, 3).
 
         Raises UnreadableImage.
         """
         return self.decode(self.raw(row))
 
 
-# 8 lowest of 32 cosines
+# the 8 lowest of 32 cosine frequencies
 _MIDDLES = np.arange(32) + 0.5
 _FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
 
 
 def image_hash(image: np.ndarray) -> int:
-    """64-bit perceptual hash: which of the 8x8 lowest cosine frequencies exceed their
-    median? 0 for a flat image.
+    """Return a 64-bit perceptual hash; 0 for a flat image.
 
-    Brightness, contrast, size and compression barely change it; it is the same for grey
-    and colour copies.
+    Its bits say which of the 8x8 lowest cosine frequencies are above their median.
+    Brightness, contrast, size and compression barely change it. Gray and color copies
+    have the same hash.
     """
     small = np.asarray(
         Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR),
@@ -139,6 +171,6 @@ def image_hash(image: np.ndarray) -> int:
     if small.max() == small.min():
         return 0
     spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
-    # np.median's, five times as fast
+    # the same value as np.median, five times as fast
     median = np.sort(spectrum, axis=None)[31:33].mean()
     return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")

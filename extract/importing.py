@@ -1,7 +1,7 @@
-"""Embeddings of a file become a features file: of texts, tables, sounds, slides.
+"""Import embeddings from a file into a features file: of texts, tables, sounds, slides.
 
-Each row is stored by itself: nothing about one may be decided by another. No network
-and no image is needed.
+Each row is stored by itself: no row may decide anything about another. No backbone and
+no image is needed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,31 @@ from extract.tables import Block, Columns, Table, open_table
 from extract.verify import verify
 from extract.writing import FeaturesWriter
 
-BLOCK_BYTES = 1 << 30  # of a block's features as float64; chosen, not measured
+BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
 
 
 @dataclass
 class ImportOptions:
-    """Everything `dphead features import` can be told.
+    """Hold the options of `dphead features import`.
 
-    dtype: None is float16 where the whole file is, else float32. backbone: what made
-    the embeddings, which a head's other features files must share.
+    Attributes
+    ----------
+    source, output : Path
+        The file of embeddings, and the features file to write.
+    columns : Columns
+        Which columns hold what.
+    classes : Classes
+        How the classes are declared.
+    backbone : str
+        What made the embeddings. A head's other features files must have the same.
+    dtype : str or None
+        None is float16 if the whole file is, else float32.
+    block_rows : int
+        Rows of a block of the file.
+    dataset_id : str or None
+        The data set's id.
+    same_data_as : Path or None
+        A features file of the same rows.
     """
 
     source: Path
@@ -47,9 +63,10 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """What was written, for the data holder's screen.
+    """Hold what was written, for the data holder's screen only.
 
-    masked: rows that are not finite. problems: see `extract.format.verify`.
+    `masked` counts rows that are not finite. `problems` are those of
+    `extract.format.verify`.
     """
 
     path: Path
@@ -69,10 +86,14 @@ def import_features(
 ) -> Imported:
     """Write the rows of `options.source` to `options.output`; run it again to resume.
 
-    ExtractError or FormatError, before anything is written, for a file that cannot be
-    used, labels without declared classes, and labels and splits that are none. A row
-    that is not finite in the file's dtype is masked; where all are, the unfinished
-    file is removed.
+    A row that is not finite in the file's dtype is masked.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        Before anything is written: for a file that cannot be used, labels without
+        declared classes, or values that are no label or split. Later: if all rows are
+        masked; the unfinished file is then removed.
     """
     table = open_table(options.source, options.columns)
     _check_declared(table, options)
@@ -84,7 +105,7 @@ def import_features(
             try:
                 _fill(table, options, writer, progress)
                 writer.finish()
-            # the same command would fail again: leave nothing half-written
+            # the same command would fail again, so nothing can be resumed
             except FormatError:
                 writer.discard()
                 raise
@@ -121,10 +142,10 @@ def _check_declared(table: Table, options: ImportOptions) -> None:
 
 
 def survey(table: Table, options: ImportOptions) -> int:
-    """The number of rows, after a look at each one's label, group and split.
+    """Return the number of rows, after reading each one's label, group and split.
 
-    ExtractError for a file without rows, and for a text that is no declared class or
-    no split.
+    Raises ExtractError for a file without rows, or for a text that is no declared class
+    or no split.
     """
     n_rows = 0
     for block in table.read(options.block_rows, False):
@@ -142,8 +163,9 @@ def survey(table: Table, options: ImportOptions) -> int:
 def encoded(
     block: Block, table: Table, options: ImportOptions, n_rows: int
 ) -> dict[str, np.ndarray]:
-    """Labels, splits and groups of a block as a features file has them, each made from
-    its own row.
+    """Return a block's labels, splits and groups as a features file has them.
+
+    Each is made from its own row.
     """
     said = interpreted(
         {role: block[role] for role in table.roles},
@@ -156,10 +178,10 @@ def encoded(
 
 
 def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
-    """Sizes and attributes of the file that is written.
+    """Return the sizes and attributes of the file to write.
 
-    The names of its columns are a part of the feature space: a head is not used on
-    others of equal number.
+    The names of the columns are part of the feature space: a head is not used on other
+    columns of the same number.
     """
     names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
     named = {"columns_sha256": names} if table.columns else {}
@@ -187,9 +209,10 @@ def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 
 
 def _identified(header: Header, options: ImportOptions) -> Header:
-    """The header with the id of another file of the same rows.
+    """Return the header with the id of another file of the same rows.
 
-    That they are the same cannot be checked: other embeddings have other digests.
+    The caller must ensure that the rows are the same: other embeddings have other
+    digests, so it cannot be checked.
     """
     assert options.same_data_as is not None
     with open_features(options.same_data_as) as other:
@@ -205,7 +228,7 @@ def _identified(header: Header, options: ImportOptions) -> Header:
 
 
 def _digest(table: Table, columns: Columns) -> str:
-    """sha256 of the files' bytes and of what is taken of them."""
+    """Return the sha256 of the files' bytes and of the chosen columns."""
     digest = hashlib.sha256(repr((table.kind, columns)).encode())
     for path in table.files:
         with path.open("rb") as file:
@@ -243,8 +266,9 @@ def _fill(
 
 
 def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """(k, d) features in the file's dtype, and (k,) whether all of a row are finite in
-    it; a row where one is not is zero.
+    """Return features (k, d) in the file's dtype, and which rows (k,) are finite.
+
+    A row is finite if all its values are finite in that dtype. Other rows become zero.
     """
     with np.errstate(over="ignore"):
         stored = np.asarray(features).astype(dtype)
@@ -253,7 +277,7 @@ def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def regrouped(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """The same rows in blocks of `rows` each, but for the last."""
+    """Yield the same rows in blocks of `rows` each, except for the last."""
     waiting: list[Block] = []
     for block in blocks:
         waiting.append(block)

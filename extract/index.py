@@ -1,7 +1,8 @@
-"""The private index of a home: which data sets hold which images.
+"""Keep the private index of a home: which data sets hold which images.
 
 Digests are keyed by a secret that is made there once and stays there. Nothing of the
-index may reach a features file or a report: without it they say nothing of one another.
+index may reach a features file or a report. Without the secret, digests say nothing of
+one another.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from extract.disk import name_once
 from extract.errors import ExtractError, FormatError
 from extract.rows import check_dataset_id
 
-_KEY_BYTES, _SEAL_BYTES = 32, 16  # of BLAKE2b; chosen
+_KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
-# Of the larger of two data sets, what makes them the same; of the smaller, what is no
-# accident (CIFAR-10 holds a few images twice). Chosen, not measured.
+# Two data sets are the same if they share more than _SAME of the larger one. Sharing
+# _NOTABLE of the smaller one is no accident (CIFAR-10 holds a few images twice).
+# Choices, not measured.
 _SAME, _NOTABLE = 1 / 2, 1 / 20
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Images that another data set holds too. shared, own, theirs: distinct images."""
+    """Count images that another data set holds too.
+
+    `shared`, `own` and `theirs` are numbers of distinct images.
+    """
 
     dataset_id: str
     shared: int
@@ -41,16 +46,19 @@ class Overlap:
 
     @property
     def same(self) -> bool:
-        """Whether it is the same data set: more than half of the larger one."""
+        """Return whether it is the same data set: more than half of the larger one."""
         return self.shared > _SAME * max(self.own, self.theirs)
 
     @property
     def notable(self) -> bool:
-        """Whether it is too much for an accident: a twentieth of the smaller one."""
+        """Return whether it is no accident: at least a twentieth of the smaller one."""
         return 0 < self.shared >= _NOTABLE * min(self.own, self.theirs)
 
     def of_all(self, share: float) -> Overlap:
-        """For the whole data set, of which `own` is a share, alike in all parts."""
+        """Return the overlap of the whole data set, if all its parts are alike.
+
+        `own` counts the fraction `share` of it.
+        """
         shared, own = round(self.shared / share), round(self.own / share)
         return replace(self, shared=min(shared, self.theirs), own=own)
 
@@ -62,10 +70,11 @@ class Overlap:
 
 
 class ImageIndex:
-    """The images of each data set that was extracted under one home.
+    """Index the images of each data set that was extracted under one home.
 
-    A file a data set, of 8 bytes an image, readable by its owner alone. It knows an
-    image by its decoded pixels: one that was resized or compressed again is another.
+    There is one file for each data set, with 8 bytes for each image, readable by its
+    owner alone. An image is known by its decoded pixels: a resized or recompressed one
+    is another image.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +82,10 @@ class ImageIndex:
         self._secret: bytes | None = None
 
     def digest(self, image: np.ndarray) -> int:
-        """Of one decoded image, 64 bits that say nothing without the key."""
+        """Return a digest of one decoded image.
+
+        Its 64 bits say nothing without the key.
+        """
         digest = hashlib.blake2b(
             repr(image.shape).encode(), digest_size=8, key=self._key()
         )
@@ -81,18 +93,19 @@ class ImageIndex:
         return int.from_bytes(digest.digest(), "little")
 
     def add(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Note that a data set holds these images, beside those that it held; durable
-        when it returns.
+        """Note that a data set holds these images, beside those noted before.
+
+        It is on the disk when this returns.
         """
         check_dataset_id(dataset_id)
         with self._locked():
             self._add(dataset_id, digests)
 
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:
-        """The id of the data set that images are of, a new one where no other holds
-        them, and whether they are known: two networks begun together have one id.
+        """Return the id of the images' data set, and whether the images were known.
 
-        ExtractError as `recognised`.
+        The id is new if no other data set holds them. Two backbones that begin together
+        get one id. Raises ExtractError as `recognised` does.
         """
         with self._locked():
             known = recognised(self.overlaps(digests))
@@ -108,9 +121,10 @@ class ImageIndex:
             _write(self.folder / f"{dataset_id}{_ENDING}", self._seal(data) + data)
 
     def images(self, dataset_id: str) -> np.ndarray:
-        """Sorted digests of a data set's images, uint64; none if it is not known.
+        """Return the sorted digests of a data set's images, uint64.
 
-        FormatError if they are not as they were written.
+        There are none if it is not known. Raises FormatError if they are not as they
+        were written.
         """
         path = self.folder / f"{dataset_id}{_ENDING}"
         try:
@@ -127,8 +141,9 @@ class ImageIndex:
         return np.frombuffer(data, "<u8")
 
     def overlaps(self, digests: np.ndarray, but: str | None = None) -> list[Overlap]:
-        """The data sets, other than `but`, that hold some of these images; the one that
-        holds most comes first.
+        """Return the data sets, other than `but`, that hold some of these images.
+
+        The one that holds most comes first.
         """
         own, found = np.unique(digests), []
         for path in self.folder.glob(f"*{_ENDING}"):
@@ -148,12 +163,13 @@ class ImageIndex:
         return self._secret
 
     def _read_key(self) -> bytes:
-        """The home's secret; the first process that asks makes it.
+        """Return the home's secret; the first process that asks makes it.
 
-        FormatError if it is gone and digests are there, which it alone can read.
+        Raises FormatError if the secret is gone but digests exist, which only it can
+        read.
         """
         path = self.folder / "key"
-        # in this order: another process may make the key, then digests, meanwhile
+        # Look for digests first: another process may make the key and then digests now.
         if any(self.folder.glob(f"*{_ENDING}")) and not path.exists():
             raise FormatError(
                 f"an index of images must have its key, got none at {str(path)!r}. Put "
@@ -171,7 +187,10 @@ class ImageIndex:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process changes the index at a time; all do where locks do not work."""
+        """Let one process at a time change the index.
+
+        On a file system without locks, several processes can change it at once.
+        """
         _make_private(self.folder)
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -183,9 +202,10 @@ class ImageIndex:
 
 
 def recognised(overlaps: list[Overlap]) -> str | None:
-    """The data set that images are of, or None where no other holds them.
+    """Return the data set that images belong to, or None if no other holds them.
 
-    ExtractError where that must be said: some of them are another's, and not most.
+    Raises ExtractError if the user must say it: some images are another data set's, but
+    not most.
     """
     if not overlaps:
         return None
@@ -202,7 +222,7 @@ def recognised(overlaps: list[Overlap]) -> str | None:
 
 
 def _count_shared(own: np.ndarray, theirs: np.ndarray) -> int:
-    """How many values two sorted arrays without repetitions have in common."""
+    """Return how many values two sorted arrays without repetitions have in common."""
     if not len(own) or not len(theirs):
         return 0
     at = np.minimum(np.searchsorted(theirs, own), len(theirs) - 1)
@@ -210,8 +230,10 @@ def _count_shared(own: np.ndarray, theirs: np.ndarray) -> int:
 
 
 def _make_private(folder: Path) -> None:
-    """FormatError where it cannot be written: images that were seen before would pass
-    for new ones, and open a ledger of their own.
+    """Make the folder of the index, for its owner alone.
+
+    Raises FormatError if it cannot be written. Images that were seen before would then
+    count as new, and open a ledger of their own.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -226,9 +248,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _write(path: Path, data: bytes, once: bool = False) -> None:
-    """Write a file for its owner alone, whole or not at all, and durably.
+    """Write a file durably for its owner alone; after a crash it is whole or missing.
 
-    once: not if it is there. Raises ExtractError, with the path, for a full disk.
+    With `once` an existing file stays. Raises ExtractError, with the path, for a full
+    disk.
     """
     _make_private(path.parent)
     try:

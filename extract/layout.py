@@ -1,6 +1,6 @@
-"""Which folders of a path say its split and its class.
+"""Say which folders of a path are its split and its class.
 
-That is declared: no path may be read in the light of others, which are private.
+This is declared: no path may be read in the light of other paths, which are private.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ EXAMPLES = "class, split/class, any/class or any/split/class"
 
 @dataclass(frozen=True)
 class Layout:
-    """What each folder is, from the outside in: "class", "split", or "any" for one that
-    says nothing.
+    """Say what each folder is, from the outside in: "class", "split", or "any".
 
-    Folders behind the last named one, and the file's own name, say nothing either.
-    Guarantee: what a path says depends on that path and on the declared parts alone.
+    "any" is a folder that says nothing. So do folders after the last named one, and the
+    file's own name. Guarantee: what a path says depends only on that path and on the
+    declared parts.
     """
 
     parts: tuple[str, ...] = ("class",)
 
     @classmethod
     def parse(cls, text: str | None, split: str = "all") -> Layout:
-        """As declared; None is split/class where one split is asked for, else class."""
+        """Return the declared layout.
+
+        None is split/class if one split is asked for, else class. Raises ExtractError
+        for a text that is not a layout.
+        """
         if text is None:
             return cls(("class",) if split == "all" else ("split", "class"))
         parts = tuple(text.split("/"))
@@ -48,7 +52,7 @@ class Layout:
         return "split" in self.parts
 
     def read(self, name: str) -> tuple[str, str]:
-        """(label, split) texts of a relative path, "" where its folders do not say."""
+        """Return the label and split of a relative path; "" if its folders do not say."""
         folders = PurePosixPath(name).parts[:-1]
         said = dict(zip(self.parts, folders, strict=False))
         split = said.get("split", "")

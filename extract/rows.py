@@ -1,4 +1,4 @@
-"""What a features file says about itself, and a block of its rows in its own types."""
+"""Describe a features file, and convert a block of its rows to the file's types."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from extract.reading import ROW_COLUMNS
 
 @dataclass
 class Header:
-    """What is known before the first row: sizes, public attributes, and what else makes
-    two runs the same (config).
+    """Hold what is known before the first row.
+
+    These are the sizes, the public attributes, and everything else that makes two runs
+    the same (`config`).
     """
 
     n_rows: int
@@ -46,8 +48,9 @@ class Header:
     salt: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """The whole configuration: everything but the random id and salt, which a first
-        run draws.
+        """Return the whole configuration, without the random id and salt.
+
+        A first run draws these two.
         """
         return {
             **{
@@ -59,6 +62,7 @@ class Header:
         }
 
     def check(self) -> None:
+        """Raise FormatError for sizes, a dtype, class names or an id that cannot be."""
         if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
             raise FormatError(
                 "features need at least one row, one column and one row a block, got "
@@ -80,14 +84,27 @@ class Header:
 
 
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
-    """Return (n_rows,) int64 ids of groups, each made from its own value alone.
+    """Return an id for each row's group, made from the row's own value alone.
 
-    groups: texts or numbers, which name groups by value in every format; NO_GROUP
-        (-1) stands for a missing value (None, NaN, pandas' NA, a masked item, ""), a
-        row on its own. -1 as a value is a group like any other.
+    Parameters
+    ----------
+    groups : array, column or list
+        Texts or numbers, which name groups by value in every format. A missing value
+        (None, NaN, pandas' NA, a masked item, "") is a row on its own. -1 as a value is
+        a group like any other.
+    n_rows : int
+        Number of rows.
 
-    Raises FormatError for truths, dates, complex numbers and longdouble (float64 would
-    merge them): by the declared dtype, or item by item where a column declares none.
+    Returns
+    -------
+    (n_rows,) int64
+        Group ids; NO_GROUP (-1) for a row on its own.
+
+    Raises
+    ------
+    FormatError
+        For booleans, dates, complex numbers and longdouble (float64 would merge them).
+        It is decided by the declared dtype, or item by item if a column declares none.
     """
     try:
         values, dtype = read_column(groups), declared_dtype(groups)
@@ -130,8 +147,9 @@ def check_ids(ids: np.ndarray) -> None:
 
 
 def check_dataset_id(dataset_id: str | None) -> None:
-    """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest
-    would be longer).
+    """Raise FormatError unless the id is None or 32 lower-case hexadecimal digits.
+
+    A digest would be longer.
     """
     if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
         raise FormatError(
@@ -142,8 +160,9 @@ def check_dataset_id(dataset_id: str | None) -> None:
 
 
 def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
-    """sha256, uint8 (32,), over the bytes of a block of rows: every column, in the
-    schema's order.
+    """Return the sha256, uint8 (32,), over the bytes of a block of rows.
+
+    It covers every column, in the schema's order.
     """
     digest = hashlib.sha256()
     for name in ROW_COLUMNS:
@@ -155,11 +174,28 @@ def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
 def prepare_block(
     features: np.ndarray, columns: dict[str, np.ndarray], header: Header, n_rows: int
 ) -> dict[str, np.ndarray]:
-    """Columns of one block in the file's dtypes; FormatError for a wrong shape or a
-    valid row that is not finite.
+    """Return the columns of one block in the file's dtypes.
 
-    "group" holds ids (`group_ids`). Labels outside the classes become -1; invalid rows
-    become zero.
+    Parameters
+    ----------
+    features : (n_rows, n_features) float
+        The features.
+    columns : dict
+        Other columns by name. "group" holds ids (`group_ids`).
+    header : Header
+        The file's header.
+    n_rows : int
+        Number of rows of the block.
+
+    Returns
+    -------
+    dict
+        All columns. Labels outside the classes are -1, and invalid rows are zero.
+
+    Raises
+    ------
+    FormatError
+        For a wrong shape, or a valid row that is not finite.
     """
     if features.shape != (n_rows, header.n_features):
         raise FormatError(
@@ -210,8 +246,9 @@ def prepare_block(
 
 
 def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """Salted blake2b, uint8 (16,), of one decoded image or array row: its shape and its
-    bytes.
+    """Return the salted blake2b, uint8 (16,), of one decoded image or array row.
+
+    It covers its shape and its bytes.
     """
     digest = hashlib.blake2b(
         repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt)

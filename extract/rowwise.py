@@ -1,12 +1,16 @@
-"""Normalisation of each row by itself: it may look at no other, so it costs no privacy.
+"""Normalize each row by itself: it uses no other row, so it costs no privacy.
 
-group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of
-ScatterNet features (K, H, W) are cut into G groups, and each group's (K / G) H W values
-get mean zero and variance one. synthetic: each channel is brought to mean zero and
-variance one on synthetic images (`extract.synthetic`). local: signed square roots, then
-synthetic, then each place's channels over their length plus one, so that places count
-alike; each part of a row (a scale of ScatterNet) is divided by the root of its number
-of places, so that parts count alike, or by their weights.
+group: the data normalization of Tramer and Boneh (2021, section 2.2). The channels of
+ScatterNet features (K, H, W) are split into G groups, and each group's (K / G) H W
+values get mean zero and variance one.
+
+synthetic: each channel gets mean zero and variance one on synthetic images
+(`extract.synthetic`).
+
+local: signed square roots, then synthetic. Then each place's channels are divided by
+their length plus one, so that places count alike. Each part of a row (a scale of
+ScatterNet) is divided by the square root of its number of places, so that parts count
+alike. It is multiplied by its weight if it has one.
 """
 
 from __future__ import annotations
@@ -30,10 +34,20 @@ Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat
 
 @dataclass(frozen=True)
 class RowNorm:
-    """One of KINDS; groups: of "group". "unit" divides a row by its Euclidean norm.
+    """Normalize rows in one of the ways of KINDS.
 
-    `fitted` sets the others: parts, where a row has several, the weights of these for
-    "local", and each part's (mean, spread) of its channels (C, 1).
+    Attributes
+    ----------
+    kind : str
+        One of KINDS. "unit" divides a row by its Euclidean norm.
+    groups : int
+        Number of groups, for "group".
+    parts : tuple
+        (channels, places) of each part of a row. Set by `fitted`, like those below.
+    weights : tuple of float
+        Weights of the parts, for "local"; () for equal weights.
+    statistics : tuple
+        Mean and spread of each part's channels, each (C, 1).
     """
 
     kind: str = "none"
@@ -53,7 +67,10 @@ class RowNorm:
             )
 
     def fitted(self, backbone: Backbone) -> RowNorm:
-        """For a backbone's rows. ExtractError unless the groups divide the channels."""
+        """Return the normalization for a backbone's rows.
+
+        Raises ExtractError unless the groups divide the channels.
+        """
         statistics = []
         for channels, _ in backbone.parts:
             self._check_channels(channels)
@@ -80,7 +97,7 @@ class RowNorm:
             )
 
     def record(self) -> dict[str, Any]:
-        """What the file's attribute ``normalization`` says."""
+        """Return what the file's attribute ``normalization`` says."""
         if self.kind == "group":
             return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
         if self.kind in ("synthetic", "local"):
@@ -93,8 +110,9 @@ class RowNorm:
         return {"kind": self.kind}
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalise (B, C, ...), or (B, d) of several parts; returns (B, d), float32,
-        channels first.
+        """Normalize features (B, C, ...), or (B, d) of several parts.
+
+        It returns (B, d), float32, channels first.
         """
         features = features.float()
         flat = features.flatten(1)
@@ -118,7 +136,7 @@ class RowNorm:
         )
 
     def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
-        """Part i, (B, channels, places)."""
+        """Normalize part i, (B, channels, places)."""
         if self.kind == "group":
             self._check_channels(x.shape[1])
             grouped = x.reshape(len(x), self.groups, -1)
@@ -133,7 +151,7 @@ class RowNorm:
 
 
 def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
-    """Each part, (B, channels, places), of (B, d) or of (B, channels, ...)."""
+    """Return each part, (B, channels, places), of rows (B, d) or (B, channels, ...)."""
     pieces = features.flatten(1).split(
         [channels * places for channels, places in parts], dim=1
     )
@@ -144,14 +162,13 @@ def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
 
 
 def rooted(x: torch.Tensor) -> torch.Tensor:
-    """Signed square roots: a few large coefficients no longer decide a row's
-    direction.
-    """
-    return x.abs().sqrt_().copysign_(x)  # a copy, not three
+    """Return signed square roots, so that no few large values decide a row's direction."""
+    return x.abs().sqrt_().copysign_(x)  # in place after `abs`: one copy, not three
 
 
 def place_lengths(x: torch.Tensor) -> torch.Tensor:
-    """(B, 1, ...) lengths of each place's channels, plus one: by them places count
-    alike, but those that hold next to nothing.
+    """Return the length of each place's channels plus one, (B, 1, ...).
+
+    Divided by it, places count alike, except places with almost nothing in them.
     """
     return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1

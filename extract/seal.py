@@ -1,9 +1,10 @@
-"""The first bytes of a features file: which bytes hold rows, and a digest of the rest.
+"""Seal a features file: where its rows lie, and a digest of everything else.
 
-HDF5 believes what it reads: one changed bit in the type of an attribute can end the
-interpreter. So the bytes that say how the file is built, and its attributes, are held
-against their digest before HDF5 sees them. Rows have digests of their own,
-`/block_digest`. This finds damage, not a forger, who can make a seal too.
+HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
+interpreter. So the bytes that describe the file's structure, and its attributes, are
+compared with their digest before HDF5 reads them. Rows have digests of their own,
+`/block_digest`. A seal finds damage. It does not stop a forger, who can make a seal
+too.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from pathlib import Path
 
 from extract.errors import FormatError
 
-BYTES = 2048  # before the HDF5 file: a power of two from 512 on, as HDF5 wants it
+BYTES = 2048  # HDF5 needs a power of two, at least 512, before its own data
 MAGIC = b"dphead features\n"
 HDF5 = b"\x89HDF\r\n\x1a\n"
-# HDF5 marks here a file that is open for writing; in this layout it never looks at it
+# HDF5 marks a file that is open for writing here, but never reads it in this layout
 OPEN_MARK = (BYTES + 20, 4)
 Extents = list[tuple[int, int]]  # first byte and number of bytes of each column
 
 
 def write_seal(path: Path, columns: Extents, complete: bool) -> None:
-    """Fill the first bytes of a file, which was made with room for them."""
+    """Write the first bytes of a file that was made with room for them."""
     held = _seal(path, columns, complete)
     with open(path, "r+b") as file:
         file.write(held)
 
 
 def read_seal(path: Path) -> bool | None:
-    """Whether the file is complete; None for one of before there were seals.
+    """Return whether the file is complete; None if it is older than seals.
 
-    FormatError if it is no features file, or not as it was written.
+    Raises FormatError if it is not a features file, or not as it was written.
     """
     with open(path, "rb") as file:
         held = file.read(BYTES)
@@ -68,10 +69,10 @@ def _seal(path: Path, columns: Extents, complete: bool) -> bytes:
 
 
 def _digest_outside(path: Path, columns: Extents) -> str:
-    """sha256 of a file's bytes after the seal that belong to no column. ValueError for
-    columns that overlap or lie outside.
+    """Return the sha256 of a file's bytes after the seal that belong to no column.
 
-    A run that was killed leaves HDF5's mark, and is resumed: the mark is left out.
+    A killed run leaves HDF5's mark and can be resumed, so the mark is left out. Raises
+    ValueError for columns that overlap or lie outside the file.
     """
     digest, end = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:

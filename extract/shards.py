@@ -1,9 +1,9 @@
-"""One features file from several processes: each extracts a shard, `join` joins them.
+"""Extract one features file with several processes: each makes a shard, `join` joins.
 
 A shard is a run of whole blocks. Its batches are those that a single process would have
-made, so the joined file has the bytes of that process's file. What the first run of a
-single file draws at random (dataset_id, salt) is kept in OUTPUT.shards.json, which the
-first shard writes and the others read; like the features it is private.
+made, so the joined file has the bytes of that process's file. The random dataset_id and
+salt are kept in OUTPUT.shards.json. The first shard writes it and the others read it.
+Like the features it is private.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from extract.writing import FeaturesWriter, first_difference
 
 @dataclass(frozen=True)
 class Shard:
-    """Part `index` (from 0) of `count` of the rows; all of them by default."""
+    """Select part `index` (from 0) of `count` of the rows; all of them by default."""
 
     index: int = 0
     count: int = 1
@@ -44,7 +44,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From "I/K". ExtractError if it is anything else."""
+        """Return the shard of a text "I/K"; raises ExtractError for any other text."""
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
             raise ExtractError(
@@ -54,17 +54,18 @@ class Shard:
 
     @classmethod
     def of_process(cls) -> Shard:
-        """This process's share under torchrun (RANK of WORLD_SIZE); everything without
-        it.
+        """Return this process's share under torchrun (RANK of WORLD_SIZE).
+
+        Without torchrun it is everything.
         """
         return cls(
             int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         )
 
     def rows(self, n_rows: int, block_rows: int) -> tuple[int, int]:
-        """First row of this shard and the row after its last.
+        """Return the first row of this shard and the row after its last.
 
-        ExtractError if there are fewer blocks than shards.
+        Raises ExtractError if there are fewer blocks than shards.
         """
         blocks = -(-n_rows // block_rows)
         if blocks < self.count:
@@ -79,8 +80,9 @@ class Shard:
         return first, min(stop, n_rows)
 
     def path(self, output: Path) -> Path:
-        """Where this shard of `output` is written: train.h5 becomes
-        train.shard-0-of-4.h5.
+        """Return where this shard of `output` is written.
+
+        train.h5 becomes train.shard-0-of-4.h5.
         """
         if self.count == 1:
             return output
@@ -89,8 +91,9 @@ class Shard:
         )
 
     def record(self, n_rows: int) -> dict[str, Any]:
-        """What a shard's configuration says, n_rows counting all shards; nothing of a
-        whole file.
+        """Return what a shard adds to the configuration; {} for a whole file.
+
+        `n_rows` counts the rows of all shards.
         """
         return (
             {"shard": {"index": self.index, "count": self.count, "n_rows": n_rows}}
@@ -100,7 +103,7 @@ class Shard:
 
 
 def shards_path(output: Path) -> Path:
-    """Where all shards of `output` find the id and salt that they have in common."""
+    """Return the file with the id and salt that all shards of `output` share."""
     return output.with_name(output.name + ".shards.json")
 
 
@@ -110,11 +113,15 @@ def shared_identifiers(
     dataset_id: str | None,
     known: str | None = None,
 ) -> tuple[str, str]:
-    """(dataset_id, salt) that all shards of `output` have in common; the first shard
-    that asks draws them. known: the id to take where none was given.
+    """Return the dataset_id and salt that all shards of `output` share.
 
-    ExtractError if they belong to other images, or to another dataset_id than the one
-    given.
+    The first shard that asks draws them. `known` is the id to use if none is given.
+
+    Raises
+    ------
+    ExtractError
+        If the file belongs to other images, or to another dataset_id than the given
+        one.
     """
     check_dataset_id(dataset_id)
     path = shards_path(output)
@@ -124,12 +131,12 @@ def shared_identifiers(
         "source": source_digest,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    # readable by its owner only
+    # NamedTemporaryFile makes a file that only its owner can read
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:
         json.dump(drawn, draft)
         draft.flush()
         try:
-            # the whole file at once, and only if there is none
+            # name the whole file at once, and only if no process has named one
             name_once(draft.name, path)
         except FileExistsError:
             drawn = _shared(path)
@@ -151,7 +158,10 @@ def shared_identifiers(
 
 
 def _shared(path: Path) -> dict[str, str]:
-    """What the first shard drew. ExtractError if the file is none of its."""
+    """Return the identifiers that the first shard drew.
+
+    Raises ExtractError if the file is damaged.
+    """
     try:
         drawn = json.loads(path.read_text())
         check_dataset_id(drawn["dataset_id"])
@@ -169,8 +179,18 @@ def join(paths: Sequence[str | Path], output: str | Path) -> None:
 
     Run it again to resume.
 
-    FormatError if a shard is missing, twice there, damaged, or of another configuration
-    than the first.
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        The files of all shards, in any order.
+    output : str or Path
+        The features file to write.
+
+    Raises
+    ------
+    FormatError
+        If a shard is missing, given twice, damaged, or of another configuration than
+        the first.
     """
     with ExitStack() as stack:
         files = _in_order([stack.enter_context(open_features(path)) for path in paths])
@@ -233,7 +253,7 @@ def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
 
 
 def _configuration(file: FeaturesFile) -> dict[str, Any]:
-    """Everything that all shards of a file share."""
+    """Return everything that all shards of a file share."""
     config = {
         key: value for key, value in file.attrs["config"].items() if key != "n_rows"
     }
@@ -247,7 +267,7 @@ def _configuration(file: FeaturesFile) -> dict[str, Any]:
 
 
 def _whole_header(file: FeaturesFile) -> Header:
-    """The header that a single process would have written."""
+    """Return the header that a single process would have written."""
     config = dict(file.attrs["config"])
     config["n_rows"] = config.pop("shard")["n_rows"]
     known = {
@@ -271,9 +291,7 @@ def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str,
 
 
 def _join_names(files: list[FeaturesFile], output: Path) -> None:
-    """The shards' private maps from rows to names, as one; nothing where one was
-    removed.
-    """
+    """Join the shards' private tables of names, or do nothing if one was removed."""
     paths = [names_path(file.path) for file in files]
     if all(path.exists() for path in paths):
         names: list[str] = []

@@ -1,7 +1,7 @@
-"""Embeddings in files, as blocks of rows: .npy, .npz and CSV here, Parquet and Arrow in
-`extract.columnar`.
+"""Read embeddings from files as blocks of rows: .npy, .npz and CSV.
 
-What a column is, is declared, or in the file's header: no row may decide it for others.
+`extract.columnar` reads Parquet and Arrow. The role of a column is declared, or in the
+file's header: no row may decide it for others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ Block = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns, or arrays of an .npz, hold what.
+    """Say which columns, or arrays of an .npz, hold what.
 
-    features: names or patterns such as "emb_*"; empty: all but the others, or the array
+    Attributes
+    ----------
+    features : tuple of str
+        Names, or patterns such as "emb_*". Empty: all but the others, or the array
         "features" of an .npz.
-    label, group, split: None: the column of that name or of its plural, if the file has
-        one. Of an .npy they are paths of further .npy files.
-    width: entries of a list in a column whose type does not say it.
+    label, group, split : str or None
+        None is the column of that name or of its plural, if the file has one. For an
+        .npy they are paths of further .npy files.
+    width : int or None
+        Number of entries in a list, if the column's type does not say it.
     """
 
     features: tuple[str, ...] = ()
@@ -42,10 +47,10 @@ class Columns:
     width: int | None = None
 
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
-        """Return the column of each role that there is.
+        """Return the column of each role that the file has.
 
-        Raises ExtractError for a named column that is missing, and where more than one
-        column, or one of another case, could have a role that none was named for.
+        Raises ExtractError for a named column that is missing. Also if no column is
+        named for a role, and several columns, or one of another case, could have it.
         """
         found = {}
         for role in ROLES:
@@ -68,7 +73,7 @@ class Columns:
     def of_features(self, names: Sequence[str], path: Path) -> list[str]:
         """Return the columns of features as they are named, then in the file's order.
 
-        Raises ExtractError where none is named and one is likely to be none: a label,
+        Raises ExtractError if none is named and one is likely not a feature: a label,
         group or split of another name than the chosen one, or the index of a frame.
         """
         others = set(self.roles(names, path).values())
@@ -103,7 +108,7 @@ def _check_rest(names: Sequence[str], path: Path) -> None:
 
 
 def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
-    """ExtractError unless the file has these columns, each once."""
+    """Raise ExtractError unless the file has these columns, each once."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ExtractError(
@@ -120,12 +125,25 @@ def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> No
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file in their order.
+    """Describe the rows of a file, in their order.
 
-    dtype: of the features as they are stored. columns: their names, empty where they
-        are one array. files: what the rows are read from. roles: those that it has.
-    read: (rows, with_features) -> blocks of so many rows by role, the features (k,
-        n_features) under "features", not a number where an entry is missing.
+    Attributes
+    ----------
+    kind : str
+        The kind of file.
+    n_features : int
+        Number of features.
+    dtype : dtype
+        The features' dtype in the file.
+    columns : tuple of str
+        Names of the features' columns; empty if they are one array.
+    files : tuple of Path
+        The files that hold the rows.
+    roles : tuple of str
+        The roles that the file has.
+    read : callable
+        Takes (rows, with_features) and yields blocks of that many rows, by role.
+        Features are (k, n_features) under "features", with NaN for a missing entry.
     """
 
     kind: str
@@ -138,10 +156,12 @@ class Table:
 
 
 def open_table(path: Path, columns: Columns) -> Table:
-    """Recognise a file by its name and look at its header; no row is read.
+    """Recognize a file by its name and read its header; no row is read.
 
-    ExtractError for a file that is missing, damaged, of another kind, or without the
-    named columns.
+    Raises
+    ------
+    ExtractError
+        If the file is missing, damaged, of another kind, or without the named columns.
     """
     if not path.is_file():
         raise ExtractError(
@@ -244,7 +264,7 @@ def _delimited(path: Path, columns: Columns, comma: str) -> Table:
 
 
 def _check_header(names: Sequence[str], path: Path) -> None:
-    """Raise ExtractError where the first line is a row: numbers that do not count."""
+    """Raise ExtractError if the first line is a row: numbers that do not count up."""
     numbers = np.array([_number(name) for name in names])
     counted = (numbers % 1 == 0).all() and (np.diff(numbers) > 0).all()
     if len(names) and np.isfinite(numbers).all() and not counted:
@@ -255,7 +275,7 @@ def _check_header(names: Sequence[str], path: Path) -> None:
 
 
 def _numbers(record: list[str], at: list[int]) -> list[float]:
-    """The features of one line: not a number where a cell is empty or none."""
+    """Return the features of one line; NaN for a cell that is empty or not a number."""
     try:
         return [float(record[i]) for i in at]
     except ValueError:
@@ -276,9 +296,9 @@ def _text(path: Path) -> IO[str]:
 def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
     """Yield the lines of a table, each with as many cells as the first.
 
-    Empty ones are skipped. Raises ExtractError, with the line, for one that is too
-    long, is no UTF-8, or has a quote that a later line closes: it would take the lines
-    between.
+    Empty lines are skipped. Raises ExtractError, with the line, for a line that is too
+    long or not UTF-8. Also for a quote that only a later line closes: it would swallow
+    the lines between.
     """
     width = 0
     reader = csv.reader(lines(file), delimiter=comma, strict=True)
@@ -293,7 +313,7 @@ def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
                 raise csv.Error("more or fewer cells")
             yield record or [""]
     except (ValueError, csv.Error) as error:
-        # text is decoded in advance of the line that is parsed
+        # text is decoded before its line is parsed, so line_num may be too small
         decoded = not isinstance(error, UnicodeDecodeError)
         line = reader.line_num if decoded else undecoded_line(path)
         raise ExtractError(

@@ -1,7 +1,7 @@
 """Check the private content of a features file, on the data holder's own screen.
 
-Everything here looks at private values without noise. It is outside the guarantee: read
-the list, never publish it.
+All functions here read private values without noise. The guarantee does not cover their
+results: read the list, never publish it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,44 @@ from extract.items import NO_GROUP
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
-_SHOWN_ROWS = 5  # with each problem; chosen, not measured
-# images whose 64-bit hashes differ in at most so many bits are near-equal; chosen, not
-# measured, and `near_equal` counts on it
+_SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
+# Images are near-equal if their 64-bit hashes differ in at most this many bits. A
+# choice, not measured; `near_equal` relies on it.
 _NEAR_BITS = 2
 _NEAR = "near-equal images (by a coarse hash)"
-_SEED = 0  # of the rows that are set apart to see what chance gives; any will do
+_SEED = 0  # for `near_by_chance`, which sets random rows apart; any seed will do
 
 
 def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
-    """Problems of a features file, in plain words; an empty list if there are none.
+    """Return the problems of a features file in plain words; an empty list if none.
 
-    Looks at private values and is outside the guarantee. Checks the digest of each
-    block, non-finite features, labels without a class, unreadable rows, equal images,
-    near-equal images in two splits, groups in two splits. `against` is a second file
-    (the test set, say): its digests and features are checked too, and its rows count as
-    one more split. Equal images are found there by their coarse hash only, since each
-    file has its own salt, and rows of no image by their features. FormatError if a file
-    cannot be opened. Rows are named where the table of names is beside it.
+    It reads private values and is outside the guarantee.
+
+    Parameters
+    ----------
+    path : str or Path
+        The features file.
+    against : str or Path, optional
+        A second file, such as the test set. Its digests and features are checked too,
+        and its rows count as one more split. Each file has its own salt: equal images are
+        found there by their coarse hash only, and rows without an image by their
+        features.
+
+    Returns
+    -------
+    list of str
+        The problems. Rows are named if the table of names lies beside the file.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be opened.
+
+    Notes
+    -----
+    It checks the digest of each block, non-finite features, labels without a class,
+    unreadable rows, equal images, near-equal images in two splits, and groups in two
+    splits.
     """
     with open_features(path) as file:
         problems = _blocks(file)
@@ -55,14 +75,14 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
 
 
 class Problem(NamedTuple):
-    """What is wrong; rows: ordinals of the rows where it is, if it is in some."""
+    """Describe what is wrong, and in which rows (their ordinals) if it is in some."""
 
     text: str
     rows: np.ndarray | None = None
 
 
 def _told(problem: Problem, names: list[str] | None) -> str:
-    """In words, with the first rows by name where names are known."""
+    """Return a problem in words, with the first rows by name if names are known."""
     if problem.rows is None:
         return problem.text
     rows = problem.rows.tolist()
@@ -74,9 +94,9 @@ def _told(problem: Problem, names: list[str] | None) -> str:
 
 
 def check_blocks(file: FeaturesFile) -> None:
-    """FormatError unless every row is as it was written.
+    """Raise FormatError unless every row is as it was written.
 
-    Before a charge: a damaged row would be in the head, and nobody would know.
+    Call it before a charge: a damaged row would be in the head, and nobody would know.
     """
     for start, stop, _, sound in blocks(file):
         if not sound:
@@ -90,8 +110,10 @@ def check_blocks(file: FeaturesFile) -> None:
 def blocks(
     file: FeaturesFile,
 ) -> Iterator[tuple[int, int, dict[str, np.ndarray], bool]]:
-    """(first row, row after the last, columns, whether they are under their digest) of
-    each block. FormatError without a digest for each.
+    """Yield each block: first row, row after its last, columns, whether it is sound.
+
+    A block is sound if its columns match its digest. Raises FormatError unless each
+    block has a digest.
     """
     size, digests = int(file.attrs["block_rows"]), file.block_digest
     if len(digests) != -(-file.n_rows // size):
@@ -154,7 +176,7 @@ def _labels(file: FeaturesFile) -> list[Problem]:
 
 
 def _equal(file: FeaturesFile) -> list[Problem]:
-    """Report images that are met more than once: a row counts for one image alone."""
+    """Report images that occur more than once: each row should be another image."""
     keys, real = _images(file), _has_image(file)
     found = {"in two splits": _in_two(keys, file.split, real)}
     found["in two classes"] = _in_two(keys, file.labels, real & (file.labels >= 0))
@@ -173,7 +195,7 @@ def _equal(file: FeaturesFile) -> list[Problem]:
 
 
 def _images(file: FeaturesFile) -> np.ndarray:
-    """Return (n,) int64 numbers, equal where images are equal."""
+    """Return (n,) int64 numbers that are equal for equal images."""
     digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
     return np.unique(digests, return_inverse=True)[1]
 
@@ -233,7 +255,7 @@ def _features_digests(file: FeaturesFile) -> list[bytes | None]:
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
-    """Ordinals of the used rows whose key is met in more than one split."""
+    """Return the ordinals of used rows with a key that occurs in more than one split."""
     rows = np.flatnonzero(use)
     own_keys = keys[rows].astype(np.int64)
     own_splits = split[rows].astype(np.int64)
@@ -243,11 +265,11 @@ def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
 
 
 def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Ordinals of rows that have a near-equal image (hash distance <= 2 bits) in
-    another split. Hash 0 is no hash.
+    """Return the ordinals of rows that have a near-equal image in another split.
 
-    Two differing bits leave one of three bands of the hash untouched, so only rows that
-    share a band are compared.
+    Near-equal hashes differ in at most 2 bits; hash 0 is no hash. Two differing bits
+    leave one of three bands of the hash unchanged. So only rows that share a band are
+    compared.
     """
     rows = np.flatnonzero(valid & (hashes != 0))
     found = np.zeros(len(hashes), bool)
@@ -271,14 +293,24 @@ def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.n
 def near_by_chance(
     hashes: np.ndarray, split: np.ndarray, valid: np.ndarray
 ) -> Counter[int]:
-    """Estimate how many rows `near_equal` finds where no image is in two splits.
+    """Estimate how many rows `near_equal` finds if no image is in two splits.
 
-    Returns the number in the largest split, by its code, and in the others together,
-    by the code of the next one.
+    Parameters
+    ----------
+    hashes, split, valid : (n,) arrays
+        The columns of the features file.
 
-    A random part of the largest split plays the other splits: no image of it is in
-    two splits. Images met twice inside the split count as chance too. Small pictures
-    alike, such as digits, collide often: of 70,000 rows of MNIST 9,861 do.
+    Returns
+    -------
+    Counter
+        The number of rows in the largest split, by its code, and in the other splits
+        together, by the code of the next largest one.
+
+    Notes
+    -----
+    A random part of the largest split stands for the other splits: no image of it is in
+    two splits. Images that occur twice inside the split count as chance too. Small,
+    similar pictures, such as digits, collide often: of 70,000 rows of MNIST 9,861 do.
     """
     codes, counts = np.unique(split[valid], return_counts=True)
     if len(codes) < 2:

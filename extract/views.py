@@ -1,9 +1,9 @@
-"""Augmentation multiplicity for cached features: a row is its image's views' mean.
+"""Augment cached features: a row is the mean over views of its image.
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
-and flips of each image; here the frozen network's features are averaged, once. A view
+and flips of each image. Here the frozen backbone's features are averaged, once. A view
 depends on its own image alone, not on its place among others, so it costs no privacy:
-one image is still one row, and a row that goes changes no other. Equal images have
+one image is still one row, and a removed row changes no other row. Equal images have
 equal views.
 """
 
@@ -23,9 +23,14 @@ SHIFT_SHARE = 8
 
 @dataclass(frozen=True)
 class Views:
-    """count: views of each image; 1 is the image as it is.
+    """Describe the views of each image.
 
-    flip: whether views are mirrored with even odds.
+    Attributes
+    ----------
+    count : int
+        Number of views; 1 is the image as it is.
+    flip : bool
+        Whether each view is mirrored with probability one half.
     """
 
     count: int = 1
@@ -39,15 +44,16 @@ class Views:
             )
 
     def record(self) -> dict[str, Any]:
-        """What the file says; nothing without views."""
+        """Return what the features file says of the views; {} without views."""
         if self.count == 1:
             return {}
         how = {"count": self.count, "flip": self.flip, "keyed_by": "image"}
         return {"views": how}
 
     def of(self, image: np.ndarray) -> list[np.ndarray]:
-        """Views of image (H, W) or (H, W, 3) uint8, of its shape; its pixels fix
-        them.
+        """Return the views of one image, uint8 (H, W) or (H, W, 3), each of its shape.
+
+        The image's pixels decide them.
         """
         if self.count == 1:
             return [image]
