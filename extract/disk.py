@@ -1,4 +1,7 @@
-"""Check the room for a features file, and keep the private names of its rows beside it."""
+"""Check the room for a features file, and keep the names of its rows beside it.
+
+The names are private.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def name_once(draft: str, path: Path) -> None:
 
 
 def names_path(output: Path) -> Path:
-    """Return the path of the private table from rows to names, beside a features file."""
+    """Return the path of the private table of names, beside a features file."""
     return output.with_name(output.name + ".names.csv")
 
 

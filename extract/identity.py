@@ -129,7 +129,7 @@ def _same_as(given: Declared, source: Source, n_rows: int) -> Identity:
 
 
 def _begun(output: Path, shard: Shard) -> bool:
-    """Return whether an earlier run gave the output an id, and left a file to resume."""
+    """Return whether an earlier run gave the output an id and left a file to resume."""
     if shard.count > 1 and shards_path(output).exists():
         return True
     path = shard.path(output)

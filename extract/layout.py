@@ -52,7 +52,7 @@ class Layout:
         return "split" in self.parts
 
     def read(self, name: str) -> tuple[str, str]:
-        """Return the label and split of a relative path; "" if its folders do not say."""
+        """Return the label and split of a relative path; "" where it says none."""
         folders = PurePosixPath(name).parts[:-1]
         said = dict(zip(self.parts, folders, strict=False))
         split = said.get("split", "")

@@ -149,7 +149,10 @@ class Batch:
 def forward(
     backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Return features (n, n_features), float32, of inputs (n * views, channels, H, W)."""
+    """Return features (n, n_features), float32, of inputs.
+
+    Inputs are (n * views, channels, height, width).
+    """
     layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
     views = settings.views.count
     with (

@@ -162,7 +162,10 @@ def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
 
 
 def rooted(x: torch.Tensor) -> torch.Tensor:
-    """Return signed square roots, so that no few large values decide a row's direction."""
+    """Return signed square roots.
+
+    Without them a few large values decide a row's direction.
+    """
     return x.abs().sqrt_().copysign_(x)  # in place after `abs`: one copy, not three
 
 

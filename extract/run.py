@@ -271,7 +271,10 @@ def _check_counts(options: ExtractOptions) -> None:
 
 
 def _device(options: ExtractOptions) -> torch.device:
-    """Return the chosen device. Raises ExtractError for mixed precision without a GPU."""
+    """Return the chosen device.
+
+    Raises ExtractError for mixed precision without a GPU.
+    """
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(

@@ -39,8 +39,8 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
         The features file.
     against : str or Path, optional
         A second file, such as the test set. Its digests and features are checked too,
-        and its rows count as one more split. Each file has its own salt: equal images are
-        found there by their coarse hash only, and rows without an image by their
+        and its rows count as one more split. Each file has its own salt: equal images
+        are found there by their coarse hash only, and rows without an image by their
         features.
 
     Returns
@@ -243,8 +243,9 @@ def _between(file: FeaturesFile, other: FeaturesFile) -> list[Problem]:
 
 
 def _features_digests(file: FeaturesFile) -> list[bytes | None]:
-    """Return what tells the features of each row, None for a row of an image, which
-    hashes compare, and for a masked one.
+    """Return a digest of each row's features.
+
+    It is None for a row of an image, which hashes compare, and for a masked row.
     """
     found: list[bytes | None] = []
     for start, stop, block, _ in blocks(file):
@@ -255,7 +256,7 @@ def _features_digests(file: FeaturesFile) -> list[bytes | None]:
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
-    """Return the ordinals of used rows with a key that occurs in more than one split."""
+    """Return the ordinals of used rows with a key that is in more than one split."""
     rows = np.flatnonzero(use)
     own_keys = keys[rows].astype(np.int64)
     own_splits = split[rows].astype(np.int64)

@@ -357,7 +357,10 @@ def _sync(path: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON gives it back (tuples become lists), to compare equals."""
+    """Return the value as JSON gives it back (tuples become lists).
+
+    Configurations are compared in this form.
+    """
     return json.loads(canonical_json(value))
 
 

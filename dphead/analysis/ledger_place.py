@@ -37,7 +37,7 @@ def ledger_home() -> Path:
 
 
 def _home_of_user() -> str:
-    """Return the user's home folder when $HOME is not set; "" if the system knows none."""
+    """Return the user's home folder without $HOME; "" if the system knows none."""
     try:
         return str(Path.home())
     except RuntimeError:

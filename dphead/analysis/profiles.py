@@ -150,7 +150,7 @@ def profile_epsilon(
 def all_outcomes(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, Outcome]:
-    """Return every profile's epsilon, or the reason for none, in the order of PROFILES."""
+    """Return the outcome under every profile, in the order of PROFILES."""
     return {name: profile_epsilon(name, events, delta, relation) for name in PROFILES}
 
 
@@ -202,7 +202,7 @@ def about_sum(total: float, accountant: str | None) -> str:
 
 
 class Shuffled(NamedTuple):
-    """Hold the guarantee of shuffled batches, and the number that papers print instead."""
+    """Hold the guarantee of shuffled batches, and the number that papers print."""
 
     epsilon: float
     mu: float

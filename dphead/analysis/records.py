@@ -334,7 +334,10 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
 
 
 def _check_statement(report: dict[str, Any], plan: Plan, unit: str, file: Path) -> None:
-    """Raise ValueError unless the statement has the report's unit, epsilon and delta."""
+    """Raise ValueError unless the statement has the report's unit and numbers.
+
+    The numbers are epsilon and delta.
+    """
     g = report["guarantee"]
     named = "one row" if plan.group_cap is None else unit
     if g["private"] and f"Protected unit: {named}" not in report["statement"]:

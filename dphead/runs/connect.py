@@ -73,7 +73,10 @@ class Place:
 
     @property
     def local(self) -> bool:
-        """Return whether all processes run on this host; then nothing listens beyond."""
+        """Return whether all processes run on this host.
+
+        Nothing listens beyond it then.
+        """
         return self.host in ("127.0.0.1", "localhost", "::1")
 
 

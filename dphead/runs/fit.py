@@ -389,7 +389,10 @@ def agreed(run: PreparedHead) -> dict[str, str]:
 
 
 def open_test(run: PreparedHead) -> TestRows | None:
-    """Return the test rows from --test or from another split of the same file, or None."""
+    """Return the test rows, or None if the options name none.
+
+    They come from --test or from another split of the same file.
+    """
     options, train = run.options, run.file
     if options.test is None and options.test_split is None:
         return None

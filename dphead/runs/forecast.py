@@ -169,7 +169,7 @@ class Point:
         return float(np.std(self.accuracies, ddof=1)) if several else None
 
     def as_data(self) -> dict[str, Any]:
-        """Return the fields by name, with the mean accuracy and its standard deviation."""
+        """Return the fields by name, with the mean accuracy and its deviation."""
         return asdict(self) | {
             "accuracy": self.accuracy,
             "sd": self.sd,

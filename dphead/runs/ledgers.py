@@ -296,7 +296,7 @@ def _notes(dataset_id: str) -> Path:
 
 
 def noted_ledgers(dataset_id: str) -> list[str]:
-    """Return the ledgers, other than the default one, that were noted for a data set."""
+    """Return the ledgers beside the default one that were noted for a data set."""
     path = _notes(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
     try:

@@ -27,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """Hold what will be charged, and the verified sum that was tried on hostile rows."""
+    """Hold what will be charged, and the verified sum, tried on hostile rows."""
 
     solver: Solver
     plan: Plan
@@ -247,7 +247,7 @@ def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
 
 
 def check_sums(door: Door, solver: Solver, plan: Plan, facts: PublicFacts) -> None:
-    """Raise RuntimeError unless the plan's statistics are summed right on hostile rows."""
+    """Raise RuntimeError unless the plan's sums are right on hostile rows."""
     door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
 
 

@@ -167,7 +167,7 @@ def streaming(facts: PublicFacts) -> int:
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
-    """Return the bytes of kept matrices, and of the largest sum or the solver's work."""
+    """Return the bytes of kept matrices and the largest sum or the solver's work."""
     width = facts.n_features + 1
     grams = {r.label: r.query for r in releases if r.query.kind == "gram"}
     kept = sum(sum_bytes(query, width) for query in grams.values())

@@ -163,7 +163,7 @@ class Group:
         )
 
     def answer(self, value: np.ndarray) -> None:
-        """Send this process's partial sum to the first process (`parts.Asked.answer`)."""
+        """Send this process's partial sum to the first one (`parts.Asked.answer`)."""
         for i in range(1, self.count):  # every process takes part in every transfer
             self._send(i, value)
 
@@ -174,7 +174,10 @@ class Group:
         return self._head
 
     def end(self, head: LinearHead) -> None:
-        """Send the head to all other processes and let them end. For the first process."""
+        """Send the head to all other processes and let them end.
+
+        Only the first process calls it.
+        """
         t = head.transform
         estimate = None if head.estimate is None else asdict(head.estimate)
         facts = {
@@ -219,7 +222,10 @@ class Group:
         )
 
     def _send(self, process: int, value: np.ndarray) -> np.ndarray:
-        """Return a process's int64 value on the first process; all processes call it."""
+        """Return a process's int64 value on the first process.
+
+        All processes must make the same calls.
+        """
         try:
             return _to_first(process, value, self.index, self.count)
         except Exception as error:  # what jax raises has no public name
@@ -256,7 +262,7 @@ class Group:
             time.sleep(REASON_READ_SECONDS)
 
     def _watch(self) -> None:
-        """End this process when another one ends the run, whatever this one is doing."""
+        """End this process when another one ends the run, whatever it is doing."""
         try:
             said = self._store.blocking_key_value_get("stop", NO_TIMEOUT_MS)
         except Exception:

@@ -384,7 +384,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return JSON data: plain Python numbers, inf and nan as strings, arrays as lists."""
+    """Return JSON data: Python numbers, inf and nan as strings, arrays as lists."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):

@@ -112,6 +112,9 @@ def export(
 
 
 def _writer(to: str) -> Callable[[TrainedHead, Path], str]:
-    """Return the function that writes a format's own files and returns what they take."""
+    """Return the function that writes a format's own files.
+
+    That function returns what they take.
+    """
     module, name = WRITERS[to].split(":")
     return getattr(import_module(module), name)

@@ -122,6 +122,9 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
 
 
 def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
-    """Return what a file of tensors or a graph says of itself if it is passed on alone."""
+    """Return what a file of tensors or a graph says of itself.
+
+    The file keeps its guarantee if it is passed on alone.
+    """
     keys = (*GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}
