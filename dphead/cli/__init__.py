@@ -1,4 +1,4 @@
-"""The `dphead` command: one module a command, which is imported when it runs.
+"""Run the `dphead` command. Each subcommand is a module, imported when it runs.
 
 `dphead --help` takes a tenth of a second, so nothing here may import a library. No
 command may decide what the library does not.
@@ -67,7 +67,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 }
 
 
-# what a base installation lacks: the extra, its packages, and their modules
+# what a base installation lacks: extra: (its packages, their modules)
 EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
     "jax": ("jax", ("jax", "jaxlib")),
@@ -78,8 +78,13 @@ EXTRAS = {
 
 
 class _Lazy(click.Group):
+    """List the commands without importing them, and import the one that runs."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's. A usage error for what no report, file or screen can show."""
+        """Parse as click does; raise a usage error for arguments that are not UTF-8.
+
+        No report, file or screen can show such text.
+        """
         for text in args:
             try:
                 text.encode()
@@ -114,7 +119,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line.
 
-    Exit code 2 for unusable input, with one line that says what to do.
+    Unusable input ends it with exit code 2, and one line that says what to do.
     """
     try:
         cli()
@@ -135,20 +140,22 @@ def main() -> None:
 
 
 def _refuse(text: str) -> None:
+    """Print the error and exit with code 2."""
     click.echo(f"Error: {text}", err=True)
     sys.exit(2)
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether numpy, Python or torch, which has no error of its own on a CPU, had too
-    little memory.
+    """Return whether numpy, Python or torch had too little memory.
+
+    On a CPU torch has no error class of its own for it.
     """
     said = str(error).lower()
     return isinstance(error, MemoryError) or ("memory" in said and "alloc" in said)
 
 
 def missing(module: str) -> str | None:
-    """What to install where a module is missing, or None for one of no extra's."""
+    """Return what to install for a missing module, or None if no extra has it."""
     name = module.split(".")[0]
     if name == "extract":
         return (

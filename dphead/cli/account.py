@@ -1,5 +1,6 @@
-"""`dphead account`: epsilon for a noise, or the noise for a budget, under every
-accountant. No data is needed.
+"""Implement `dphead account`: epsilon for a noise, or the noise for a budget.
+
+It shows every accountant and needs no data.
 """
 
 import math
@@ -15,7 +16,7 @@ from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
-MOST_RUNS = 1_000_000  # of a selection; chosen, not measured
+MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
@@ -128,7 +129,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
 
 
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
-    """Refuse options that say different things, or too little."""
+    """Refuse options that contradict one another, or that say too little."""
     if (given["epsilon"] is None) == (given["noise_multiplier"] is None):
         raise click.UsageError(
             "Exactly one of --epsilon and --noise-multiplier must be given."
@@ -170,7 +171,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
 
 
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """What is printed, and the events that it describes."""
+    """Return what is printed, and the events that it describes."""
     from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
     from dphead.analysis.tradeoff import (
         PLACES,
@@ -221,7 +222,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Equal releases with one noise, and further ones with their own."""
+    """Account for equal releases with one noise, and further ones with their own."""
     from dataclasses import replace
 
     from dphead.analysis.profiles import shuffled_epsilon
@@ -272,10 +273,10 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """The plan of a method, as `dphead fit` would charge it.
+    """Account for a method's plan, as `dphead fit` would charge it.
 
-    Its noise is solved for by one accountant, the preset's or the user's, and its
-    epsilon is computed by the tightest one.
+    One accountant, the preset's or the user's, solves for the noise. The tightest one
+    computes epsilon.
     """
     from dphead.planning.methods import make_method
     from dphead.planning.plan import (
@@ -316,8 +317,9 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _named(accountant: str, events: list[Any]) -> str:
-    """Return the accountant that "auto" stands for: exact, or pld where rows are
-    sampled.
+    """Return the accountant that "auto" stands for.
+
+    It is "exact", or "pld" if rows are sampled.
     """
     from dphead.privacy.accounting import total_mu
 
@@ -327,7 +329,7 @@ def _named(accountant: str, events: list[Any]) -> str:
 
 
 def _selection(given: dict[str, Any]) -> dict[str, Any]:
-    """The total of keeping the best of a random number of runs.
+    """Return the total cost of keeping the best of a random number of runs.
 
     A budget scales the noise that was not fixed.
     """

@@ -1,4 +1,4 @@
-"""What `dphead account` prints of what it found. Nothing is computed here."""
+"""Print what `dphead account` found. Nothing is computed here."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dphead.cli.paragraphs import filled
 
 
 def print_found(found: dict[str, Any]) -> None:
-    """The noise, or a method's releases, and what they cost by every accountant."""
+    """Print the noise, or a method's releases, and their cost by every accountant."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -25,7 +25,7 @@ def print_found(found: dict[str, Any]) -> None:
 
 
 def _print_method(console: Any, found: dict[str, Any]) -> None:
-    """What a method would release."""
+    """Print what a method would release."""
     from dphead.cli.releases import releases_table
 
     title = f"{found['method']} would release ({found['source']})"
@@ -35,7 +35,7 @@ def _print_method(console: Any, found: dict[str, Any]) -> None:
 
 
 def _print_noise(console: Any, found: dict[str, Any]) -> None:
-    """The releases that were given, and the noise that they have."""
+    """Print the given releases and their noise."""
     batch = (
         "full batch"
         if found["sampling_prob"] == 1
@@ -50,7 +50,7 @@ def _print_noise(console: Any, found: dict[str, Any]) -> None:
 
 
 def _print_selection(console: Any, found: dict[str, Any]) -> None:
-    """The total of keeping the best of several runs."""
+    """Print the total of keeping the best of several runs."""
     text = (
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
         f"{found['relation']}: the total of keeping the best of a secret "
@@ -65,7 +65,7 @@ def _print_selection(console: Any, found: dict[str, Any]) -> None:
 
 
 def _print_cost(console: Any, found: dict[str, Any]) -> None:
-    """Epsilon, mu, and what they limit any attack to."""
+    """Print epsilon, mu, and the limit that they set to any attack."""
     cap = found["group_cap"]
     groups = f", for groups of at most {cap} rows that count" if cap else ""
     console.print(
@@ -92,7 +92,7 @@ def _print_cost(console: Any, found: dict[str, Any]) -> None:
 
 
 def _print_profiles(console: Any, found: dict[str, Any]) -> None:
-    """Epsilon by every accountant, and of shuffled batches."""
+    """Print epsilon by every accountant, and that of shuffled batches."""
     from rich.table import Table
 
     table = Table(show_edge=False)

@@ -1,6 +1,6 @@
-"""`dphead audit`: attack a method's releases, and bound epsilon from below.
+"""Implement `dphead audit`: attack a method's releases, and bound epsilon from below.
 
-Rows are public, by declaration, or synthetic: private ones may not be audited.
+Rows are synthetic or declared public: private ones may not be audited.
 """
 
 from pathlib import Path
@@ -144,8 +144,9 @@ def audit(out: Path | None, **given: Any) -> None:
 
 
 def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
-    """(what is found, the plan's claim) of the command's options; the rest of them are
-    the method's settings.
+    """Return (what is found, the plan's claim) for the command's options.
+
+    The options that remain are the method's settings.
     """
     from dphead.analysis import audit as auditing
     from dphead.planning import presets
@@ -191,7 +192,10 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
-    """The rows and canaries of an audit. rows: None, or public rows (x, y)."""
+    """Return the rows and canaries of an audit.
+
+    `rows` are public rows (x, y), or None for synthetic ones.
+    """
     from dphead.analysis.audit_transcript import among, worst_cases
 
     problems = worst_cases(facts, plan, fits)
@@ -199,12 +203,12 @@ def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
 
 
 def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    """These options, taken out of the others."""
+    """Remove these options from the others, and return them."""
     return {name: given.pop(name) for name in names}
 
 
 def _made(facts: Any, given: dict[str, Any]) -> tuple[str, Any]:
-    """(its name, the method or the training of a network that is audited)."""
+    """Return (name, method), where the method may be the training of a network."""
     from dphead.planning.methods import make_method
 
     method = given.pop("method")
@@ -230,8 +234,9 @@ def _rows(
     public_rows: bool,
     split: str | None,
 ) -> tuple[Any, Any]:
-    """(public facts, None or public rows (x, y)) from sizes or from a file whose rows
-    are declared public.
+    """Return (public facts, rows), from sizes or from a file declared public.
+
+    Rows are (x, y), or None for sizes alone.
     """
     from dphead.planning.plan import PublicFacts
     from dphead.runs.files import load_features
@@ -265,8 +270,9 @@ def _network(
     preset: str | None,
     rest: dict,
 ) -> Any:
-    """The training of a network as a method: De22's step, one unless --steps says
-    otherwise.
+    """Return the training of a network as a method: one step of De22.
+
+    --steps sets another number of steps.
     """
     from dphead.endtoend.audit import audited
     from dphead.planning.methods import Method
@@ -294,7 +300,7 @@ def _network(
 
 
 def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
-    """Write audit.png; returns what to say of it."""
+    """Write audit.png, and return the text that mentions it."""
     if "histogram" not in result:
         return ""
     try:
@@ -324,13 +330,13 @@ def _print(console: Any, r: dict[str, Any]) -> None:
         table.add_row(name, *_cells(*numbers))
     console.print(table)
     _print_laws(r)
-    odds = 2 * (1 - r["confidence"])  # of the bounds, and of the laws
+    odds = 2 * (1 - r["confidence"])  # for the bounds and the laws
     fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
     click.echo("\n".join(filled(f"{_verdict(r)} {fails}")))
 
 
 def _headline(r: dict[str, Any]) -> str:
-    """What was run."""
+    """Say what was run."""
     if "canaries" in r:
         return (
             f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
@@ -343,7 +349,7 @@ def _headline(r: dict[str, Any]) -> str:
     )
 
 
-# name, what was measured, what a perfect attack would have measured, the claim
+# (name, measured value, the value of a perfect attack, the claim)
 _Line = tuple[str, float | None, float | None, float | None]
 
 
@@ -373,7 +379,7 @@ def _many_fits_rows(r: dict[str, Any]) -> list[_Line]:
 
 
 def _print_laws(r: dict[str, Any]) -> None:
-    """The claim computed again, the laws, and what takes more fits."""
+    """Print the recomputed claim, the laws, and what needs more fits."""
     laws, hostile = r["laws"], r["hostile_rows"]
     again = r["recomputed_epsilon"]
     shown = "not computed again" if again is None else f"{again:.6g}"

@@ -1,4 +1,4 @@
-"""`dphead check`: what the guarantee of a finished run does not cover."""
+"""Implement `dphead check`: list what a finished run's guarantee does not cover."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from dphead.cli.progress import shown
 
 
 def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
-    """The run with the ledgers of this home that its own does not count."""
+    """Return the run with the ledgers of this home that its own does not count."""
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located
@@ -25,7 +25,7 @@ def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
 
 
 def unknown_images(run: Any) -> list[str]:
-    """A note where this home cannot know whether other data sets hold the images."""
+    """Return a note if this home cannot know of other data sets with the images."""
     from dphead.analysis.protected import made_of_images
     from dphead.runs.ledgers import has_home, image_index
 
@@ -100,7 +100,7 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
 
 
 def spent_now(run: Any) -> str:
-    """The total of the data set, as its ledger is now, and its limit."""
+    """Say what the data set's ledger has spent now, and its limit."""
     book = run.report["ledger"]
     fits = book["fits"] if run.fits is None else len(run.fits)
     limit = book["budget"]
@@ -113,7 +113,7 @@ def spent_now(run: Any) -> str:
 
 
 def recomputed(g: dict[str, Any]) -> str:
-    """What was computed again."""
+    """Say which guarantee was computed again."""
     private = "" if g["private"] else " (NOT PRIVATE)"
     return (
         f"epsilon {g['epsilon']:.5g}{private} at delta {g['delta']:g}, "
@@ -122,14 +122,14 @@ def recomputed(g: dict[str, Any]) -> str:
 
 
 def listed(number: int, finding: Any) -> str:
-    """A finding with its number, its mending and its reason."""
+    """Return a finding as text: its number, its fix and its reason."""
     first = section(f"{number}", [f"{finding.name}: {finding.what}."])
     fix = section("   Fix", [f"{finding.todo}."])
     return f"{first}\n{fix}\n{section('   Why', [f'{finding.why}.'])}"
 
 
 def as_text(g: dict[str, Any], findings: list[Any], remarks: list[str]) -> str:
-    """The same as JSON."""
+    """Return the same as JSON."""
     import json
     from dataclasses import asdict
 

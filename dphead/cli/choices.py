@@ -1,5 +1,7 @@
-"""What options may be: lists that are read where they are kept, once they are asked
-for, so that a command's module stays light.
+"""Define the values that options may have.
+
+Lists are read where they are kept, and only when needed, so that a command's module
+imports nothing heavy.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +18,10 @@ SETTINGS = "Settings of methods"
 
 
 class NamedPath(click.Path):
-    """A path that has a name: an empty one would be the folder that one stands in."""
+    """Accept a path that has a name: an empty one would be the working directory."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The path. A usage error for an empty one."""
+        """Return the path; raise a usage error for an empty one."""
         if value == "":
             self.fail("a path must have a name, got ''. Write one.", param, ctx)
         return super().convert(value, param, ctx)
@@ -29,9 +31,9 @@ PATH = NamedPath(path_type=Path)
 
 
 class KeptChoice(click.Choice):
-    """A choice from a list, or from what a function returns, that a module keeps.
+    """Accept a choice from a list that another module keeps.
 
-    where: module:attribute.
+    `where` is module:attribute, a list or a function that returns one.
     """
 
     def __init__(self, where: str) -> None:
@@ -40,7 +42,7 @@ class KeptChoice(click.Choice):
 
     @property
     def choices(self) -> Sequence[str]:  # type: ignore[override]
-        """The list, as it is now."""
+        """Return the list, as it is now."""
         module, attribute = self._where.split(":")
         kept: Sequence[str] | Callable[[], Sequence[str]]
         kept = getattr(import_module(module), attribute)
@@ -55,7 +57,10 @@ TUNING = KeptChoice("dphead.runs.report:TUNING")
 
 
 def check_private(epsilon: float, not_private: bool) -> None:
-    """ValueError for a fit without noise that nobody confirmed: it cannot be undone."""
+    """Raise ValueError for a fit without noise that the user did not confirm.
+
+    Such a fit cannot be undone.
+    """
     if epsilon == float("inf") and not not_private:
         raise ValueError(
             "a fit needs a finite epsilon, got epsilon=inf: without noise the head "
@@ -65,27 +70,26 @@ def check_private(epsilon: float, not_private: bool) -> None:
 
 
 class WithSettings(Sectioned):
-    """A command that has the settings of all methods as options, before `--dry-run`, in
-    a section of their own.
+    """Add the settings of all methods as options, before `--dry-run`.
+
+    They have a section of their own in the help.
     """
 
     def heading(self, option: click.Parameter) -> str:
-        """As declared; a method's setting is in none."""
+        """Return an option's section: as declared, or that of methods' settings."""
         found = super().heading(option)
         own = option in self.params or "--help" in option.opts
         return found if own else SETTINGS
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's own, and the settings' where they are declared."""
+        """Return the command's own options, with the settings' before `--dry-run`."""
         own = super().get_params(ctx)
         at = next(i for i, option in enumerate(own) if option.name == "dry_run")
         return [*own[:at], *setting_options(), *own[at:]]
 
 
 def setting_options() -> list[click.Parameter]:
-    """An option for each setting that has `option`, once, with its methods in the
-    help.
-    """
+    """Return one option per setting that has `option`, with its methods in the help."""
     from dphead.planning.methods import options
     from dphead.planning.registry import OURS
 

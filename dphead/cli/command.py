@@ -1,4 +1,4 @@
-"""A command with its options in groups, and its settings from and to a TOML file."""
+"""Group a command's options, and read and write its settings as a TOML file."""
 
 import json
 import tomllib
@@ -10,9 +10,9 @@ import click
 
 from extract.bounds import read_text
 
-CONFIG_BYTES = 1 << 20  # of a --config; chosen, not measured
+CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
 GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
-# of one process, or of this call alone
+# options that concern one process, or one call alone
 NOT_KEPT = {
     "config",
     "out",
@@ -29,8 +29,10 @@ Sections = Mapping[str, tuple[str, ...]]
 
 
 class Sectioned(click.Command):
-    """sections: headings of the help, each with the names of its options; what has none
-    comes at the end.
+    """Group the options of a command's help.
+
+    `sections` maps each heading to the names of its options. Options without a heading
+    come at the end.
     """
 
     def __init__(self, *args: Any, sections: Sections, **more: Any) -> None:
@@ -38,7 +40,7 @@ class Sectioned(click.Command):
         self.sections = sections
 
     def heading(self, option: click.Parameter) -> str:
-        """Which section of the help an option is in."""
+        """Return the section of the help that an option is in."""
         for title, names in self.sections.items():
             if {option.name, *option.opts} & set(names):
                 return title
@@ -47,7 +49,7 @@ class Sectioned(click.Command):
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """The options by section, in the sections' order."""
+        """Write the options by section, in the sections' order."""
         found: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections}
         found["Other"] = []
         for option in self.get_params(ctx):
@@ -60,7 +62,7 @@ class Sectioned(click.Command):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's, and what was given is kept for `config_text`."""
+        """Parse as click does, and keep the given options for `config_text`."""
         given: Mapping[str, Any] = {}
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
@@ -71,8 +73,9 @@ class Sectioned(click.Command):
 
 
 def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Take what a TOML file says as the command's defaults: an option that is typed
-    goes before it. UsageError for a name that is no option.
+    """Use a TOML file's values as the command's defaults; typed options override them.
+
+    Raises UsageError for a name that is no option.
     """
     if path is None:
         return
@@ -109,7 +112,7 @@ CONFIG = click.option(
 def config_text() -> str:
     """Return a run's run.toml: the options that were given, for `--config`.
 
-    The output, and what concerns one call alone, is left out.
+    The output, and options that concern one call alone, are left out.
     """
     ctx = click.get_current_context()
     lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
@@ -120,7 +123,7 @@ def config_text() -> str:
 
 
 def _toml(value: Any) -> str:
-    """A number as it was typed, true or false, or a string."""
+    """Return a value as TOML: a number as typed, true or false, or a string."""
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)

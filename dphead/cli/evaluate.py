@@ -1,6 +1,6 @@
-"""`dphead evaluate` and `dphead predict`: a finished run on other rows.
+"""Implement `dphead evaluate` and `dphead predict`: a finished run on other rows.
 
-What they print is exact, of these rows, and outside the guarantee.
+What they print is exact for these rows, and outside the guarantee.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 
-SHOWN_CLASSES = 20  # the weakest, in the text; chosen, not measured
+SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
 SPLIT_OF_SOURCE = click.option("--split", help="Split of SOURCE, if it has several.")
 VOTE = click.option(
     "--vote",
@@ -36,7 +36,7 @@ DEVICE = click.option(
 
 @dataclass(frozen=True)
 class Asked:
-    """A run folder, and the rows that it is asked about."""
+    """Hold a run folder, and the rows to measure or predict."""
 
     run: Path
     source: Path
@@ -50,11 +50,11 @@ class Asked:
 
     @property
     def of_network(self) -> bool:
-        """Whether the run is of a whole network, not of a head."""
+        """Return whether the run is of a whole network, not of a head."""
         return (self.run / "model.json").exists()
 
     def check_there(self) -> None:
-        """ValueError for a path that does not exist."""
+        """Raise ValueError for a path that does not exist."""
         check_there("a run folder", self.run)
         check_there("images or a features file", self.source)
         check_there("a weights file", self.weights)
@@ -62,8 +62,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Predicted:
-    """probabilities: (n, n_classes); names: of the rows, or None; classes: their
-    names.
+    """Hold predictions.
+
+    `probabilities` has shape (n, n_classes). `names` are the rows', or None; `classes`
+    are the classes' names.
     """
 
     probabilities: Any
@@ -121,7 +123,7 @@ def without_class(count: int) -> str:
 def _shown_metrics(
     metrics: dict[str, Any], names: list[str], vote: int
 ) -> dict[str, list[str]]:
-    """The figures as labelled lines."""
+    """Return the metrics as labelled lines."""
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
         "Rows": [f"{metrics['n']:,} with a label of the classes"],
@@ -139,7 +141,7 @@ def _shown_metrics(
 
 
 def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
-    """Accuracy of each class that has rows, the weakest first."""
+    """Return the accuracy of each class that has rows, the weakest first."""
     each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
     there = [k for k, count in enumerate(counts) if count]
     there.sort(key=lambda k: (each[k], k))
@@ -168,9 +170,9 @@ def _networks_have_weights(weights: Path | None) -> None:
 
 
 def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
-    """Refuse another range of samples than that of the training images.
+    """Refuse samples declared in another range than that of the training images.
 
-    trained: what was recorded of them.
+    `trained` is what was recorded of the training images.
     """
     from extract.images import PixelRange
 
@@ -184,7 +186,7 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
 
 
 def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
-    """(metrics, class names)."""
+    """Return (metrics, class names)."""
     if asked.of_network:
         from dphead.endtoend import saved
 
@@ -212,8 +214,9 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
 def _features(
     asked: Asked, folder: Path, progress: Progress, labelled: bool = False
 ) -> Path:
-    """The features file that a head is asked about: the source, or one that is made of
-    images in `folder`.
+    """Return the features file for a head.
+
+    It is the source, or a file extracted from images into `folder`.
     """
     from dphead.runs import files
     from dphead.runs.head_file import load_head
@@ -285,7 +288,7 @@ def predict(
         wrote = f"{output}: {len(found.probabilities):,} rows"
         click.echo(section("Wrote", [wrote]))
     if none := int((~classified(found.probabilities)).sum()):
-        # standard output may be the table
+        # standard output may hold the table
         click.echo(section("No class", [without_class(none)]), err=output is None)
 
 
@@ -300,7 +303,7 @@ def _predicted(asked: Asked, progress: Progress) -> Predicted:
     _heads_do_not_vote(asked.vote)
     with tempfile.TemporaryDirectory() as folder:
         source = _features(asked, Path(folder), progress)
-        # images were taken of the split alone
+        # extraction has already selected the split
         split = asked.split if source == asked.source else None
         head, facts, x, _ = files.open_matching(asked.run, source, split)
         names = files.row_names(source, split)

@@ -1,4 +1,4 @@
-"""`dphead export`: a head for other software. Nothing private may be read for it."""
+"""Implement `dphead export`: a head for other software. It reads nothing private."""
 
 import textwrap
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`dphead extract`: from images to a features file.
+"""Implement `dphead extract`: from images to a features file.
 
 Everything heavy may be imported only when a command runs.
 """
@@ -292,8 +292,9 @@ def extract(**given: Any) -> None:
 
 
 def _check_source(given: dict[str, Any]) -> None:
-    """Refuse what needs no network to be refused, before one is loaded: a source that
-    is not there, or labels whose classes nobody declared.
+    """Refuse a missing source, or labels without declared classes.
+
+    This needs no network, so it happens before one is loaded.
     """
     from extract.classes import Classes
     from extract.images import PixelRange
@@ -312,7 +313,7 @@ def _check_source(given: dict[str, Any]) -> None:
 
 
 def _print_summary(summary: Any) -> None:
-    """What was written, of what, and how quickly."""
+    """Print what was written, from which source, and how quickly."""
     names = (
         "classes not declared"
         if summary.class_names is None
@@ -412,7 +413,7 @@ def _named_columns(named: dict[str, str]) -> Any:
 
 
 def _print_others(summary: Any) -> None:
-    """Whose images these are besides, as the private index of this home knows."""
+    """Print other data sets that hold the images, by this home's private index."""
     if summary.recognised:
         known = (
             "these images were extracted before: the data set is theirs, and one "

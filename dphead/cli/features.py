@@ -1,4 +1,4 @@
-"""`dphead features`: features files that no image is extracted for.
+"""Implement `dphead features`: make features files without extracting images.
 
 Everything heavy may be imported only when a command runs.
 """
@@ -113,7 +113,7 @@ def import_(source: Path, output: Path, **given: Any) -> None:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """Few names as they are, of many the first and the last."""
+    """Return a few names unchanged; of many, the first and the last."""
     return ", ".join(names if len(names) <= 6 else (*names[:3], "...", *names[-2:]))
 
 

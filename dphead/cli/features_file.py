@@ -1,8 +1,7 @@
-"""What is said of a features file: what comes next, its problems, and why it cannot be
-used.
+"""Print the next step for a features file, its problems, or why it is unusable.
 
 Problems are private, and go to standard error. Everything heavy may be imported only
-when it is said.
+when it is needed.
 """
 
 import shlex
@@ -15,7 +14,7 @@ from dphead.cli.paragraphs import section
 
 
 class Unusable(click.ClickException):
-    """Input that cannot be used: one line that says what to do."""
+    """Refuse input that cannot be used, in one line that says what to do."""
 
     exit_code = 2
 
@@ -24,7 +23,10 @@ class Unusable(click.ClickException):
 
 
 def print_budget(features: Path) -> None:
-    """A limit can only be fixed before the first fit, which is now."""
+    """Print the next commands: fix a limit, if no ledger exists yet, and fit.
+
+    A limit can be fixed only before the first fit.
+    """
     from dphead.runs.ledgers import default_ledger_path
     from extract.format import open_features
 
@@ -33,7 +35,7 @@ def print_budget(features: Path) -> None:
         begun = default_ledger_path(file.dataset_id).exists()
     split = " --split train" if several else ""
     name = shlex.quote(str(features))
-    # a source with groups is not fitted without a decision: the cap is an example
+    # `fit` refuses a source with groups without a decision: this cap is an example
     cap = " --group-cap 4" if grouped else ""
     lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
     if not begun:
@@ -45,7 +47,7 @@ def print_budget(features: Path) -> None:
     click.echo(section("Next", lines))
 
 
-_SHOWN_REASONS = 8  # why files are left out, the most frequent first; chosen
+_SHOWN_REASONS = 8  # number of reasons shown, the most frequent first; chosen
 
 
 def print_left_out(left_out: Counter[str]) -> None:
@@ -62,7 +64,7 @@ def print_left_out(left_out: Counter[str]) -> None:
 
 
 def print_problems(problems: list[str]) -> None:
-    """One line each; "none found" is no secret."""
+    """Print one line per problem; "none found" is no secret."""
     if not problems:
         click.echo(section("Problems", ["none found"]))
         return

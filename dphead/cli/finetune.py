@@ -1,6 +1,7 @@
-"""`dphead finetune`: its options, and what is said while `dphead.endtoend.run` trains.
+"""Implement `dphead finetune`: its options, and its output during the training.
 
-Everything heavy may be imported only when the command runs.
+`dphead.endtoend.run` trains. Everything heavy may be imported only when the command
+runs.
 """
 
 from collections.abc import Callable
@@ -268,7 +269,7 @@ def finetune(
 
 
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
-    """Train, and print what came of it."""
+    """Train, and print the outcome."""
     from dphead.cli.outcome import details, outcome
     from dphead.endtoend.run import finetune as train
 
@@ -305,7 +306,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
 
 
 def _options(images: Path, given: dict[str, Any]) -> Any:
-    """`FinetuneOptions` of the command's options."""
+    """Return the `FinetuneOptions` of the command's options."""
     from dphead.endtoend.options import FinetuneOptions
     from dphead.endtoend.settings import NAMES, make_settings
     from extract.classes import Classes
@@ -330,9 +331,9 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
 
 
 def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
-    """A callback that tells what was spent so far beside what is being done.
+    """Return a callback that adds the epsilon spent so far to the progress.
 
-    plan: gives the plan once it was announced.
+    `plan` returns the plan once it was announced.
     """
     spent: Any = None
 
@@ -345,8 +346,11 @@ def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
 
 
 def so_far(plan: Any) -> Any:
-    """Epsilon of the first k releases of a plan, by RDP: quick, and an upper bound. Of
-    allocated rows, which have no RDP, the whole plan's.
+    """Return a function that gives the epsilon of a plan's first k releases.
+
+    It is an upper bound by RDP, which is quick. Random allocation has no RDP: the
+    function gives the whole plan's epsilon. Without noise, and under replace-one, it is
+    infinite.
     """
     import numpy as np
 

@@ -1,6 +1,7 @@
-"""`dphead fit`: its options, and what is said while `dphead.runs.fit` fits a head.
+"""Implement `dphead fit`: its options, and its output during the fit.
 
-Everything heavy may be imported only when the command runs.
+`dphead.runs.fit` fits the head. Everything heavy may be imported only when the command
+runs.
 """
 
 import sys
@@ -193,7 +194,7 @@ def fit(
 
 
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
-    """Fit, and print what came of it."""
+    """Fit, and print the outcome."""
     from dphead.cli.outcome import details, outcome
     from dphead.runs.fit import fit_files
 
@@ -224,7 +225,7 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
 def _files(
     features: Path | None, backbones: tuple[Path, ...], **_: Any
 ) -> tuple[Path, tuple[Path, ...]]:
-    """The first features file, and those beside it."""
+    """Return the first features file, and the further ones."""
     files = (*([] if features is None else [features]), *backbones)
     if not files:
         raise click.UsageError("Missing argument 'FEATURES'.")
@@ -241,7 +242,7 @@ def _place(
     process_id: int | None,
     connect_timeout: float,
 ) -> Any:
-    """Where this process is among several, or None."""
+    """Return this process's place among several, or None."""
     from dphead.runs.connect import Place
 
     if coordinator is not None:
@@ -252,7 +253,7 @@ def _place(
 
 
 def _options(given: dict[str, Any], place: Any) -> Any:
-    """`FitOptions` of the command's options; the rest of them are the method's."""
+    """Return the `FitOptions` of the command's options; the rest are the method's."""
     from dataclasses import fields
 
     from dphead.runs.options import FitOptions

@@ -1,6 +1,6 @@
-"""`dphead ledger show|budget|verify`: what was charged, and the limit on it.
+"""Implement `dphead ledger show|budget|verify`: show charges, and fix a limit on them.
 
-None may change what was charged.
+No command may change what was charged.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def show(which: Path, as_json: bool) -> None:
 
 
 def _fits_table(fits: list[dict[str, Any]]) -> Any:
-    """A fit a line."""
+    """Return a table with one line for each fit."""
     import time
 
     from rich.table import Table

@@ -1,6 +1,6 @@
-"""Options that mean the same to more than one command, each declared once.
+"""Declare the options that mean the same to more than one command, each once.
 
-What has the same name and another meaning is listed in tests/cli/test_options.py.
+tests/cli/test_options.py lists the options with the same name and another meaning.
 Nothing heavy may be imported here: `dphead COMMAND --help` reads it.
 """
 

@@ -1,7 +1,7 @@
-"""What `dphead fit` and `dphead finetune` print at their end, of a report and a plan.
+"""Compose what `dphead fit` and `dphead finetune` print at their end.
 
-Every number is the report's, or follows from the plan's releases; a figure on private
-test rows goes to the screen and nowhere else.
+Every number is the report's, or follows from the plan's releases. A figure on private
+test rows is shown on the screen and nowhere else.
 """
 
 import shlex
@@ -16,8 +16,8 @@ from dphead.analysis.protected import made_of_images, thing_in
 from dphead.cli.paragraphs import section, tied
 from dphead.privacy.ledger_file import IN_MEMORY
 
-NETWORK = "finetune "  # before the name of a network that was trained
-NAMED_CLASSES = 4  # weak ones that are named; chosen, not measured
+NETWORK = "finetune "  # prefix of the method name of a trained network
+NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
 
 
 def outcome(
@@ -26,10 +26,10 @@ def outcome(
     plan: Any,
     files: str = "head.safetensors head.json",
 ) -> str:
-    """What was trained, Privacy, Accuracy, Budget, Saved and Next, as text.
+    """Return the sections Trained, Privacy, Accuracy, Budget, Saved and Next, as text.
 
-    result: of `fit_files` or `finetune`; plan: as it was announced. The limit on an
-    attacker takes seconds where batches are sampled.
+    `result` is that of `fit_files` or `finetune`; `plan` is the announced one. With
+    sampled batches, the limit on attacks takes seconds to compute.
     """
     report, test = result["report"], result["test"]
     parts = {
@@ -44,7 +44,7 @@ def outcome(
 
 
 def details(result: dict[str, Any]) -> str:
-    """What `-v` adds: the exact parameters, other accountants, and the statement."""
+    """Return what `-v` adds: exact parameters, other accountants, and the statement."""
     report = result["report"]
     g = report["guarantee"]
     exact = [f"epsilon {g['epsilon']:.6g}"]
@@ -62,7 +62,7 @@ def details(result: dict[str, Any]) -> str:
 
 
 def trained(report: dict[str, Any]) -> str:
-    """What was trained, on how many rows."""
+    """Say what was trained, on how many rows."""
     data = report["data"]
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
@@ -79,7 +79,7 @@ def trained(report: dict[str, Any]) -> str:
 
 
 def selected(report: dict[str, Any]) -> Iterator[str]:
-    """How the features were chosen among several networks', if they were."""
+    """Say how the features were chosen among several backbones', if they were."""
     selection = report.get("selection")
     if selection is None:
         return
@@ -97,12 +97,12 @@ def selected(report: dict[str, Any]) -> Iterator[str]:
 
 
 def network_name(network: dict[str, Any]) -> str:
-    """A network that was to choose from, and its width: several may have one name."""
+    """Name a backbone and its width: several may have one name."""
     return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
 def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
-    """The guarantee, what it means to an attacker, and what it leaves out."""
+    """State the guarantee, its meaning for an attacker, and what it leaves out."""
     g = report["guarantee"]
     if not g["private"]:
         yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
@@ -121,7 +121,7 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
 
 
 def guarantee(report: dict[str, Any]) -> str:
-    """Epsilon, delta, the unit, the relation, and where it was charged."""
+    """State epsilon, delta, the unit, the relation, and the ledger that was charged."""
     g = report["guarantee"]
     amount = [
         tied(f"epsilon {g['epsilon']:.4g}"),
@@ -140,9 +140,9 @@ def guarantee(report: dict[str, Any]) -> str:
 def attack_limit(report: dict[str, Any], plan: Any) -> str:
     """Return the limit on a membership-inference attack, rounded up.
 
-    It is of all fits of the data set together where the ledger has several: an attacker
-    sees all that was published. A plain sum holds only where no fit was chosen by the
-    results of another, so with a budget the limit is the budget's.
+    With several fits in the ledger, it is for all of them together: an attacker sees
+    everything that was published. A plain sum holds only if no fit was chosen by the
+    results of another; with a budget the limit is therefore the budget's.
     """
     from dphead.analysis import tradeoff
 
@@ -164,7 +164,10 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
 
 
 def unprotected(report: dict[str, Any]) -> str:
-    """What is public, and whom the unit leaves out; a network has no --group-cap."""
+    """Say what is public, and whom the unit leaves out.
+
+    A network has no --group-cap.
+    """
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
     thing = thing_in(report)
@@ -181,7 +184,7 @@ def unprotected(report: dict[str, Any]) -> str:
 
 
 def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
-    """The expected accuracy, and the one on test rows with its weak classes."""
+    """State the expected accuracy, and that on test rows with its weak classes."""
     expected, things = report["expected_accuracy"], f"{thing_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
@@ -221,7 +224,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:
-    """The class where the released accuracy is least, if each class's was asked for."""
+    """State the least released class accuracy, if class accuracies were released."""
     found = report.get("class_accuracy")
     if found is None:
         return
@@ -237,19 +240,20 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
 
 
 def measured(metrics: dict[str, Any]) -> str:
-    """Accuracy ± one standard error."""
+    """Return the accuracy ± one standard error."""
     value, error = 100 * metrics["accuracy"], 100 * metrics["accuracy_se"]
     return tied(f"{value:.2f} ± {error:.2f} %")
 
 
 def percent(share: float) -> str:
-    """A share in percent."""
+    """Return a fraction in percent."""
     return f"{100 * share:.2f} %"
 
 
 def weak_classes(metrics: dict[str, Any]) -> list[int]:
-    """Positions of classes whose accuracy is below half of the mean over classes, the
-    weakest first.
+    """Return the positions of classes with less than half the mean class accuracy.
+
+    The weakest comes first.
     """
     each = np.array(metrics["per_class_accuracy"], float)
     low = np.flatnonzero(each < np.nanmean(each) / 2)
@@ -257,7 +261,7 @@ def weak_classes(metrics: dict[str, Any]) -> list[int]:
 
 
 def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
-    """What all fits of the data set have spent, and their limit."""
+    """State what all fits of the data set have spent, and their limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
     why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
@@ -285,7 +289,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
 
 
 def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
-    """What to type next."""
+    """Yield the commands to type next."""
     run = shlex.quote(str(out))
     extraction = report["data"]["extraction"] or {}
     new = "new_images/" if made_of_images(extraction) else "new.h5"
@@ -296,5 +300,5 @@ def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
 
 
 def is_network(report: dict[str, Any]) -> bool:
-    """Whether a whole network was trained, not a head."""
+    """Return whether a whole network was trained, not a head."""
     return str(report["method"]["name"]).startswith(NETWORK)

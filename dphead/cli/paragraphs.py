@@ -1,25 +1,26 @@
-"""Text of a command's output: labelled paragraphs at 80 columns, never broken inside a
-word.
+"""Lay out a command's output: labelled paragraphs at 80 columns, without broken words.
 
-What is said is the commands' own; nothing here may know what a number means.
+The text is the commands' own; nothing here may know what a number means.
 """
 
 import textwrap
 from collections.abc import Iterable
 
 WIDTH = 80  # columns, as of a terminal
-INDENT = 11  # columns of labels: the longest and two spaces
-TIE = "\u00a0"  # a space at which no line ends
+INDENT = 11  # columns of labels: the longest label and two spaces
+TIE = "\u00a0"  # no line is broken at this space
 
 
 def tied(text: str) -> str:
-    """Text that stays on one line, such as "1 %"."""
+    """Return text that stays on one line, such as "1 %"."""
     return text.replace(" ", TIE)
 
 
 def section(label: str, paragraphs: Iterable[str]) -> str:
-    """A label and its paragraphs beside it; one that begins with "! " has its mark in
-    the margin. Commands are lines that begin with "dphead " and are not broken.
+    """Return a label with its paragraphs beside it.
+
+    A paragraph that begins with "! " has its mark in the margin. Lines that begin with
+    "dphead " are commands and are not broken.
     """
     lines: list[str] = []
     for text in paragraphs:
@@ -31,7 +32,7 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
 
 
 def filled(text: str, lead: str = "") -> list[str]:
-    """The lines of a text, the first with what leads it and the others as far in."""
+    """Return the lines of a text: `lead` before the first, as much indent after it."""
     if text.startswith("dphead "):
         return [lead + text]
     filled = textwrap.wrap(

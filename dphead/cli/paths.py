@@ -1,4 +1,4 @@
-"""What a user is told of a path before libraries are loaded, which takes seconds."""
+"""Check paths before libraries are loaded, which takes seconds."""
 
 from pathlib import Path
 
@@ -6,8 +6,9 @@ from extract.bounds import check_ends
 
 
 def check_there(what: str, *paths: Path | None) -> None:
-    """ValueError for a path that does not exist, or is a pipe or a device; None is none
-    that was given.
+    """Raise ValueError for a path that does not exist, or is a pipe or a device.
+
+    None, for a path that was not given, passes.
     """
     for path in paths:
         if path is None:
@@ -24,5 +25,5 @@ def check_there(what: str, *paths: Path | None) -> None:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # no file can have this name
         return False

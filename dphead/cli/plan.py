@@ -1,6 +1,6 @@
-"""`dphead plan`: what accuracy each epsilon buys, before any of it is spent.
+"""Implement `dphead plan`: forecast what accuracy each epsilon buys, at no cost.
 
-Rows are public, by declaration: private ones may not be planned with.
+Rows are declared public: private ones may not be used for planning.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from dphead.cli.paragraphs import INDENT, section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
-BAR = 24  # columns of an accuracy of 100 %; chosen
+BAR = 24  # width in columns of an accuracy of 100 %; chosen
 
 
 @click.command(
@@ -123,7 +123,7 @@ def plan(
 
 
 def _asked(found: Any) -> str:
-    """Of what the accuracies are."""
+    """Say what the accuracies are for."""
     q = found.question
     delta = tied(f"delta {q.delta:g}")
     draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
@@ -134,7 +134,7 @@ def _asked(found: Any) -> str:
 
 
 def _table(found: Any) -> str:
-    """A line an epsilon, and one without noise."""
+    """Return a table with one line for each epsilon, and one without noise."""
     from rich.bar import Bar
     from rich.console import Console
     from rich.padding import Padding
@@ -165,7 +165,7 @@ def _table(found: Any) -> str:
 
 
 def _enough(found: Any) -> str:
-    """The least epsilon that is worth as much as the best, and what it costs."""
+    """State the least epsilon within one point of the best, and its attack limit."""
     from dphead.analysis.tradeoff import detection
 
     best, enough = found.best, found.enough
@@ -184,7 +184,7 @@ def _percent(share: float) -> str:
 
 
 def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
-    """What to keep in mind. charged: ledgers with fits on the same images."""
+    """Yield the reservations; `charged` are ledgers with fits on the same images."""
     from dphead.planning.plan import large_delta
 
     q = found.question
@@ -203,7 +203,7 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
 
 
 def _next(found: Any) -> list[str]:
-    """What to type next."""
+    """Return the commands to type next."""
     budget = f"--epsilon {found.enough.epsilon:g} --delta {found.question.delta:g}"
     return [
         "before the first fit of the private rows, fix what all may spend:",

@@ -1,5 +1,6 @@
-"""Predictions as a table of rows, names and the k most likely classes: CSV, JSON or
-Parquet.
+"""Write predictions as a table: CSV, JSON or Parquet.
+
+It has rows, names and the k most likely classes.
 """
 
 import csv
@@ -19,9 +20,9 @@ INSTALL_PARQUET = "pip install pyarrow"
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
-    """The format that was asked for, or the one of the file's name; CSV without one.
+    """Return the requested format, or that of the file's name; CSV without either.
 
-    ValueError for another name, or where it cannot be written.
+    Raises ValueError for another name, or if the format cannot be written.
     """
     suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
     if asked is None and suffix not in FORMATS:
@@ -43,11 +44,21 @@ def format_of(output: Path | None, asked: str | None) -> str:
 def table(
     probabilities: np.ndarray, classes: list[str], names: Any, top: int
 ) -> list[dict[str, Any]]:
-    """A dict a row: row, image (where names are known), class, probability, class_2,
+    """Return one dict per row, with its most likely classes.
+
+    Its keys are row, image (if names are known), class, probability, class_2,
     probability_2, ...
 
-    probabilities: (n, n_classes); a row of NaN has no class and no probability, None.
-    names: (n,) or None. top: at most so many classes.
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, n_classes)
+        Probabilities. A row of NaN has no class and no probability: None.
+    classes : list of str
+        The classes' names.
+    names : sequence of shape (n,), or None
+        The rows' names.
+    top : int
+        At most this many classes are listed.
     """
     known = classified(probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
@@ -66,7 +77,7 @@ def table(
 
 
 def write(rows: list[dict[str, Any]], output: Path | None, kind: str) -> None:
-    """Write them to a file, or to standard output."""
+    """Write the rows to a file, or to standard output."""
     if kind == "parquet":
         assert output is not None  # `format_of`
         arrow, parquet = _parquet()
@@ -99,7 +110,7 @@ def _cell(value: Any) -> Any:
 
 
 def _parquet() -> tuple[Any, Any]:
-    """pyarrow and its Parquet module. ValueError without them."""
+    """Return pyarrow and its Parquet module; raise ValueError without them."""
     try:
         import pyarrow  # type: ignore[import-not-found]
         from pyarrow import parquet  # type: ignore[import-not-found]

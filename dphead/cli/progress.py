@@ -1,7 +1,7 @@
-"""How far a command is, on standard error: a bar on a terminal, plain lines elsewhere.
+"""Show a command's progress on standard error: a bar on a terminal, else plain lines.
 
-Nothing is shown of what takes less than two seconds, and no control character where no
-terminal reads it. Nothing here may be told a private value.
+Work of less than two seconds shows nothing, and only a terminal gets control
+characters. Nothing here may be told a private value.
 """
 
 import os
@@ -15,32 +15,32 @@ import click
 
 SHOWN_AFTER = 2.0  # seconds; chosen, not measured
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal; chosen
-# a process's number, as torchrun, SLURM and Open MPI say
+# variables in which torchrun, SLURM and Open MPI give a process's number
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Progress:
-    """What is being done, and how much of it is done.
+    """Hold what is being done, and how much of it is done.
 
-    Calling it with (done, total, label) is what `fit_files` and `extract` want of a
-    callback: label may be left out, and total None is unknown.
+    It is a callback (done, total, label) for `fit_files` and `extract`. The label may
+    be left out; a total of None is unknown.
     """
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.done = 0
         self.total: int | None = None
-        self.bar: Any = None  # while one is on the screen
+        self.bar: Any = None  # the bar, while one is on the screen
         self.lock = Lock()
 
     def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
-        """Told by whoever does the work."""
+        """Update the progress. Whoever does the work calls this."""
         self.done = done
         self.total = total
         self.label = label or self.label
 
     def begin(self, label: str) -> None:
-        """Something else is being done, of which nothing is counted yet."""
+        """Start a phase of unknown length."""
         self(0, None, label)
 
     def say(self, text: str) -> None:
@@ -53,23 +53,27 @@ class Progress:
                 self.bar.start()
 
     def line(self, seconds: float) -> str:
-        """As a line of text."""
+        """Return the progress as a line of text."""
         counted = "" if self.total is None else f" {self.done} of {self.total}"
         return f"{self.label}{counted} ({seconds:.0f} s)"
 
 
 def is_first() -> bool:
-    """Whether this is the first of the processes that one command was started as."""
+    """Return whether this is the first of the processes that run one command."""
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
 @contextmanager
 def shown(label: str, first: bool = True) -> Iterator[Progress]:
-    """Show the progress that this gives, from the third second on, until the block
-    ends.
+    """Yield a `Progress`, and show it from the third second on until the block ends.
 
-    label: what is being done at first. first: False on other processes than the first,
-    which are told nothing and show nothing; `is_first` is asked besides.
+    Parameters
+    ----------
+    label : str
+        What is done first.
+    first : bool, default True
+        False on processes other than the first: they show nothing. `is_first` is asked
+        too.
     """
     from rich.console import Console
 
@@ -90,6 +94,7 @@ def shown(label: str, first: bool = True) -> Iterator[Progress]:
 
 
 def _lines(state: Progress, ended: Event, _: Any) -> None:
+    """Print a plain line now and then, until the work ends."""
     began = time.monotonic()
     wait = SHOWN_AFTER
     while not ended.wait(wait):
@@ -98,6 +103,7 @@ def _lines(state: Progress, ended: Event, _: Any) -> None:
 
 
 def _bar(state: Progress, ended: Event, console: Any) -> None:
+    """Show a bar, until the work ends."""
     from rich import progress as rich
 
     if ended.wait(SHOWN_AFTER):

@@ -1,10 +1,10 @@
-"""A plan's releases as a table, before anything is charged."""
+"""Show a plan's releases as a table, before anything is charged."""
 
 from typing import Any
 
 
 def releases_text(rows: list[dict[str, Any]], title: str) -> str:
-    """A table of releases as text."""
+    """Return a table of releases as text."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -14,7 +14,7 @@ def releases_text(rows: list[dict[str, Any]], title: str) -> str:
 
 
 def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
-    """A table of releases, equal ones together."""
+    """Return a table of releases, with equal ones on one line."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)

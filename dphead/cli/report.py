@@ -1,4 +1,4 @@
-"""`dphead report`: a run's cards and registry entry, made of its report alone."""
+"""Implement `dphead report`: cards and registry entry, from a run's report alone."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`dphead tan show|plan|simulate`: plan large-noise training by its noise (TAN23)."""
+"""Implement `dphead tan show|plan|simulate`: plan large-noise training [TAN23]."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from dphead.cli.choices import PATH
 from dphead.cli.options import NORM
 from dphead.cli.paths import check_there
 
-# numbers of steps that `tan plan` looks at; chosen: powers of two of 250
+# Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 TAN_COLUMNS = (
     "",
@@ -114,7 +114,7 @@ def show(
 def _exact_epsilons(
     noise_multiplier: float, prob: float, steps: int, delta: float
 ) -> list[float]:
-    """By RDP and by PLD."""
+    """Return epsilon by RDP and by PLD."""
     from dphead.privacy import accounting
 
     events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
@@ -287,9 +287,9 @@ def simulate(
 
 
 def _predicted(prediction: Any) -> str:
-    """Two lines. prediction: of `predict`."""
+    """Return the result of `predict` as two lines of text."""
     middle, low, high, slope = (100 * value for value in prediction)
-    # the line knows no bounds; an accuracy has them
+    # a straight line has no bounds, an accuracy has
     return (
         f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
         f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
@@ -297,9 +297,9 @@ def _predicted(prediction: Any) -> str:
 
 
 def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:
-    """Test accuracy of one training on public images, which spends a vast epsilon.
+    """Return the test accuracy of one training on public images.
 
-    given: of `simulate`.
+    The run spends a vast epsilon. `given` are the options of `simulate`.
     """
     import tempfile
 

@@ -1,8 +1,8 @@
-"""What is typed becomes a value: numbers, also between commas, sizes, NAME=VALUE pairs.
+"""Parse typed text: numbers, lists between commas, sizes and NAME=VALUE pairs.
 
-A text that has no value is refused with what to write. So is every number that is not
-finite or is beyond what any option means: all numbers of all commands are read by
-`Number`. What a value means is for the library to check.
+Text without a value is refused, with what to write instead. `Number` reads all numbers
+of all commands; it refuses numbers that are not finite or are beyond any option's
+meaning. The library checks what a value means.
 """
 
 import json
@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-Given = Any  # click's context and parameter, which nothing here asks
+Given = Any  # click's context and parameter, not used here
 BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-# how Python writes what JSON writes in small letters
+# Python's spelling of words that JSON spells in small letters
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 ROLES = ("image", "label", "group", "split")
-LARGEST = 10**15  # of any number; chosen, as the largest that a setting may have
+LARGEST = 10**15  # bound of any number; chosen: the largest that a setting may have
 
 
 class Number(click.ParamType):
-    """A number of a range; `infinite` admits inf besides."""
+    """Parse a number in a range; `infinite` accepts inf too."""
 
     def __init__(
         self, low: float = 0, high: float = LARGEST, *, infinite: bool = False
@@ -31,23 +31,23 @@ class Number(click.ParamType):
         self.name = "float"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number. A usage error for another value."""
+        """Return the number; raise a usage error for another value."""
         number = self.parsed(value)
         inside = number is not None and self.low <= number <= self.high
-        # a number of thousands of digits is no inf
+        # a number with thousands of digits parses as inf, but is not one
         typed = "inf" in str(value).lower() and number == math.inf
         if inside or (self.infinite and typed):
             return number
         return self.fail(f"write {self}, got {str(value)[:40]!r}.", param, ctx)
 
     def __str__(self) -> str:
-        """Return what is to be written."""
+        """Return what the user should write."""
         what = "a whole number" if self.name == "integer" else "a number"
         infinite = " or inf" if self.infinite else ""
         return f"{what} from {self.low:g} to {self.high:g}{infinite}"
 
     def parsed(self, value: Any) -> float | None:
-        """Return what a text says, or None if it is no number."""
+        """Return the number in a text, or None if it is none."""
         try:
             return None if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
@@ -55,14 +55,14 @@ class Number(click.ParamType):
 
 
 class Whole(Number):
-    """A whole number of a range."""
+    """Parse a whole number in a range."""
 
     def __init__(self, low: int = 0, high: int = LARGEST) -> None:
         super().__init__(low, high)
         self.name = "integer"
 
     def parsed(self, value: Any) -> int | None:
-        """Return what a text says, or None if it is no whole number."""
+        """Return the whole number in a text, or None if it is none."""
         try:
             found = None if isinstance(value, bool) else int(value)
         except (TypeError, ValueError, OverflowError):
@@ -73,12 +73,12 @@ class Whole(Number):
 NUMBER = Number()
 WHOLE = Whole()
 COUNT = Whole(1)
-SEVERAL = 2**16  # of what takes time or memory each; chosen, not measured
+SEVERAL = 2**16  # bound of counts that take time or memory each; chosen, not measured
 MANY = Whole(1, SEVERAL)
 
 
 def separated(kind: Number, what: str) -> Any:
-    """A callback that reads numbers between commas. what: to be written instead."""
+    """Return a callback that reads numbers between commas; its error says `what`."""
 
     def read(ctx: Given, option: Given, text: Any) -> tuple[Any, ...] | None:
         if text is None:
@@ -95,22 +95,22 @@ def separated(kind: Number, what: str) -> Any:
 numbers_of_colours = separated(
     Number(-LARGEST), "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
 )
-MOST_SCALES, MOST_ANGLES = 14, 64  # of ScatterNet: 2**14 pixels; angles chosen
+MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
 
 
 def parts(_: Given, __: Given, text: str | None) -> tuple[str, ...]:
-    """Texts between commas; none at all where nothing was given."""
+    """Return the texts between commas; none if nothing was given."""
     return tuple(part for part in (text or "").split(",") if part)
 
 
 def names(_: Given, __: Given, text: str | None) -> tuple[str, ...] | None:
-    """Texts between commas, as they are; None where nothing was given."""
+    """Return the texts between commas, unchanged; None if nothing was given."""
     return tuple(text.split(",")) if text else None
 
 
 def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
-    """Paths between commas; none at all where nothing was given."""
+    """Return the paths between commas; none if nothing was given."""
     found = tuple(text.split(",")) if text is not None else ()
     if "" in found:
         raise click.BadParameter(f"write paths between commas, got {text!r}")
@@ -118,7 +118,7 @@ def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
 
 
 def image_size(_: Given, __: Given, text: str | None) -> Any:
-    """N, or H,W as two numbers."""
+    """Parse N, or H,W as two numbers."""
     try:
         sides = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -129,7 +129,7 @@ def image_size(_: Given, __: Given, text: str | None) -> Any:
 
 
 def intensity(_: Given, __: Given, text: str | None) -> tuple[float, ...] | None:
-    """LOW,HIGH as two numbers."""
+    """Parse LOW,HIGH as two numbers."""
     try:
         found = tuple(float(part) for part in text.split(",")) if text else None
     except ValueError:
@@ -140,7 +140,7 @@ def intensity(_: Given, __: Given, text: str | None) -> tuple[float, ...] | None
 
 
 def map_shape(_: Given, __: Given, text: str | None) -> tuple[int, ...] | None:
-    """CHANNELS,H,W as three numbers."""
+    """Parse CHANNELS,H,W as three numbers."""
     try:
         found = tuple(int(part) for part in text.split(",")) if text else None
     except ValueError:
@@ -151,7 +151,7 @@ def map_shape(_: Given, __: Given, text: str | None) -> tuple[int, ...] | None:
 
 
 def n_bytes(_: Given, __: Given, text: str | None) -> int | None:
-    """A size like 500MB, in bytes."""
+    """Return a size like 500MB in bytes."""
     if text is None:
         return None
     number, unit = text[:-2], text[-2:].upper()
@@ -165,19 +165,21 @@ def n_bytes(_: Given, __: Given, text: str | None) -> int | None:
 
 
 def arguments(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs for a Python function: True, False and None are values too."""
+    """Parse NAME=VALUE pairs for a Python function; True, False and None are values."""
     return _named_values(pairs, PYTHON_WORDS)
 
 
 def settings(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs of a method's settings, whose names may have hyphens."""
+    """Parse NAME=VALUE pairs of a method's settings; names may have hyphens."""
     found = _named_values(pairs, {})
     return {name.replace("-", "_"): value for name, value in found.items()}
 
 
 def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, Any]:
-    """A value is read as JSON where it is JSON (1001, true, 0.5), else as one of the
-    words, else as text.
+    """Parse NAME=VALUE pairs.
+
+    A value is read as JSON if it is JSON (1001, true, 0.5), else as one of the words,
+    else as text.
     """
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -192,7 +194,7 @@ def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, An
 
 
 def columns(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, str]:
-    """ROLE=NAME pairs."""
+    """Parse ROLE=NAME pairs."""
     found: dict[str, str] = {}
     for pair in pairs:
         role, _sign, found[role] = pair.partition("=")

@@ -1,6 +1,7 @@
-"""`dphead verify`: what is wrong with a features file, for its holder alone.
+"""Implement `dphead verify`: report what is wrong with a features file.
 
-Everything heavy may be imported only when the command runs.
+The result is for the file's holder alone. Everything heavy may be imported only when
+the command runs.
 """
 
 from pathlib import Path
