@@ -1,4 +1,4 @@
-"""Rows in memory. What a row holds is read for that row alone."""
+"""Hold rows in memory; the values of a row affect that row alone."""
 
 import os
 from collections.abc import Iterator
@@ -29,17 +29,28 @@ __all__ = [
 
 
 class ArrayRows:
-    """Rows in memory.
+    """Hold rows in memory.
 
-    x: (n_rows, n_features) float; y: (n_rows,) int class positions, or (n_rows,
-    n_classes) label sets of ones and zeros; a row with anything else counts zero.
+    Parameters
+    ----------
+    x : ndarray of shape (n_rows, n_features)
+        Features, kept as float32. A float64 value beyond float32's range becomes
+        infinite, and its row counts zero.
+    y : ndarray of shape (n_rows,) or (n_rows, n_classes)
+        Class positions, or label sets of ones and zeros. A row with any other label
+        counts zero.
+    block_rows : int, optional
+        Rows of a block. The default is 2,048, and several blocks together if each core
+        has enough.
+    groups : ndarray of int, shape (n_rows,), optional
+        Ids from `group_ids`; -1 for a row on its own.
+    group_cap : int, optional
+        Largest number of rows that count in each group: the first ones.
 
-    groups: (n_rows,) ids of `group_ids`, -1 for a row on its own; with group_cap only
-    the first so many rows of each count.
-    Kept as float32: a float64 value beyond float32's range becomes infinite, and its
-    row counts zero.
-    block_rows: rows of a block; by default 2,048, and more together where each core has
-    enough.
+    Raises
+    ------
+    ValueError
+        If an array has the wrong type or shape, or if `group_cap` has no groups.
     """
 
     def __init__(
@@ -58,9 +69,9 @@ class ArrayRows:
                 "x must be (n, d) and y (n,), or (n, n_classes) for sets of several "
                 f"classes, got {x.shape=}, {y.shape=}. Reshape them."
             )
-        # numbers beyond float32, and signalling NaNs, would warn
+        # numbers beyond float32 and signaling NaNs would warn
         with np.errstate(all="ignore"):
-            # masked or not, a chunk goes to the same kernel
+            # C order and aligned: a chunk, masked or not, goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         self._y = held_labels(y)
         self.has_sets = y.ndim == 2
@@ -75,8 +86,9 @@ class ArrayRows:
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded
-        with index -1.
+        """Yield blocks that hold each row, or each of `indices`, once.
+
+        The last block is padded with index -1.
         """
         size = rows_of_block(self._most, self.n_rows, indices is not None)
         if indices is not None:
@@ -84,20 +96,21 @@ class ArrayRows:
                 yield padded(chosen, self._x[chosen], self._y[chosen], size)
             return
         large = self._together * size
-        # each core has as many large blocks
+        # every core gets the same number of large blocks
         round_of_cores = large * (os.cpu_count() or 1)
         end = self.n_rows // round_of_cores * round_of_cores
         for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
             for i in range(first, last, rows):
-                part = slice(i, min(i + rows, last))  # views, but for the last block
+                part = slice(i, min(i + rows, last))  # views, except for the last block
                 yield padded(
                     np.arange(part.start, part.stop), self._x[part], self._y[part], rows
                 )
 
 
 def _check_plain(array: Any, name: str) -> None:
-    """ValueError for what is no plain array of numbers: made one, it could have the
-    dtype that one row gives to all.
+    """Raise ValueError unless `array` is a plain numpy array of real numbers.
+
+    Converted from anything else, one row's value could set the dtype of all rows.
     """
     plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     if not plain or array.dtype.kind not in "biuf":
@@ -109,12 +122,14 @@ def _check_plain(array: Any, name: str) -> None:
 
 
 def held_labels(y: np.ndarray) -> np.ndarray:
-    """Class positions (n,) int32, or label sets (n, n_classes) int8; -1 for what is
-    neither, and for all of a row whose set has any other number than one and zero.
+    """Return class positions (n,) int32, or label sets (n, n_classes) int8.
+
+    An invalid class position is -1. A label set with any number other than one and zero
+    is -1 in every entry.
     """
-    with np.errstate(all="ignore"):  # no warning may tell of a value
+    with np.errstate(all="ignore"):  # no warning may depend on a value
         if y.ndim == 1:
-            held = (y >= 0) & (y < 2**31)  # 2**32 must not come round to class 0
+            held = (y >= 0) & (y < 2**31)  # 2**32 must not wrap to class 0
             return np.where(held, y, -1).astype(np.int32)
         known = ((y == 0) | (y == 1)).all(axis=1, keepdims=True)
         return np.where(known, y, -1).astype(np.int8)
@@ -123,9 +138,10 @@ def held_labels(y: np.ndarray) -> np.ndarray:
 def within_group_cap(
     groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return (n,) bool: the rows within their group's cap, all of them without one.
+    """Return (n,) bool: True for the rows within their group's cap.
 
-    groups: ids (`group_ids`), not the user's own values.
+    Without a cap, all are True. groups are ids from `group_ids`, not the user's values.
+    Raises ValueError if a cap has no groups, or not one group for each row.
     """
     if group_cap is None:
         return np.ones(shape, bool)

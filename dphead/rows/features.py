@@ -1,6 +1,6 @@
-"""Rows of a features file: streamed in order, read ahead, or loaded where they fit.
+"""Read the rows of a features file: streamed and read ahead, or loaded if they fit.
 
-Every row is held against its digest when a file is opened; no other check looks at a
+Each row is checked against its digest when a file is opened. No other check reads a
 row's values.
 """
 
@@ -26,35 +26,54 @@ from extract.format import FeaturesFile, FormatError, check_blocks, open_feature
 
 # Chosen, not measured.
 BLOCKS_AHEAD = 2  # blocks that are read while others are summed
-DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
-# Blocks that are one where nothing is read. `auto` on 60,000 x 3,969 and on 50,000 x
+DROPPED_ROWS = 4  # longest gap that is read and dropped, instead of a second read
+# Blocks that are joined if nothing is read. `auto` on 60,000 x 3,969 and on 50,000 x
 # 15,552 rows took 24 and 65 s with 1, 22 and 59 s with 4, 23 and 59 s with 8 (one run
 # each, Xeon, 2 cores).
 KNOWN_TOGETHER = 4
 
 
 def streaming_bytes(n_features: int, threads: int) -> int:
-    """Bytes of float32 blocks of a file that is streamed: read ahead, waiting and in
-    work on each thread, and one being read.
+    """Return the bytes of float32 blocks of a streamed file.
+
+    These are blocks that are read ahead, that wait or are in work on each thread, and
+    one that is being read.
     """
     blocks = BLOCKS_AHEAD + 2 * threads + 4
     return 4 * streamed_rows(n_features) * (n_features + 1) * blocks
 
 
 class FeaturesRows:
-    """Rows of one split of a features.h5, streamed from disk with blocks read ahead, or
-    loaded if they fit.
+    """Read the rows of one split of a features file.
 
-    split: the name of the split to use. memory: bytes that the loaded features may
-        take; beyond it they are streamed.
-    group_cap: only the first so many rows of each of the file's groups count;
-        FormatError if it has none.
-    label_sets: (n_rows, n_classes) of ones and zeros in place of the file's labels, a
-        row for each of the split in its order; FormatError for another number.
+    The rows are loaded if they fit in memory. Otherwise they are streamed from disk,
+    and blocks are read ahead.
 
-    FormatError if a row is not as it was written.
-    Unreadable images are rows that count zero, so n_rows stays the public number of
-    images. valid: (n_rows,) bool, False for these.
+    Parameters
+    ----------
+    file : FeaturesFile
+        Open features file.
+    split : str, optional
+        Split to use. None means the file's only split.
+    memory : int, default 2 GiB
+        Bytes that the loaded features may take. Larger features are streamed.
+    group_cap : int, optional
+        Largest number of rows that count in each of the file's groups: the first ones.
+    label_sets : ndarray of shape (n_rows, n_classes), optional
+        Label sets of ones and zeros that replace the file's labels: one for each row of
+        the split, in its order.
+
+    Attributes
+    ----------
+    valid : ndarray of bool, shape (n_rows,)
+        False for unreadable images. They are rows that count zero, so n_rows stays the
+        public number of images.
+
+    Raises
+    ------
+    FormatError
+        If a row is not as it was written, if `group_cap` is given and the file has no
+        groups, or if there is not one label set for each row.
     """
 
     def __init__(
@@ -87,9 +106,10 @@ class FeaturesRows:
         self._load(memory)
 
     def part(self, start: int, stop: int, memory: int) -> "FeaturesRows":
-        """Rows start to stop - 1 as rows of their own, loaded if they fit in `memory`.
+        """Return rows start to stop - 1 as an object of their own.
 
-        The cap is that of the whole.
+        They are loaded if they fit in `memory` bytes. The group cap is that of the
+        whole split.
         """
         own = copy(self)
         own._slots, own._y, own.within, own.valid = (
@@ -101,11 +121,11 @@ class FeaturesRows:
 
     @property
     def streamed(self) -> bool:
-        """Whether features are read from disk at each pass."""
+        """Return whether each pass reads the features from disk."""
         return self._loaded is None
 
     def features(self) -> np.ndarray:
-        """All rows, (n_rows, n_features) float32."""
+        """Return the features of all rows, (n_rows, n_features) float32."""
         x = np.empty((self.n_rows, self.n_features), np.float32)
         raw = self._buffer()
         for start in range(0, self.n_rows, BLOCK_ROWS):
@@ -124,16 +144,16 @@ class FeaturesRows:
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:
-        """Class positions, (n_rows,) int32, or label sets; -1 where there is none."""
+        """Return class positions (n_rows,) int32, or label sets; -1 if missing."""
         return self._y
 
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded
-        with index -1.
+        """Yield blocks that hold each row, or each of `indices`, once.
 
-        Features that the pass knows are not read.
+        The last block is padded with index -1. A streamed file does not read features
+        that the pass already knows.
         """
         if self._loaded is not None:
             yield from self._loaded.blocks(indices)
@@ -158,8 +178,10 @@ class FeaturesRows:
     def _parts(
         self, order: np.ndarray, size: int, known: Known | None
     ) -> Iterator[tuple[np.ndarray, Block | None]]:
-        """Slots of blocks in order, `size` of them or several times as many that are
-        known, and the block without features of those.
+        """Yield the slots of each block, and the block itself if its rows are known.
+
+        A block has `size` slots, or several times as many if the pass knows all of
+        them. A known block has no features; other blocks are None.
         """
 
         def unread(part: np.ndarray) -> Block | None:
@@ -183,7 +205,7 @@ class FeaturesRows:
 
     def _load(self, memory: int) -> None:
         if self.n_rows * self.n_features * 4 <= memory:
-            # the cap is in the labels
+            # no cap is needed: labels of rows beyond it are -1 already
             self._loaded = ArrayRows(self.features(), self._y)
 
     def _buffer(self) -> np.ndarray:
@@ -195,11 +217,12 @@ class FeaturesRows:
         return padded(index, x, self._y[index], size)
 
     def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
-        """Features of increasing rows `index` into out (k, n_features) float32: each
-        run of near slots in one read.
+        """Read features of increasing rows `index` to out (k, n_features) float32.
+
+        One read takes a run of slots with small gaps.
         """
         slots = self._slots[index]
-        # so that no run is longer than `raw`
+        # a run also ends at a multiple of BLOCK_ROWS, so that none is longer than `raw`
         apart = (np.diff(slots) > DROPPED_ROWS) | (np.diff(slots // BLOCK_ROWS) > 0)
         for start, stop in pairwise(
             [0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]
@@ -220,7 +243,7 @@ def _read_block(block: Block | Future[Block]) -> Block:
 
 
 def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
-    """FormatError if groups are to be capped and the file has none."""
+    """Raise FormatError if `group_cap` is given and the file has no groups."""
     if group_cap is not None and file.group is None:
         raise FormatError(
             f"group_cap needs a file with groups, got {group_cap=}. Extract with a "
@@ -250,7 +273,7 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
 
 
 def check_one_each(labels: np.ndarray, n_rows: int) -> None:
-    """FormatError unless there is a label, or a label set, for each row."""
+    """Raise FormatError unless there is a label or a label set for each row."""
     if len(labels) != n_rows:
         raise FormatError(
             f"label sets must be one for each of the split's {n_rows} rows, got "
@@ -259,8 +282,9 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
 
 
 def check_views(file: FeaturesFile, relation: str) -> None:
-    """FormatError for views that followed the slot where a row less moves all later
-    slots.
+    """Raise FormatError under add/remove if a row's views follow its slot.
+
+    Under add/remove, one row less moves all later slots and so changes their views.
     """
     if relation == "add_remove" and file.views.get("keyed_by") == "slot":
         raise FormatError(
@@ -270,7 +294,11 @@ def check_views(file: FeaturesFile, relation: str) -> None:
 
 
 def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
-    """Positions of a split's rows in the file; None means the file's only split."""
+    """Return the positions of a split's rows in the file.
+
+    None means the file's only split. Raises FormatError if there are several, or if the
+    file has no such split.
+    """
     if split is None:
         if len(file.split_names) > 1:
             raise FormatError(
@@ -293,6 +321,6 @@ def load_features(
     memory: int = 2 << 30,
     group_cap: int | None = None,
 ) -> tuple[FeaturesRows, FeaturesFile]:
-    """Open a features file and one of its splits."""
+    """Open a features file, and return the rows of one split and the file."""
     file = open_features(path)
     return FeaturesRows(file, split, memory, group_cap), file
