@@ -1,6 +1,6 @@
-"""Rows and sums that are kept between passes, in memory alone.
+"""Keep integer rows and sums between passes, in memory alone.
 
-What is kept has no noise: nothing here may be stored, copied or handed out.
+Kept rows and sums have no noise: nothing here may be stored, copied or handed out.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ Key = Any
 
 
 class Piece(NamedTuple):
-    """Rows as they were made of a block's: of so many slots, and padding behind."""
+    """Hold the integer rows of one block: `slots` slots, padded to `rows` rows."""
 
     slots: int
     rows: int
@@ -29,10 +29,16 @@ class Piece(NamedTuple):
 
 
 class KeptRows:
-    """Rows of consecutive slots as they were made of a block's, for one fit.
+    """Keep the integer rows of blocks with consecutive slots, for one fit.
 
-    memory: bytes to keep.
-    Guarantee: what is kept serves the same slots and the same key only.
+    Parameters
+    ----------
+    memory : int
+        Bytes to keep.
+
+    Guarantee
+    ---------
+    Kept rows serve the same slots and the same key only.
     """
 
     def __init__(self, memory: int) -> None:
@@ -40,22 +46,32 @@ class KeptRows:
         self._used = 0
         self._lock = Lock()
         self._key: Key = None
-        self._kept: dict[int, Piece] = {}  # by their first slot
+        self._kept: dict[int, Piece] = {}  # key: first slot of a piece
 
     def __call__(
         self, key: Key, index: np.ndarray, make: Callable[[], Any]
     ) -> list[tuple[Any, slice]]:
-        """What is kept of these slots under this key, else what `make` returns: pieces
-        of rows, and where in the block each lies.
+        """Return the kept rows of these slots under this key, or make and keep them.
 
-        key: `rows_key`; the transform and the rows are compared by identity. What
-        `make` returns has the arrays q and scale.
+        Parameters
+        ----------
+        key : tuple or None
+            Key from `rows_key`. The transform and the rows are compared by identity.
+        index : ndarray of int, shape (k,)
+            Slots of the block.
+        make : callable
+            Function that makes the block's rows, with arrays q and scale.
+
+        Returns
+        -------
+        list of (rows, slice)
+            Pieces of rows, and the place of each in the block.
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
-        with self._lock:  # several threads are here at once
+        with self._lock:  # several threads run this at the same time
             if not _same(self._key, key):
                 self._key = key
                 self._kept = {}
@@ -75,7 +91,7 @@ class KeptRows:
         return [(made, whole)]
 
     def holds(self, key: Key, index: np.ndarray) -> bool:
-        """Whether these slots are kept under this key, so that nothing need be made."""
+        """Return whether these slots are kept under this key."""
         slots = _consecutive(index)
         with self._lock:
             if slots is None or not _same(self._key, key):
@@ -86,8 +102,9 @@ class KeptRows:
 def _pieces(
     kept: dict[int, Piece], first: int, count: int, rows: int
 ) -> list[tuple[Any, slice]] | None:
-    """Kept pieces that are together these slots and rows, and where each lies; None
-    where some are missing, or where padding would lie before a slot.
+    """Return the kept pieces that form these slots and rows, and the place of each.
+
+    Returns None if a piece is missing, or if padding would lie before a slot.
     """
     found = []
     start = stop = 0
@@ -102,7 +119,10 @@ def _pieces(
 
 
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
-    """(first slot, slots, rows) of a block of consecutive slots and padding behind."""
+    """Return (first slot, slots, rows) of a block, or None.
+
+    None means that its slots are not consecutive with the padding at the end.
+    """
     count = int((index >= 0).sum())
     if count == 0:
         return None
@@ -122,10 +142,14 @@ def _same(one: Key, other: Key) -> bool:
 
 
 class NextSum:
-    """Class sums that are planned after a Gram matrix are made in its pass, and wait.
+    """Sum class sums in the pass of the Gram matrix before them, and hold them.
 
-    Guarantee: they are in memory alone and serve the request that comes next, with the
-    planned spec and the rows and transform that they were made of, or none.
+    This applies if the plan has the class sums right after the Gram matrix.
+
+    Guarantee
+    ---------
+    The held sums are in memory alone. They serve only the next request, and only if it
+    has the planned spec and the rows and transform of the sums.
     """
 
     def __init__(self) -> None:
@@ -140,7 +164,7 @@ class NextSum:
     def __call__(
         self, request: SumRequest, total: Callable[[Query], np.ndarray]
     ) -> np.ndarray:
-        """The sum of the request. total: sums a query over its rows."""
+        """Return the sum of the request; total(query) sums a query over its rows."""
         held = self._held
         self._held = None
         if held is not None and _serves(held[0], request):
@@ -155,14 +179,17 @@ class NextSum:
 
 
 class KeptSums(NextSum):
-    """The last Gram matrix and class sums, kept for further fits on the same rows.
+    """Keep the last Gram matrix and class sums for further fits on the same rows.
 
-    For one fit at a time, all rows in this process. It saves passes, not budget: each
-    release of each fit is charged, with its own noise. A centre that is a noisy mean is
-    another transform in each fit.
-    Guarantee: as `NextSum`; a sum serves full-batch requests of the same query, clip,
-    relation, rows object and transform only. Rows that change while their sums are kept
-    are protected as they were when they were read.
+    Use it for one fit at a time, with all rows in this process. It saves passes and no
+    budget: each release of each fit is charged, with its own noise. A noisy mean for
+    centering gives each fit another transform, so its sums are not reused.
+
+    Guarantee
+    ---------
+    As `NextSum`. A kept sum serves only full-batch requests of the same query, clip
+    norm, relation, rows object and transform. Rows that change while their sums are
+    kept are protected as they were when they were read.
     """
 
     def __init__(self) -> None:
@@ -193,7 +220,7 @@ def _serves(held: SumRequest, request: SumRequest) -> bool:
 
 
 def _facts(spec: ReleaseSpec, *without: str) -> dict[str, Any]:
-    """A spec's fields but for some, of which a spec could not always be made."""
+    """Return a spec's fields without some; the rest need not make a valid spec."""
     return {name: value for name, value in vars(spec).items() if name not in without}
 
 
@@ -208,7 +235,10 @@ def _equal(kept: SumRequest, request: SumRequest) -> bool:
 
 
 def _class_sums_after(request: SumRequest) -> SumRequest | None:
-    """The following request, if it is of the class sums of a Gram matrix's rows."""
+    """Return the request of the class sums that follow this Gram matrix, or None.
+
+    The class sums must have the same rows and spec, but for label, query and noise.
+    """
     following = request.following
     if type(request.query) is not Gram or request.indices is not None:
         return None

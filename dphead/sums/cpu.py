@@ -1,6 +1,6 @@
-"""Block sums on a CPU: compiled loops where they pay, elsewhere numpy's products.
+"""Sum blocks on a CPU: by compiled loops for large sums, otherwise by numpy.
 
-Which of them makes a sum may depend on shapes and types alone, never on the rows.
+The choice between them may depend on shapes and types alone, never on the rows.
 """
 
 import numpy as np
@@ -27,10 +27,16 @@ from dphead.sums.tuning import (
 
 
 class CpuSums:
-    """A `BlockSum`.
+    """Sum blocks on a CPU (a `BlockSum`).
 
-    compiled_from: entries of a sum from which compiled loops make it.
-    Guarantee: the integers of `ReferenceSums`.
+    Parameters
+    ----------
+    compiled_from : int
+        Number of entries from which compiled loops make a sum.
+
+    Guarantee
+    ---------
+    The integers are those of `ReferenceSums`.
     """
 
     parallel = True
@@ -39,15 +45,15 @@ class CpuSums:
         self._least = compiled_from
 
     def is_compared(self, query: Query) -> bool:
-        """Always."""
+        """Return True: `door` checks the sums of every query."""
         return True
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """Of transformed rows."""
+        """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
     def rows(self, ask: Ask, block: Block) -> IntegerRows:
-        """The integers of a block's rows, compiled where there are many columns."""
+        """Return a block's rows as integers, by compiled loops for many columns."""
         query = ask.query
         transform = ask.params.transform
         features = block.x.shape[1]
@@ -71,7 +77,7 @@ class CpuSums:
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the statistics."""
+        """Add the statistics of rows in used slots to `out`."""
         query = ask.query
         if isinstance(query, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
@@ -100,7 +106,7 @@ class CpuSums:
 
 
 def _has_rows(query: Query, features: int) -> bool:
-    """Whether compiled loops make its rows."""
+    """Return whether compiled loops make the query's rows."""
     if isinstance(query, ChannelMoment):
         return query.n_channels in (0, features)
     return type(query).rows is Query.rows
@@ -111,7 +117,10 @@ def _is_softmax(query: Query) -> bool:
 
 
 def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
-    """Pieces of rows, each alone: numpy's float64 arrays are eight times a piece."""
+    """Return rows as integers, made in pieces to limit memory.
+
+    numpy's float64 arrays take eight times the memory of a piece.
+    """
     size = max(1, CONVERTED_ENTRIES // x.shape[1])
     transform = ask.params.transform
     parts = []
@@ -127,7 +136,7 @@ def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
 def _by_numpy(
     ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
-    """Factors by numpy, products in float64, which holds them exactly."""
+    """Add statistics by numpy, with products in float64, which holds them exactly."""
     assert FACTOR_ROWS * ask.query.most() <= FLOAT64_EXACT
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)
@@ -138,6 +147,9 @@ def _by_numpy(
 
 
 def exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """leftᵀ right of at most FACTOR_ROWS rows of whole numbers: exact in any order."""
+    """Return leftᵀ right of at most FACTOR_ROWS rows of whole numbers.
+
+    The products are exact in any order of additions.
+    """
     products = left.astype(np.float64).T @ right.astype(np.float64)
     return products.astype(np.int64)

@@ -1,6 +1,7 @@
-"""What sums on this host's processor hold in memory, in bytes, from public sizes alone.
+"""Bound the memory of sums on this host's processor, in bytes, from public sizes alone.
 
-A sum that comes to hold more must say so here: `dphead.runs.memory` promises a bound.
+Whoever makes a sum hold more must raise the numbers here: `dphead.runs.memory` promises
+a bound.
 """
 
 from collections.abc import Sequence
@@ -12,24 +13,28 @@ from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
 # Counted in the code of `cpu` and `statistics`; tests hold the bound on memory.
-SCORE_ARRAYS = 6  # of a piece: predictions, residuals, what numpy makes between them
-CONVERSION_ARRAYS = 8  # float64, of rows that numpy turns to integers
+# arrays of a piece's scores: predictions, residuals, numpy's intermediate arrays
+SCORE_ARRAYS = 6
+# float64 arrays of rows that numpy converts to integers
+CONVERSION_ARRAYS = 8
 
 
 def sum_bytes(query: Query, width: int) -> int:
-    """Of one sum in int64. width: columns of a row, with its constant."""
+    """Return the bytes of one int64 sum; width counts a row's columns and constant."""
     return 8 * int(np.prod(query.shape(width)))
 
 
 def row_bytes(n_rows: int, width: int, threads: int) -> int:
-    """Of the integers of so many rows on each thread: of moments 4 a number, where a
-    row's have 2, and 8 more while their parts are joined.
+    """Return the bytes of n_rows rows of integers on each thread.
+
+    A moment's number takes 4 bytes (2 for other rows), and 8 more while parts are
+    joined.
     """
     return 12 * n_rows * width * threads
 
 
 def work_bytes(n_classes: int, threads: int) -> int:
-    """Of rows that become integers, and of their scores."""
+    """Return the bytes for the conversion of rows to integers, and for their scores."""
     pieces = CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
     scores = SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
     return threads * (pieces + scores)
@@ -38,18 +43,19 @@ def work_bytes(n_classes: int, threads: int) -> int:
 def largest_sum_bytes(
     queries: Sequence[Query], width: int, n_classes: int, threads: int
 ) -> int:
-    """Of the largest of these sums, asked in this order, with its copies.
+    """Return the bytes of the largest of these sums with its copies.
 
-    A sum has a copy on each thread, as a pass makes them, some where a run of rows is
-    compared, and then noise and what is released. A thread that sums by numpy holds
-    some rows in float64, and a product in float64 and in int64, of one class where
-    there is a matrix for each.
+    The queries are in the order of the requests. A sum has a copy on each thread of a
+    pass, some copies while a run of rows is compared, and then the noise and the
+    released value. A thread that sums by numpy also holds some rows in float64, and a
+    product in float64 and in int64. If there is a matrix for each class, the product is
+    of one class.
     """
     most = 0
     for query, after in zip(queries, [*queries[1:], None], strict=True):
         size = sum_bytes(query, width)
         if query.kind == "gram" and isinstance(after, ClassSums):
-            # both are made in one pass, and the class sums wait
+            # one pass makes both, and the class sums are held until their request
             size += sum_bytes(after, width)
         copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
         work = copies * 8 * FACTOR_ROWS * width

@@ -1,7 +1,7 @@
-"""One sum whose rows lie with several processes: each sums a part, the first adds up.
+"""Sum rows that several processes hold: each sums a part, and the first adds the parts.
 
 The first process holds the ledger, draws the sample and the noise, and alone calls
-`release`; the others `serve` it. Integers add up to the same whatever the parts.
+`release`. The others `serve` it. Integers add up to the same sum for any parts.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,22 @@ from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_
 
 @dataclass(frozen=True)
 class PartAsk:
-    """What a process is to sum.
+    """Tell a process what to sum.
 
-    clip_norm: the request's; None asks for the largest norm of a row instead. n_rows:
-    slots of its part. indices: those of them in the sample, from 0, or None for all.
+    Parameters
+    ----------
+    query : Query
+        Statistic to sum.
+    params : Params
+        Public numbers and earlier releases that the statistic depends on.
+    spec : ReleaseSpec
+        Spec of the release.
+    clip_norm : float or None
+        Clip norm of the request. None asks for the largest norm of a row instead.
+    n_rows : int
+        Number of slots of the process's part.
+    indices : ndarray of int or None
+        Slots of the part in the sample, counted from 0; None sums all.
     """
 
     query: Query
@@ -34,9 +46,9 @@ class PartAsk:
 
 
 class Processes(Protocol):
-    """The first process's way to the others.
+    """Define how the first process talks to the others.
 
-    count: the number of all. Each ask is answered by one array.
+    `count` is the number of all processes. Each ask is answered by one array.
     """
 
     count: int
@@ -46,18 +58,18 @@ class Processes(Protocol):
         ...
 
     def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The int64 array with which a process answered the last ask.
+        """Return the int64 array that answers the last ask of a process.
 
-        Raises if the process is lost.
+        Raises an error if the process is lost.
         """
         ...
 
 
 class Asked(Protocol):
-    """Another process's way to the first."""
+    """Define how another process talks to the first."""
 
     def next(self) -> PartAsk | None:
-        """What to sum, or None at the end."""
+        """Return what to sum, or None at the end."""
         ...
 
     def answer(self, value: np.ndarray) -> None:
@@ -66,16 +78,28 @@ class Asked(Protocol):
 
 
 def bounds(n_rows: int, processes: int) -> list[int]:
-    """Part i is the slots bounds[i] to bounds[i + 1] - 1: each slot is in one part."""
+    """Return the bounds of the parts: part i is bounds[i] to bounds[i + 1] - 1.
+
+    Each slot is in exactly one part.
+    """
     return [i * n_rows // processes for i in range(processes + 1)]
 
 
 class SumOfParts:
-    """The sum over the rows of all processes, on the first. own: its part of the rows.
+    """Sum the rows of all processes, on the first process.
 
-    Guarantee: each slot (of the sample) is asked of one process, which adds it exactly
-    once or raises (`checked_sum`); one sum of each process is added. Sums travel as
-    int64, so that no number of rows, which may be private, is too many for a process.
+    Parameters
+    ----------
+    processes : Processes
+        Way to the other processes.
+    own : Rows
+        The first process's own part of the rows.
+
+    Guarantee
+    ---------
+    Each slot (of the sample) is asked of one process, which adds it exactly once or
+    raises an error (`checked_sum`). One sum of each process is added. Sums travel as
+    int64, so that no number of rows, which may be private, is too large for a process.
     """
 
     def __init__(self, processes: Processes, own: Rows) -> None:
@@ -89,7 +113,7 @@ class SumOfParts:
         block_sum: BlockSum,
         kept: KeptRows = NO_ROWS,
     ) -> np.ndarray:
-        """Ask all, sum the own part meanwhile, add up."""
+        """Ask all processes, sum the own part meanwhile, and add all parts."""
         others = self._send(ask.query, request, request.clip_norm)
         total = _sum(others[0], self._own, block_sum, kept)
         for i in range(1, self._processes.count):
@@ -97,7 +121,7 @@ class SumOfParts:
         return total
 
     def largest_norm(self, request: SumRequest) -> float:
-        """The largest of all processes' rows."""
+        """Return the largest norm among the rows of all processes."""
         asks = self._send(request.query, request, None)
         largest = _largest(asks[0], self._own)
         for i in range(1, self._processes.count):
@@ -108,7 +132,7 @@ class SumOfParts:
     def _send(
         self, query: Query, request: SumRequest, clip_norm: float | None
     ) -> list[PartAsk]:
-        """Ask the other processes; all asks, the own one first."""
+        """Ask the other processes, and return all asks, the own one first."""
         count = self._processes.count
         parts = list(pairwise(bounds(request.rows.n_rows, count)))
         asks = [_ask(query, request, clip_norm, *part) for part in parts]
@@ -120,11 +144,11 @@ class SumOfParts:
 def serve(
     first: Asked, own: Rows, block_sum: BlockSum, kept: KeptRows = NO_ROWS
 ) -> None:
-    """Sum this process's part whenever the first asks, until it says that it ends."""
+    """Sum this process's part for each ask of the first process, until the end."""
     while (ask := first.next()) is not None:
         if ask.clip_norm is None:
             largest = np.array([_largest(ask, own)])
-            first.answer(largest.view(np.int64))  # its bits
+            first.answer(largest.view(np.int64))  # the float's bits: answers are int64
         else:
             first.answer(_sum(ask, own, block_sum, kept))
 

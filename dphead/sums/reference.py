@@ -67,7 +67,7 @@ class BlockSum(Protocol):
     parallel: bool
 
     def is_compared(self, query: Query) -> bool:
-        """Return whether the query's sums are compared with the reference (`door`)."""
+        """Return whether `door` checks the query's sums against the reference."""
         ...
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
