@@ -127,8 +127,8 @@ class LedgerFile:
             )
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise LedgerError(
-                f"a ledger must be a plain file, got path={self.path}, a folder, a "
-                "pipe or a device. Name the .sqlite file, or leave --ledger out."
+                f"a ledger must be a plain SQLite file, got path={self.path}, a "
+                "folder, a pipe or a device. Name the file, or leave --ledger out."
             )
         try:
             if read_only:

@@ -369,5 +369,5 @@ def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_is_no_plain_file_is_not_called_a_broken_disk(tmp_path, make, read_only):
     make(tmp_path / "ledger")
-    with pytest.raises(LedgerError, match="must be a plain file"):
+    with pytest.raises(LedgerError, match="must be a plain SQLite file"):
         Ledger(tmp_path / "ledger", read_only=read_only)
