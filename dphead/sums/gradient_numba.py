@@ -1,7 +1,7 @@
-"""The compiled softmax gradient: scores, residuals, products of a chunk at a time.
+"""Sum softmax gradients in compiled loops: scores, residuals and products by chunks.
 
-`Gradient.factors` says the same with whole arrays, and no integer may differ from it;
-`door` holds the two equal.
+`Gradient.factors` defines the same with whole arrays, and no integer may differ from
+it. `door` checks that the two are equal.
 """
 
 from typing import NamedTuple
@@ -33,9 +33,9 @@ def add_softmax_gradient(
     used: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Add the gradients of rows in slots that are used to out (n_classes, width) int64.
+    """Add the gradients of rows in used slots to out (n_classes, width) int64.
 
-    rows.q: (k, width) int16. ValueError if the weights do not fit.
+    rows.q is (k, width) int16. Raises ValueError if the weights do not fit.
     """
     query = ask.query
     assert isinstance(query, Gradient) and ask.weights is not None
@@ -73,12 +73,20 @@ def add_softmax_gradient(
 
 
 class ResidualRule(NamedTuple):
-    """How scores become residuals: numbers of `privacy.predictions`.
+    """Hold the numbers of `privacy.predictions` that turn scores into residuals.
 
-    table: (POWER_TABLE_SIZE,) int32 powers of two. one: parts of a probability.
-    longest: the length that clipped rows are brought to, inf where the loss bounds it.
-    max_power: the largest exponent, in steps of the table. bound: on a residual's sum
-    of squares.
+    Parameters
+    ----------
+    table : ndarray of int32, shape (POWER_TABLE_SIZE,)
+        Powers of two.
+    one : float
+        Number of parts that a probability of 1 has.
+    longest : float
+        Length that residuals are clipped to; inf if the loss bounds it.
+    max_power : float
+        Largest exponent, in steps of the table.
+    bound : int
+        Upper bound on a residual's sum of squares.
     """
 
     table: np.ndarray
@@ -116,9 +124,10 @@ def _add(q, y, rate, factor, weights, rule, size, out):
 
 @compiled
 def _residuals(z, y, rate, factor, rule, l):
-    """Scores z (m, k) to clipped residuals l (m, k) int16; zero where y is negative.
+    """Turn scores z (m, k) into clipped residuals l (m, k) int16; zero for negative y.
 
-    A loop over rows is one of vectors. z is used for what is made on the way.
+    Inner loops run over rows, so that the compiler can vectorize them. z also holds the
+    intermediate results.
     """
     k = z.shape[1]
     sums = np.zeros(k, np.int64)
@@ -141,7 +150,10 @@ def _residuals(z, y, rate, factor, rule, l):
 
 @compiled
 def _to_powers(z, rate, rule, sums):
-    """Scores to powers of two of their distance from the row's largest; their sums."""
+    """Replace scores by powers of two of the distance to the row's largest score.
+
+    Add the powers to `sums`.
+    """
     m, k = z.shape
     table = rule.table
     max_power = rule.max_power
@@ -163,7 +175,7 @@ def _to_powers(z, rate, rule, sums):
 
 @compiled
 def _to_differences(z, y, share, one, squares):
-    """Powers to predictions less the row's class, and their sums of squares."""
+    """Replace powers by predictions less the row's class, and add their squares."""
     m, k = z.shape
     for j in range(m):
         own = z[j]
@@ -178,7 +190,7 @@ def _to_differences(z, y, share, one, squares):
 
 @compiled
 def _round_to(l, z, factor, squares):
-    """Residuals z times a factor for each row, rounded; their sums of squares."""
+    """Write rounded residuals z times each row's factor to l, and add the squares."""
     m, k = z.shape
     for j in range(m):
         own = z[j]
@@ -192,7 +204,7 @@ def _round_to(l, z, factor, squares):
 
 @compiled
 def _truncate_to(l, z, factor, bound, i):
-    """Row i's residual, truncated towards zero, or zero where it is still too long."""
+    """Truncate row i's residual towards zero, or set it to zero if still too long."""
     squared = np.int64(0)
     for j in range(len(z)):
         l[j, i] = np.int32(z[j, i] * factor[i])

@@ -1,8 +1,9 @@
-"""Block sums by XLA for accelerators, on all devices of a host.
+"""Sum blocks by XLA on all accelerators of a host.
 
-Rows become integers on the host, by the same code as everywhere, and are sent as 16-bit
-numbers. A device may do integer arithmetic, and products of numbers by one row's
-constant, each rounded once (`predictions`): nothing that a compiler could fuse.
+Rows become integers on the host, by the same code as for other backends. They are sent
+as 16-bit numbers. A device may do integer arithmetic, and multiply numbers by one row's
+constant with one rounding each (`predictions`). It may do nothing that a compiler could
+fuse.
 """
 
 from dataclasses import dataclass
@@ -24,27 +25,31 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask, GramAndSums, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
-SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries whose factors fit in 13 bits
+SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits
 
 
 @dataclass(frozen=True)
 class PlacedRows:
-    """Rows on the devices. q: (k, width) int16; scale: (k,) float64."""
+    """Hold rows on the devices: q (k, width) int16, scale (k,) float64."""
 
     q: Any
     scale: Any
 
     def part(self, run: slice) -> IntegerRows:
-        """A run of them, on the host."""
+        """Return a run of the rows, on the host."""
         q = np.asarray(self.q[run])
         scale = np.asarray(self.scale[run])
         return IntegerRows(q, scale)
 
 
 class JaxSums:
-    """A `BlockSum`. Its rows lie on the devices, and so do those of them that are kept.
+    """Sum blocks on the devices (a `BlockSum`).
 
-    Guarantee: the integers of `ReferenceSums`.
+    Its rows, also those that are kept, are in the memory of the devices.
+
+    Guarantee
+    ---------
+    The integers are those of `ReferenceSums`.
     """
 
     parallel = False
@@ -53,15 +58,15 @@ class JaxSums:
         self._host = CpuSums()
 
     def is_compared(self, query: Query) -> bool:
-        """Always."""
+        """Return True: `door` checks the sums of every query."""
         return True
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """Of transformed rows."""
+        """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
     def rows(self, ask: Ask, block: Block) -> PlacedRows:
-        """The block's integers, on the devices."""
+        """Return the block's rows as integers, on the devices."""
         with jax.enable_x64(True):
             made = self._host.rows(ask, block)
             where = _sharding(len(made.q))
@@ -73,7 +78,7 @@ class JaxSums:
     def add(
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
-        """Add the statistics; every device has a sum of its own until it is read."""
+        """Add the statistics of rows in used slots to `out`."""
         with jax.enable_x64(True):
             q = jnp.asarray(rows.q)
             scale = jnp.asarray(rows.scale)
@@ -93,7 +98,7 @@ class JaxSums:
 
 @lru_cache(maxsize=64)
 def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any:
-    """The sum of a block's statistics on so many devices."""
+    """Return the compiled sum of a block's statistics on this number of devices."""
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
@@ -116,7 +121,7 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
 
 
 def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
-    """The int64 sum of factors."""
+    """Return the int64 sum of the products of the factors."""
     assert DEVICE_ROWS * query.most() <= FLOAT64_EXACT
     assert DEVICE_ROWS * HALF_BASE**2 < 2**31
     small = isinstance(query, SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
@@ -138,7 +143,7 @@ def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
 
 
 def _integers(a: Any, b: Any, small: bool) -> Any:
-    """a @ b of whole numbers, int64, exact: any number, DEVICE_ROWS at a time."""
+    """Return a @ b of whole numbers in int64, exact, DEVICE_ROWS rows at a time."""
     total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
     for i in range(0, a.shape[1], DEVICE_ROWS):
         run = slice(i, i + DEVICE_ROWS)
@@ -147,10 +152,11 @@ def _integers(a: Any, b: Any, small: bool) -> Any:
 
 
 def _product(a: Any, b: Any, small: bool) -> Any:
-    """a @ b of at most DEVICE_ROWS rows: below 2**53 in float64, exact in any order.
+    """Return a @ b of at most DEVICE_ROWS rows, exact.
 
-    Accelerators have fast units for 8-bit integers. There small numbers, of at most
-    RADIUS as all of a row's and a residual's are, go in two halves each.
+    In float64, sums stay below 2**53 and are exact in any order. Accelerators have fast
+    units for 8-bit integers. They get small numbers, of at most RADIUS as in a row or a
+    residual, in two halves each.
     """
     if jax.default_backend() == "cpu" or not small:
         wide = (x.astype(jnp.float64) for x in (a, b))
@@ -164,9 +170,9 @@ def _product(a: Any, b: Any, small: bool) -> Any:
 
 
 def _halves(x: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
-    """(low, 1), (high, HALF_BASE): int8 numbers whose products add up to x.
+    """Return (low, 1), (high, HALF_BASE) in int8: x = low + HALF_BASE * high.
 
-    |x| < 2**12.
+    |x| must be below 2**12.
     """
     x = x.astype(jnp.int32)
     middle = HALF_BASE // 2

@@ -1,8 +1,8 @@
-"""The innermost products, written in LLVM's own terms: numba chooses registers badly.
+"""Define the innermost products in LLVM, because numba chooses registers badly.
 
-Nothing here checks a bound: `loops_numba` alone may call these, with places that lie
-in their arrays. One instruction multiplies a register of pairs of int16 and adds the
-two products of each pair (`products_numba` says why int32 holds the sums).
+Nothing here checks a bound. Only `loops_numba` may call these kernels, with places that
+lie in their arrays. One instruction multiplies a register of pairs of int16 and adds
+the two products of each pair. `products_numba` says why int32 holds the sums.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ INT = numba.types.intp
 
 
 class Place(NamedTuple):
-    """A matrix in a flat array: entry (i, j) is entries[first + i stride + j]."""
+    """Describe a matrix in a flat array: (i, j) is entries[first + i stride + j]."""
 
     entries: Any
     first: int
@@ -38,10 +38,10 @@ class Place(NamedTuple):
 
 
 class Emitter:
-    """Writes LLVM's code, a register or a number at a time.
+    """Write LLVM code, a register or a number at a time.
 
-    operands: the kernel's arguments; an array is the address of its entries, a `Place`
-    a tuple of three.
+    `operands` has the kernel's arguments. An array is the address of its entries, and a
+    `Place` is a tuple of three.
     """
 
     def __init__(self, context, builder, signature, given):
@@ -64,7 +64,7 @@ class Emitter:
         return value
 
     def number(self, a):
-        """An int64 number, of LLVM's or of Python's."""
+        """Return an LLVM int64 for an LLVM or a Python number."""
         return a if isinstance(a, ir.Value) else self.whole(a)
 
     def times(self, a, b):
@@ -79,18 +79,18 @@ class Emitter:
         return self.builder.select(less, a, b)
 
     def address(self, data, *offsets):
-        """Of an entry whose offsets add up."""
+        """Return the address of the entry at the sum of the offsets."""
         for offset in offsets:
             data = self.builder.gep(data, [self.number(offset)])
         return data
 
     def row(self, place, i):
-        """The address of row i of a `Place`."""
+        """Return the address of row i of a `Place`."""
         entries, first, stride = place
         return self.address(entries, first, self.times(stride, i))
 
     def vector(self, kind, data, *offsets):
-        """The address of a register."""
+        """Return the address of a register."""
         address = self.address(data, *offsets)
         return self.builder.bitcast(address, kind.as_pointer())
 
@@ -99,24 +99,24 @@ class Emitter:
         return self.builder.load(vector, align=align)
 
     def all_lanes(self, one):
-        """A register of one int32 number."""
+        """Return a register with one int32 number in every lane."""
         unset = ir.Constant(self.pairs, ir.Undefined)
         first = ir.IntType(32)(0)
         lanes = self.builder.insert_element(unset, one, first)
         return self.shuffle(lanes, lanes, [0] * LANES)
 
     def shuffle(self, a, b, places: list[int]):
-        """Entries of a and, from their number on, of b."""
+        """Return the entries at `places` of a followed by b."""
         kind = ir.VectorType(ir.IntType(32), len(places))
         return self.builder.shuffle_vector(a, b, ir.Constant(kind, places))
 
     def sums(self, n: int) -> list[Any]:
-        """Registers of zeros that change; LLVM keeps them out of memory."""
+        """Return n zero registers to add to; LLVM keeps them out of memory."""
         zeros = ir.Constant(self.pairs, None)
         return [cgutils.alloca_once_value(self.builder, zeros) for _ in range(n)]
 
     def add_products(self, total, a, b):
-        """Add the products of a's and b's pairs to the register total."""
+        """Add the products of the pairs of a and b to the register `total`."""
         builder = self.builder
         if MULTIPLY_ADD:
             kind = ir.FunctionType(self.pairs, [self.halves, self.halves])
@@ -137,7 +137,7 @@ class Emitter:
         builder.store(builder.add(before, products), total)
 
     def add_to(self, sums, data, *offsets):
-        """Add a register of int32 numbers to entries of int64 or int32."""
+        """Add a register of int32 numbers to int64 or int32 entries in memory."""
         entry = data.type.pointee
         kind = ir.VectorType(entry, sums.type.count)
         if entry.width == 64:
@@ -149,7 +149,7 @@ class Emitter:
         self.builder.store(after, address, align=align)
 
     def prefetch(self, write: int, data, *offsets):
-        """Ask for a place before it is needed, to be read (0) or written (1)."""
+        """Prefetch a place in memory, to be read (0) or written (1)."""
         byte = ir.IntType(8).as_pointer()
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
@@ -163,14 +163,14 @@ class Emitter:
         self.builder.call(made, [place, *options])
 
     def prefetch_sum(self, n: int, data):
-        """Ask for n entries of a sum, while its products are made."""
+        """Prefetch n entries of a sum, while its products are made."""
         entries_of_a_line = 512 // data.type.pointee.width
         for j in range(0, n, entries_of_a_line):
             self.prefetch(1, data, j)
 
     def each_row(self, registers: list[Any]) -> list[Any]:
-        """Sums of all lanes of each register, in registers of as many as fit."""
-        size = LANES  # lanes that are still to be added
+        """Return the sum of all lanes of each register, packed into registers."""
+        size = LANES  # lanes left to add
         while size > 1:
             merged = len(registers) > 1
             half = size // 2
@@ -193,10 +193,10 @@ Code = Callable[[Any, Any, Any, Any], Any]
 
 
 def _tile(context, left, pair_step, right, n, out):
-    """out(r, j) += sum over l < n of the products of the pairs left(r, l pair_step) and
-    right(l, j), r < TILE_HEIGHT, j < TILE_WIDTH.
+    """Add a tile of products: out(r, j) += sum_l left(r, l pair_step) right(l, j).
 
-    The sum is int32 and stays in registers, three of them for each r.
+    l < n, r < TILE_HEIGHT, j < TILE_WIDTH, and a product is that of two pairs. The sum
+    is int32 and stays in registers, three of them for each r.
     """
     signature = numba.types.void(left, INT, right, INT, out)
 
@@ -232,7 +232,7 @@ add_tile: Any = intrinsic(_tile)
 
 
 def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
-    """Code for each of some sizes, of which the first operand chooses."""
+    """Return code with a branch for each size; the first operand chooses one."""
 
     def code(context, builder, signature, given):
         emit = Emitter(context, builder, signature, given)
@@ -245,22 +245,24 @@ def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
 
 
 def _strip(context, h, pairs, n, rows, last, ahead, out):
-    """out(r, j) += sum over l < n of the products of the pairs pairs(r, l) and of
-    column j of rows 2 l and 2 l + 1, r < h, j < REGISTER_COLUMNS.
+    """Add a strip of products: out(r, j) += sum_l pairs(r, l) (rows 2 l, 2 l + 1 at j).
 
-    h is even and at most STRIP_CLASSES. Rows after `last` are that one. A register of
-    each row becomes two of pairs, whose order is undone in the sums. Eight rows of
-    PREFETCH_COLUMNS columns from entry `ahead` of the rows' array on come to the cache,
-    for later: a strip crosses many pages, which no processor foresees.
+    l < n, r < h, j < REGISTER_COLUMNS, and a product is that of two pairs. h is even
+    and at most STRIP_CLASSES. Rows after `last` are replaced by row `last`. A register
+    of each of two rows becomes two registers of pairs; the sums undo their order.
+
+    The kernel prefetches eight rows of PREFETCH_COLUMNS columns, from entry `ahead` of
+    the rows' array on. A strip crosses many pages, and no processor prefetches across
+    them.
     """
     signature = numba.types.void(INT, pairs, INT, rows, INT, INT, out)
     return signature, _for_each_size(range(2, STRIP_CLASSES + 1, 2), _make_strip)
 
 
 def _orders() -> tuple[list[int], list[int], list[int]]:
-    """Of two rows' columns as pairs in two registers, and of these back to columns.
+    """Return the orders that turn two rows into registers of pairs, and back.
 
-    In blocks of 128 bits, eight columns: between blocks there is no fast way.
+    Shuffles stay in blocks of 128 bits, eight columns: across blocks they are slow.
     """
     low = []
     order = []
@@ -275,7 +277,7 @@ def _orders() -> tuple[list[int], list[int], list[int]]:
 
 
 def _make_strip(emit: Emitter, classes: int) -> None:
-    """The code of `_strip` for so many classes."""
+    """Write the code of `_strip` for this number of classes."""
     builder = emit.builder
     _, pairs, n, rows, last, ahead, out = emit.operands
     sums = [emit.sums(2) for _ in range(classes)]
@@ -314,18 +316,18 @@ add_strip: Any = intrinsic(_strip)
 
 
 def _dots(context, h, rows, last, weights, v, n, out):
-    """out(c, r) += the product of columns of row r and weight c.
+    """Add scores: out(c, r) += the product of row r and weight c over some columns.
 
-    c < h <= SCORED_CLASSES, r < SCORED_ROWS. Registers v to v + n - 1 of the columns.
-    Rows after `last` are that one, and a row's last register is that of its last
-    columns.
+    c < h <= SCORED_CLASSES, r < SCORED_ROWS. The columns are registers v to v + n - 1.
+    Rows after `last` are replaced by row `last`. A row's last register holds the row's
+    last columns.
     """
     signature = numba.types.void(INT, rows, INT, weights, INT, INT, out)
     return signature, _for_each_size(range(1, SCORED_CLASSES + 1), _make_dots)
 
 
 def _make_dots(emit: Emitter, classes: int) -> None:
-    """The code of `_dots` for so many classes."""
+    """Write the code of `_dots` for this number of classes."""
     builder = emit.builder
     _, rows, last, weights, v, n, out = emit.operands
     sums = [emit.sums(SCORED_ROWS) for _ in range(classes)]

@@ -1,14 +1,13 @@
-"""Compiled loops over the rows and columns of 16-bit integers, around the kernels.
+"""Run compiled loops over rows and columns of 16-bit integers, around the kernels.
 
-Nothing here checks a bound: callers check shapes and types first (`products_numba`), or
+Nothing here checks a bound. Callers check shapes and types first (`products_numba`), or
 make the arrays themselves (`gradient_numba`). One instruction multiplies a register of
 pairs of int16 and adds the two products of each pair, at twice the rate of float32. A
-pair is seen as one int32: two columns of a row where scores are made, two rows of a
-column where products are.
+pair is one int32: two columns of a row for scores, two rows of a column for products.
 
-Layouts, all C order: rows (k, d) int16, classes first elsewhere. Scores are (m, k)
-int32, so that residuals are made for many rows at a time; residuals (m, k) int16 of an
-even k are the pairs (m, k / 2) int32 that `add_pair_products` takes.
+All layouts are in C order. Rows are (k, d) int16; other arrays have classes first.
+Scores are (m, k) int32, so that residuals are made for many rows at a time. Residuals
+(m, k) int16 of an even k are the pairs (m, k / 2) int32 that `add_pair_products` takes.
 """
 
 import numpy as np
@@ -36,10 +35,11 @@ from dphead.sums.tuning import (
 
 @compiled
 def packed_weights(weights):
-    """weights (m, d) for `scores_into`: whole registers (m, ⌈d / REGISTER_COLUMNS⌉
-    REGISTER_COLUMNS), from a cache line on.
+    """Return weights (m, d) packed for `scores_into`, aligned to a cache line.
 
-    The last register is that of the last columns, zero where they stand in others.
+    The result has whole registers: (m, ⌈d / REGISTER_COLUMNS⌉ REGISTER_COLUMNS). The
+    last register holds the last columns, with zeros for columns that other registers
+    hold.
     """
     m, d = weights.shape
     vectors = (d + REGISTER_COLUMNS - 1) // REGISTER_COLUMNS
@@ -57,7 +57,7 @@ def packed_weights(weights):
 
 @compiled
 def _wide_rows(rows, start, stop):
-    """rows[start:stop] as a `Place`, copied where they are narrower than a register."""
+    """Return rows[start:stop] as a `Place`; copy rows narrower than a register."""
     k = stop - start
     d = rows.shape[1]
     if d >= REGISTER_COLUMNS:
@@ -71,9 +71,9 @@ def _wide_rows(rows, start, stop):
 
 @compiled
 def scores_into(rows, start, stop, packed, out):
-    """Scores of rows[start:stop] into the first columns of out (m, at least k) int32.
+    """Write the scores of rows[start:stop] to the first columns of out (m, >= k) int32.
 
-    packed: of the weights, by `packed_weights`.
+    packed is from `packed_weights`.
     """
     k = stop - start
     m, size = packed.shape
@@ -135,9 +135,9 @@ def add_all_products(left, right, upper, out):
 def add_pair_products(left, rows, start, stop, out):
     """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
 
-    left: pairs (M, at least ⌈k / 2⌉) int32, class first, zero beside the last row and
-    from m on; TILE_HEIGHT divides M, and 2. out is int64, or int32 for no more than
-    CHUNK_ROWS rows in all.
+    left has pairs (M, at least ⌈k / 2⌉) int32, class first. It is zero beside the last
+    row and from class m on. TILE_HEIGHT and 2 divide M. out is int64, or int32 for no
+    more than CHUNK_ROWS rows in all.
     """
     m, p = out.shape
     half = CHUNK_ROWS // 2
@@ -155,7 +155,7 @@ def add_pair_products(left, rows, start, stop, out):
 
 @compiled
 def _pairs(left, start, stop):
-    """Columns of left[start:stop] (k, m) as pairs of rows (M, ⌈k / 2⌉) int32."""
+    """Return columns of left[start:stop] (k, m) as pairs of rows (M, ⌈k / 2⌉) int32."""
     k = stop - start
     m = left.shape[1]
     n = (k + 1) // 2
@@ -169,9 +169,11 @@ def _pairs(left, start, stop):
 
 @compiled
 def _panels(x, start, stop):
-    """Columns of x[start:stop] (k, p) as panels of pairs of rows (⌈p / TILE_WIDTH⌉,
-    ⌈k / 2⌉, TILE_WIDTH) int32; zero beside the last row, unspecified beside the last
-    column."""
+    """Return columns of x[start:stop] (k, p) as panels of pairs of rows.
+
+    The panels are (⌈p / TILE_WIDTH⌉, ⌈k / 2⌉, TILE_WIDTH) int32. They are zero beside
+    the last row, and unspecified beside the last column.
+    """
     whole, rest = divmod(x.shape[1], TILE_WIDTH)
     k = stop - start
     n = (k + 1) // 2
@@ -197,9 +199,9 @@ def _panels(x, start, stop):
 def _add_tiles(a, steps, panels, upper, m, p, out):
     """Add sum_i a_i b_iᵀ to out[:m, :p], where b_i is row i of panels.
 
-    Entry r of pair i of a, for r = TILE_WIDTH u + s and i = 64 c + l, is a[(u, s, c, l)
-    · steps], padded to a multiple of TILE_HEIGHT. upper: only tiles from the diagonal
-    on.
+    For r = TILE_WIDTH u + s and i = 64 c + l, entry r of pair i of a is
+    a[(u, s, c, l) · steps]. a is padded to a multiple of TILE_HEIGHT. With `upper`,
+    only tiles from the diagonal on are added.
     """
     n = panels.shape[1]
     stride = out.shape[1]
@@ -235,7 +237,7 @@ def _add_tiles(a, steps, panels, upper, m, p, out):
 
 @compiled
 def _last_columns(rows, start, stop, first):
-    """Columns of rows[start:stop] from `first` on, with zeros up to a register."""
+    """Return columns of rows[start:stop] from `first` on, zero-padded to a register."""
     rest = rows.shape[1] - first
     k = stop - start if rest else 0
     short = np.zeros((k, REGISTER_COLUMNS), np.int16)
@@ -247,9 +249,9 @@ def _last_columns(rows, start, stop, first):
 
 @compiled
 def _add_strips(left, first, rows, start, stop, out):
-    """`add_pair_products` of at most CHUNK_ROWS rows, which are read where they lie.
+    """Add the products of at most CHUNK_ROWS rows, which are read in place.
 
-    first: the pair of left that is theirs.
+    The sum is that of `add_pair_products`. first is the first pair of left to use.
     """
     k, (m, d) = stop - start, out.shape
     x = rows.reshape(-1)
@@ -294,9 +296,9 @@ def _add_strips(left, first, rows, start, stop, out):
 
 @compiled
 def add_sorted_rows(rows, used, classes, out):
-    """Add row used_i to row classes_i of out, four of a class at a time.
+    """Add row used_i to row classes_i of out, four rows of a class at a time.
 
-    Rows of a class follow each other.
+    `used` must be sorted by class.
     """
     i = 0
     while i < len(used):

@@ -1,7 +1,7 @@
-"""What loops are compiled for: the processor's registers and its multiply-add.
+"""Choose registers and instructions for compiled loops, and compile them.
 
-Sums are the same whatever is chosen here, and no instruction may be chosen that numba's
-processor lacks: LLVM would end the process.
+Every choice gives the same sums. No instruction may be chosen that numba's processor
+lacks: LLVM would end the process.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from numba.core import codegen, config
 
 
 def features() -> set[str]:
-    """The instructions of the processor that numba compiles for.
+    """Return the instruction sets of the processor that numba compiles for.
 
-    Of this machine's, less those that numba's settings leave out. None is counted on
-    where NUMBA_CPU_NAME names another processor.
+    They are those of this machine, without those that numba's settings leave out. The
+    set is empty if NUMBA_CPU_NAME names another processor.
     """
     settings: Any = config
     name = settings.CPU_NAME
@@ -33,33 +33,35 @@ def features() -> set[str]:
 
 _FEATURES = features()
 _ARM = platform.machine().lower() in ("arm64", "aarch64")
-# int32 numbers of a register
+# int32 numbers in a register
 LANES = 16 if "avx512bw" in _FEATURES else 8 if "avx2" in _FEATURES else 4
 MULTIPLY_ADD = {
     16: "llvm.x86.avx512.pmaddw.d.512",
     8: "llvm.x86.avx2.pmadd.wd",
-    4: "",  # any processor
+    4: "",  # plain LLVM, for any processor
 }[LANES]
-REGISTER_COLUMNS = 2 * LANES  # int16 numbers of a register
-_MANY_REGISTERS = LANES == 16 or _ARM  # 32, else 16: what follows fits in them
+REGISTER_COLUMNS = 2 * LANES  # int16 numbers in a register
+# 32 registers, otherwise 16: the sizes below fit in them
+_MANY_REGISTERS = LANES == 16 or _ARM
 TILE_HEIGHT = {16: 8, 8: 4, 4: 6 if _ARM else 4}[LANES]  # rows of a tile of a sum
-TILE_REGISTERS = 3  # of each of these rows
+TILE_REGISTERS = 3  # registers of each row of a tile
 TILE_WIDTH = TILE_REGISTERS * LANES
-STRIP_CLASSES = 12 if _MANY_REGISTERS else 6  # the most of a strip
-SCORED_ROWS = 8 if _MANY_REGISTERS else 4  # rows whose scores are made at once
-SCORED_CLASSES = 3  # the most whose scores are made at once
+STRIP_CLASSES = 12 if _MANY_REGISTERS else 6  # largest number of classes of a strip
+SCORED_ROWS = 8 if _MANY_REGISTERS else 4  # rows that are scored together
+SCORED_CLASSES = 3  # largest number of classes that are scored together
 
 
 def sources(files: Iterable[Path]) -> str:
-    """A name for the text of files, eight hexadecimal digits."""
+    """Return eight hexadecimal digits of a hash of the files' contents."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:8]
 
 
-# What compiled loops are made of. They take functions and constants of each other's
-# files into their code, and numba itself compiles anew for the function's own alone.
+# Files that compiled loops depend on. Loops take functions and constants of each
+# other's files into their code, but numba compiles anew only if a function's own file
+# changes.
 _HERE = Path(__file__).parent
 MADE_OF = [
     *sorted(_HERE.glob("*_numba.py")),
@@ -72,10 +74,10 @@ _SOURCES = sources(MADE_OF)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, kept on the disk where a folder for it can be written.
+    """Return the function compiled, and cache it on disk if a folder can be written.
 
-    Under a name of its own for each size of a tile, as other processors may share it,
-    and for each text of what it is made of.
+    The cache name contains the sizes of a tile, because other processors may share the
+    folder. It also contains a hash of the files that compiled loops depend on.
     """
     function.__qualname__ += f"_{LANES}_{TILE_HEIGHT}_{_SOURCES}"
     options = {"nogil": True, "error_model": "numpy"}

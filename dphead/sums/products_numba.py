@@ -1,10 +1,9 @@
-"""Compiled products of 16-bit integers for a CPU, exact: scores, outer products, sums.
+"""Compute exact products of 16-bit integers on a CPU: scores, outer products, sums.
 
-Compiled loops (`loops_numba`) check no bounds: what is given from outside goes through
-these functions, which check shapes and types first. No sum may leave its integers: a
-row and a residual are int16 vectors of norm at most 4095, so a product of two entries
-is below 2**24, the sum of CHUNK_ROWS = 128 of them fits in int32, and int64 holds all
-others.
+Compiled loops (`loops_numba`) check no bounds. Callers use these functions, which check
+shapes and types first. No sum may overflow. A row and a residual are int16 vectors of
+norm at most 4095, so a product of two entries is below 2**24. The sum of CHUNK_ROWS =
+128 products fits in int32, and int64 holds all other sums.
 """
 
 import numpy as np
@@ -18,10 +17,25 @@ from dphead.sums.loops_numba import (
 
 
 def scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Products of all rows (k, d) and weights (m, d), int16: (m, k) int32.
+    """Return the products of all rows and weights.
 
-    Exact where ||row|| ||weight|| < 2**31; parts of a sum may be added in any order.
-    ValueError if shapes or types differ.
+    Parameters
+    ----------
+    rows : ndarray of int16, shape (k, d)
+        Integer rows.
+    weights : ndarray of int16, shape (m, d)
+        Integer weights.
+
+    Returns
+    -------
+    ndarray of int32, shape (m, k)
+        Scores. They are exact if ||row|| ||weight|| < 2**31, and parts of a sum may be
+        added in any order.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types differ.
     """
     _check_integers(rows, weights)
     if rows.shape[1] != weights.shape[1]:
@@ -36,11 +50,22 @@ def scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) -> None:
-    """Add sum_i left_i right_iᵀ to out (p, q) int64, C order.
+    """Add sum_i left_i right_iᵀ to `out`.
 
-    left (k, p), right (k, q) int16, entries of at most 4095. right None: left_i left_iᵀ
-    is added to the upper triangle of out, and what is below it is unspecified.
-    ValueError if shapes or types do not fit.
+    Parameters
+    ----------
+    left : ndarray of int16, shape (k, p)
+        Left factors, with entries of at most 4095.
+    right : ndarray of int16, shape (k, q), or None
+        Right factors, with entries of at most 4095. None adds left_i left_iᵀ to the
+        upper triangle of `out`; entries below it are unspecified.
+    out : ndarray of int64, shape (p, q)
+        Sum in C order.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types do not fit.
     """
     upper = right is None
     right = left if right is None else right
@@ -59,9 +84,23 @@ def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) ->
 def add_class_rows(
     rows: np.ndarray, y: np.ndarray, keep: np.ndarray, out: np.ndarray
 ) -> None:
-    """Add row i of rows (k, d) int16, where keep, to row y_i of out (m, d) int64.
+    """Add each kept row i of `rows` to row y_i of `out`.
 
-    y (k,) integers below m where keep (k,) bool; ValueError if anything does not fit.
+    Parameters
+    ----------
+    rows : ndarray of int16, shape (k, d)
+        Integer rows.
+    y : ndarray of int, shape (k,)
+        Classes: from 0 to m - 1 for kept rows.
+    keep : ndarray of bool, shape (k,)
+        False for rows that count zero.
+    out : ndarray of int64, shape (m, d)
+        Class sums in C order.
+
+    Raises
+    ------
+    ValueError
+        If shapes, types or classes do not fit.
     """
     _check_integers(rows, rows)
     _check_sum(out, (len(out), rows.shape[1]))

@@ -1,9 +1,9 @@
-"""Compiled rows: `privacy.transform` a row at a time, for CPUs, bit for bit.
+"""Make integer rows by compiled loops on CPUs, bit for bit as `privacy.transform` does.
 
-Each row's arithmetic is that of the definition: one IEEE operation on an entry, and
-sums of integers. Nothing here allows a compiler to fuse or reorder floating point.
-Numbers of other modules are arguments, since code kept on the disk does not notice that
-they change.
+Each row's arithmetic is that of the definition: one IEEE operation on an entry at a
+time, and sums of integers. Nothing here allows a compiler to fuse or reorder floating
+point. Constants of other modules are arguments, because code cached on disk does not
+notice when they change.
 """
 
 import math
@@ -25,7 +25,7 @@ from dphead.privacy.transform import (
 from dphead.sums.processor_numba import compiled
 from dphead.sums.tuning import ROUNDING_SHIFT
 
-# Bits of IEEE 754 numbers: all but the sign, and those of infinity.
+# Bits of IEEE 754 numbers: a mask of all but the sign, and the bits of infinity.
 SIGN32 = np.int32(0x7FFFFFFF)
 SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
 INFINITE32 = np.int32(0x7F800000)
@@ -33,14 +33,14 @@ INFINITE64 = np.int64(0x7FF0000000000000)
 
 
 def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
-    """`transform.direction_rows`."""
+    """Return the integers of `transform.direction_rows`."""
     return _rows(transform, x, None)
 
 
 def clipped_rows(
     transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
-    """`transform.clipped_rows`."""
+    """Return the integers of `transform.clipped_rows`."""
     return _rows(transform, x, clip_norm)
 
 
@@ -63,7 +63,10 @@ def _rows(
 def moment_rows(
     query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
-    """`ChannelMoment.rows` where each feature is a channel. q is int32."""
+    """Return the integers of `ChannelMoment.rows` if each feature is a channel.
+
+    q is int32.
+    """
     most = aim(MOMENT_RADIUS**2, x.shape[1])
     step = clip_norm / MOMENT_RADIUS
     limits = (query.power == 2, step, most, MOMENT_RADIUS**2, 2.0**20)
@@ -74,7 +77,7 @@ def moment_rows(
 def _filled(
     make: Any, transform: RowTransform, x: np.ndarray, limits: tuple, q: np.ndarray
 ) -> IntegerRows:
-    """q, filled by a compiled loop over rows."""
+    """Fill q by a compiled loop over rows, and return it as `IntegerRows`."""
     x = np.ascontiguousarray(x, np.float32)
     sizes = np.empty(len(x))
     center, scale = transform.center, transform.scale
@@ -88,16 +91,17 @@ def _filled(
 def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
     if values is None:
         return np.full(d, missing)
-    return np.array(values, np.float64)  # a read-only one would be compiled for anew
+    # copied: numba would compile again for a read-only array
+    return np.array(values, np.float64)
 
 
 @compiled
 def _make(x, plan, limits, numbers, q, sizes):
-    """Rows x to q (k, d or d + 1) and sizes (k,).
+    """Write the integers of rows x to q (k, d or d + 1), and their sizes to sizes (k,).
 
-    limits: (whole, length, b, last, bound). whole: direction rows, of length `length`,
-    with the constant b; else rows clipped to `length` units, of which one is b, with
-    the constant's entry `last`.
+    limits is (whole, length, b, last, bound). If `whole`, the rows are direction rows
+    of length `length`, with the constant b. Otherwise, rows are clipped to `length`
+    units of size b, with the constant's entry `last`.
     """
     whole, length, b, last, bound = limits
     values = np.empty(x.shape[1])
@@ -125,10 +129,10 @@ def _make(x, plan, limits, numbers, q, sizes):
 
 @compiled
 def _make_moments(x, plan, limits, numbers, q, sizes):
-    """Moments of rows x, each feature a channel, to q (k, d) int32 and sizes (k,).
+    """Write moments of rows x to q (k, d) int32 and sizes (k,), each feature a channel.
 
-    limits: (squares, step, longest, bound, grid): whether of squares; what an integer
-    stands for; where rows are brought to; bound on squared norms; 2**20.
+    limits is (squares, step, longest, bound, grid): whether to square, the size of one
+    unit, the length that rows are clipped to, the bound on squared norms, and 2**20.
     """
     squares, step, longest, bound, grid = limits
     values = np.empty(x.shape[1])
@@ -155,9 +159,9 @@ def _make_moments(x, plan, limits, numbers, q, sizes):
 
 @compiled
 def _transformed(row, plan, numbers, values):
-    """The row after the transform: (whether finite, sum of squares, one's size).
+    """Transform a row, and return (whether finite, sum of squares, size of one unit).
 
-    Whole numbers in `values`, of which one stands for the size.
+    `values` gets the row as whole numbers of that unit.
     """
     unit, centered, scaled, center, scale = plan
     fine, smallest = numbers
@@ -186,7 +190,7 @@ def _nothing(q, sizes, i):
 
 @compiled
 def _fine32(row, values, fine):
-    """The row as whole numbers of `fine` bits; what one stands for; whether finite."""
+    """Write the row as whole numbers of `fine` bits; return (unit, whether finite)."""
     bits = row.view(np.int32)
     largest = np.int32(0)
     for l in range(len(row)):
@@ -200,7 +204,7 @@ def _fine32(row, values, fine):
 
 @compiled
 def _largest(values):
-    """The bits of the largest size, which are ordered as the sizes are."""
+    """Return the bits of the largest absolute value; bits are ordered as values are."""
     bits = values.view(np.int64)
     largest = np.int64(0)
     for l in range(len(values)):
@@ -210,7 +214,7 @@ def _largest(values):
 
 @compiled
 def _fine64(values, fine, smallest):
-    """Numbers as whole numbers, as `_fine32` a row."""
+    """Round `values` to whole numbers in place, as `_fine32` does for a row."""
     largest = _largest(values)
     if largest >= INFINITE64:
         return 1.0, False
@@ -223,7 +227,7 @@ def _fine64(values, fine, smallest):
 
 @compiled
 def _number(bits):
-    """The float64 of these bits."""
+    """Return the float64 of these bits."""
     one = np.empty(1, np.int64)
     one[0] = bits
     return one.view(np.float64)[0]
@@ -231,7 +235,7 @@ def _number(bits):
 
 @compiled
 def _rounded(values, largest, fine):
-    """Values divided by a power of two, and rounded to whole numbers; that power."""
+    """Divide values by a power of two, round to whole numbers; return the power."""
     _, exponent = math.frexp(largest if largest > 0 else 1.0)
     inverse = math.ldexp(1.0, fine - exponent)
     for l in range(len(values)):
@@ -262,9 +266,11 @@ def _moved(values, size, center, scale, centered, scaled):
 
 @compiled
 def _round(values, factor, constant, whole, bound, q):
-    """values * factor and the constant as whole numbers no longer than the bound.
+    """Round values * factor and the constant to whole numbers within the bound.
 
-    The bound is on all entries if `whole`, else on those without the constant.
+    The bound is on the sum of squares: of all entries if `whole`, otherwise of the
+    entries without the constant. If rounding exceeds it, entries are truncated; if that
+    exceeds it too, they are zero.
     """
     d = len(values)
     append = len(q) > d
@@ -272,7 +278,7 @@ def _round(values, factor, constant, whole, bound, q):
     for l in range(d):
         rounded = (values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT
         q[l] = np.int32(rounded)
-        total += np.int64(q[l]) * np.int64(q[l])  # what is stored, so that none wraps
+        total += np.int64(q[l]) * np.int64(q[l])  # of what is stored, even if it wraps
     if append:
         q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
         total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
