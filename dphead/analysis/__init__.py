@@ -1,4 +1,4 @@
-"""What never decides a charge: papers' accountants, trade-offs, TAN, audits, checks.
+"""Analyze runs: accountants of papers, trade-offs, TAN, audits, checks.
 
-Nothing here may charge a ledger.
+Nothing here decides a charge, and nothing here may charge a ledger.
 """

@@ -1,12 +1,13 @@
-"""White-box audit of a method: real `release`, worst-case canaries, exact score.
+"""Audit a method: real `release`, worst-case canaries, exact scores.
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
-every row and sees every release; its score is the log-likelihood ratio of the whole
-transcript (Neyman, Pearson: no test of the two worlds is better). Since it knows the
+every row and sees every release. Its score is the log-likelihood ratio of the whole
+transcript: no test of the two worlds is better (Neyman, Pearson). Since it knows the
 rows, it also knows the noise of each release and the sample, and judges their laws
 (`audit_laws`). It computes the claim again from the releases (`audit_accounting`).
-It may see public or synthetic rows alone: a thousand fits are a thousand releases, and
-nothing of them is charged.
+
+It may use only public or synthetic rows: a thousand fits are a thousand releases, and
+none of them is charged.
 """
 
 import math
@@ -62,18 +63,28 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts, Solver
 
-# Chosen, not measured.
-SIMULATED = 50_000  # perfect attacks on sampled batches, for their AUC
-# relative: rounding of a sum's unit and of two square roots
+# Choices, not measured.
+SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
+# relative tolerance for the rounding of a sum's unit and of two square roots
 ROUNDING = 1e-9
 
 
 class Record:
-    """What is kept of an audit's fits.
+    """Keep what an audit needs of its fits.
 
-    scores: (2, fits) log-likelihood ratios, row 1 with the canary. own: (2, fits) the
-    canary's own mu squared. evidence: of noise and samples. share: the largest. stated:
-    largest error of the deviation that a release says its noise has.
+    Attributes
+    ----------
+    scores : (2, fits) float
+        Log-likelihood ratios; row 1 is with the canary.
+    own : (2, fits) float
+        The canary's own mu squared.
+    evidence : Evidence
+        Noise and samples of all releases.
+    share : float
+        Largest distance that the canary moved a sum, over the one that the noise is
+        for.
+    stated : float
+        Largest relative error of the standard deviation that a release states.
     """
 
     def __init__(self, problems: Sequence[Problem], fits: int) -> None:
@@ -87,7 +98,7 @@ class Record:
     def fit(
         self, fit: int, inside: bool, witness: Witness, transcript: Iterator[Seen]
     ) -> None:
-        """Read one fit."""
+        """Read the releases of one fit."""
         self.evidence.begin()
         allocated: list[float] = []
         world, epoch = int(inside), 1
@@ -102,7 +113,7 @@ class Record:
             else:
                 self.scores[world, fit] += reading.ratio
         for start in range(0, len(allocated), epoch):
-            # in the steps that were not made the canary would not be seen
+            # a step that was not made shows nothing: its ratio stays 0
             ratios = np.zeros(epoch)
             made = allocated[start : start + epoch]
             ratios[: len(made)] = made
@@ -136,11 +147,11 @@ def scores(
     fits: int,
     progress: Callable[[int], None] | None = None,
 ) -> Record:
-    """Run `fits` fits in each of the two worlds of each problem in turn."""
+    """Run `fits` fits in each of the two worlds, divided among the problems."""
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     noise = NoiseSource()
     record = Record(problems, fits)
-    # where starting a thread takes longer than the product
+    # for small products starting a thread takes longer than the product
     small = problems[0].facts.n_features <= 64
     parts = np.array_split(np.arange(fits), len(problems))
     with threadpool_limits(1 if small else None, "blas"):
@@ -158,7 +169,7 @@ def scores(
 
 
 def claim_of(plan: Plan) -> Claim:
-    """What the plan promises. Raises ValueError for a plan without noise."""
+    """Return what the plan promises. Raises ValueError for a plan without noise."""
     if not plan.private:
         raise ValueError(
             f"an audit needs a private plan, got epsilon={plan.epsilon}. Give a finite "
@@ -170,11 +181,11 @@ def claim_of(plan: Plan) -> Claim:
 def thresholds(
     solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float
 ) -> np.ndarray:
-    """Return where `attack` cuts the scores, fixed before its fits: for the canary's
-    own mu, which one fit tells exactly.
+    """Return the thresholds at which `attack` cuts the scores, fixed before its fits.
 
-    That mu is the same in every fit of the audits whose canary reaches its clips;
-    elsewhere it is a good guess.
+    They are for the canary's own mu, which one fit tells exactly. That mu is the same
+    in every fit if the audit's canary reaches its clip norms. Otherwise it is a good
+    guess.
     """
     claim = claim_of(plan)
     if claim.mu is not None:
@@ -193,12 +204,34 @@ def attack(
     confidence: float = 0.9999,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Run the audit, and return what it found (`statements` and the laws).
+    """Run the audit and return what it found (`statements` and the laws).
 
-    `passed` is False if a bound exceeds the claim, a law is broken, a row moves a sum
-    further than its noise is for, or the claim is below the epsilon that is computed
-    again. A sound mechanism fails with a chance of at most 2 (1 - confidence): half of
-    it is the bounds', half the laws'.
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the plan.
+    plan : Plan
+        The plan to audit.
+    problems : sequence of Problem
+        Rows and canaries; the fits are divided among them.
+    fits : int
+        Number of fits in each world.
+    confidence : float, default 0.9999
+        Confidence of the bounds.
+    progress : callable, optional
+        Called with the number of fits made.
+
+    Returns
+    -------
+    dict
+        The results. "passed" is False if a bound exceeds the claim, a law is broken, a
+        row moves a sum further than its noise is for, or the claim is below the epsilon
+        that is computed again.
+
+    Notes
+    -----
+    A sound mechanism fails with a probability of at most 2 (1 - confidence). The bounds
+    have half of it, the laws the other half.
     """
     claim = claim_of(plan)
     cuts = thresholds(solver, plan, problems[0], fits, confidence)
@@ -244,7 +277,7 @@ def _certain(
     again: float | None,
     hostile: dict[str, Any],
 ) -> Iterator[Finding]:
-    """Yield what no chance is in: p is 0 or 1."""
+    """Yield the findings without chance: p is 0 or 1."""
 
     def certain(name: str, about: str, ok: bool, shown: str) -> Finding:
         return Finding(name, about, float(ok), shown)
@@ -278,7 +311,7 @@ def _auc(record: Record, plan: Plan) -> Finding:
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
     if sampled:
         ends = [_simulated_auc(plan, own) for own in owns]
-        # five deviations of a simulation
+        # a margin of five standard deviations of a simulation
         ends = [ends[0] - 0.01, ends[1] + 0.01]
     else:
         ends = [float(ndtr(own / math.sqrt(2))) for own in owns]
@@ -330,12 +363,38 @@ def one_run(
     canaries: int,
     confidence: float = 0.9999,
 ) -> dict[str, Any]:
-    """Audit one fit with many canaries, each in it by a fair coin [Steinke, Nasr,
-    Jagielski 2023].
+    """Audit one fit with many canaries, each in it by a fair coin.
 
     Canaries are the first axes of feature space, so that they hardly disturb each
-    other; at most n_features of them. The guesses' number is fixed beforehand by
-    theory. Under replace_one in and out are nearer than the claim covers.
+    other. The number of guesses is fixed beforehand by theory. Under replace_one the
+    two worlds are nearer than the claim covers.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the plan.
+    plan : Plan
+        The plan to audit.
+    facts : PublicFacts
+        The sizes of the fit.
+    canaries : int
+        Number of canaries, from 2 to min(n_features, n_rows).
+    confidence : float, default 0.9999
+        Confidence of the bound.
+
+    Returns
+    -------
+    dict
+        The bounds, their ceilings, the laws, and "passed".
+
+    Raises
+    ------
+    ValueError
+        If `canaries` is out of range, or the plan protects groups.
+
+    References
+    ----------
+    Steinke, Nasr, Jagielski 2023.
     """
     most = min(facts.n_features, facts.n_rows)
     if not 2 <= canaries <= most:
@@ -374,7 +433,7 @@ def one_run(
 
 
 def _read(seen: Seen, sums: Sums) -> Reading:
-    """Return what was added to the sum of all canaries that are in the fit."""
+    """Return a reading of what was added to the sum of the fit's canaries."""
     query, params, spec = seen.query, seen.params, seen.spec
     total = exact(query, params, sums.source, spec, sums, seen.sample)
     _, sd = planned(seen)
@@ -390,8 +449,10 @@ def _log_ratios(
     noise: NoiseSource,
     record: Record,
 ) -> np.ndarray:
-    """(canaries,) how much likelier one fit's releases are with each canary than
-    without it, as logarithms. inside: (canaries,) those that are in the fit.
+    """Return each canary's log-likelihood ratio, (canaries,), of one fit's releases.
+
+    It compares the fit with the canary and without it. `inside` (canaries,) says which
+    canaries are in the fit.
     """
     canaries = len(inside)
     x = np.eye(canaries, facts.n_features, dtype=np.float32)
@@ -405,7 +466,7 @@ def _log_ratios(
     for seen in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
         query, params, spec = seen.query, seen.params, seen.spec
         released = seen.released
-        # what is expected of each of the others, whose coins the auditor does not know
+        # the expected part of each other canary: the auditor does not know its coin
         half = spec.sampling_prob / 2
         expected = half * Sums(everyone).total(query, params, spec)
         rest = (released.value - expected).ravel()

@@ -3,8 +3,8 @@
 This is a second opinion. It must not import the accountant that decides charges
 (`dphead.privacy.accounting` and what it uses), or one error would hide in both.
 Full batches have a closed form. Losses of sampled batches are put on a grid and
-composed by a Fourier transform; rounding goes to both sides, so the result is near the
-truth and not an upper bound.
+composed by a Fourier transform. Rounding goes to both sides: the result is near the
+truth, but no upper bound.
 """
 
 import math
@@ -20,22 +20,22 @@ from scipy.stats import norm
 
 from dphead.privacy.contract import ReleaseSpec
 
-# Chosen, not measured: what they leave is far below RELATIVE_ERROR, which tests hold.
+# Choices, not measured: their error is far below RELATIVE_ERROR, which tests check.
 LOSS_GRID = 2.0**-11  # distance of two losses
-LARGEST_LOSS = 128.0  # of the composition, on either side
-OUTCOMES = 100_001  # of one release, within TAILS standard deviations of its means
+LARGEST_LOSS = 128.0  # of the composition, in either direction
+OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
 TAILS = 12.0
-RATIO_TAILS = 7.0  # of an allocated step's likelihood ratio
-RATIO_CELLS = 2**20
-RELATIVE_ERROR = 0.01  # of sampled batches, as tested against exact values
+RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
+RATIO_CELLS = 2**20  # cells of its grid
+RELATIVE_ERROR = 0.01  # for sampled batches, as tested against exact values
 
 
 def recomputed_epsilon(
     specs: Sequence[ReleaseSpec], delta: float, relation: str
 ) -> float | None:
-    """Return epsilon of these releases at `delta`, or None where nothing here applies.
+    """Return the epsilon of these releases at `delta`, computed again.
 
-    None: groups in sampled batches, and losses that the grid cannot hold.
+    It is None for groups in sampled batches, and for losses that the grid cannot hold.
     """
     kinds = Counter(
         (s.noise_multiplier, s.sampling_prob, s.epoch_steps, s.group_cap or 1)
@@ -49,7 +49,10 @@ Kinds = tuple[tuple[tuple[float, float, int, int], int], ...]
 
 @lru_cache(maxsize=64)
 def _epsilon(kinds: Kinds, delta: float, relation: str) -> float | None:
-    """Return epsilon of (sigma, q, steps of an epoch, group cap) and their counts."""
+    """Return the epsilon of releases by kind, with the number of each kind.
+
+    A kind is (sigma, q, steps of an epoch, group cap).
+    """
     full = [(key, n) for key, n in kinds if key[1] == 1 and key[2] == 1]
     # each unit has `cap` rows, and each moves a sum by 1 / sigma of its noise
     mu = math.sqrt(sum(n * (cap / sigma) ** 2 for (sigma, *_, cap), n in full))
@@ -81,7 +84,7 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
     log_delta = math.log(delta)
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
-    high = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)  # zCDP's, which is larger
+    high = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)  # zCDP's epsilon is larger
     return _root(excess, high)
 
 

@@ -1,9 +1,10 @@
-"""What an audit may conclude from counts: lower bounds on epsilon and mu.
+"""Bound epsilon and mu from below by the counts of an audit.
 
-Beside each is what a perfect attack would have reached. No threshold may depend on the
-scores that it cuts: fixed beforehand, every bound holds with its stated confidence
-whatever the scores are.
-Sources: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr,
+Beside each bound is what a perfect attack would have reached. No threshold may depend
+on the scores that it cuts. Fixed beforehand, every bound holds with its stated
+confidence, whatever the scores are.
+
+References: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr,
 Jagielski 2023.
 """
 
@@ -20,9 +21,9 @@ from scipy.stats import beta, binom
 from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
-# error of the bound that is shown beside the verdict's, as papers print it
+# error probability of the bound that papers print; it is shown beside the verdict's
 SHOWN_ERROR = 0.05
-# false positive rates at which a trade-off curve is looked at; chosen, not measured
+# false-positive rates at which a trade-off curve is evaluated; a choice, not measured
 CURVE_RATES = np.concatenate(
     [np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)]
 )
@@ -31,9 +32,18 @@ CURVE_RATES = np.concatenate(
 def rate_upper_bound(
     events: float | np.ndarray, trials: float, error: float
 ) -> np.ndarray:
-    """Clopper-Pearson: exceeds the true rate with probability at least 1 - error.
+    """Return the Clopper-Pearson upper bound on a rate.
 
-    events: how often it happened.
+    It is at least the true rate with probability at least 1 - error.
+
+    Parameters
+    ----------
+    events : float or array
+        How often the event happened.
+    trials : float
+        Number of trials.
+    error : float
+        Probability that the bound may fail.
     """
     with np.errstate(invalid="ignore"):
         bound = beta.ppf(
@@ -51,11 +61,24 @@ def epsilon_bound(
     delta: float,
     error: float,
 ) -> np.ndarray:
-    """Lower bound on epsilon at `delta`, ln((1 - beta - delta) / alpha), 0 where it
-    says nothing.
+    """Return a lower bound on epsilon at `delta`; 0 where it says nothing.
 
-    fits: draws in each world. The two rates share the error equally. Source: De22,
-        appendix A.2.
+    The bound is ln((1 - beta - delta) / alpha).
+
+    Parameters
+    ----------
+    false_positives, false_negatives : float or array
+        Numbers of mistakes.
+    fits : float
+        Draws in each world.
+    delta : float
+        The delta at which epsilon is bounded.
+    error : float
+        Probability that the bound may fail; the two rates share it equally.
+
+    References
+    ----------
+    De22, appendix A.2.
     """
     alpha = rate_upper_bound(false_positives, fits, error / 2)
     hit = 1 - rate_upper_bound(false_negatives, fits, error / 2) - delta
@@ -63,19 +86,23 @@ def epsilon_bound(
 
 
 def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
-    """Lower bound on 1 - alpha - beta from both kinds of mistakes together, `fits`
-    draws in each world; at least 0.
+    """Return a lower bound on the advantage 1 - alpha - beta; at least 0.
 
-    The mistakes are 2 fits independent trials of unequal rates; a binomial of their
-    mean rate has the heavier tail (Hoeffding 1956, theorem 4), so one Clopper-Pearson
-    bound serves: narrower than one for each rate.
+    `mistakes` counts both kinds of mistakes together, with `fits` draws in each world.
+
+    Notes
+    -----
+    The mistakes are 2 fits independent trials of unequal rates. A binomial of their
+    mean rate has the heavier tail (Hoeffding 1956, theorem 4). So one Clopper-Pearson
+    bound is enough, and it is narrower than one for each rate.
     """
     return max(0.0, 1 - 2 * float(rate_upper_bound(mistakes, 2 * fits, error)))
 
 
 def mu_of_advantage(advantage: float) -> float:
-    """The Gaussian mechanism whose best attack has this advantage: 2 Phi^-1((1 +
-    advantage) / 2).
+    """Return the mu of the Gaussian mechanism whose best attack has this advantage.
+
+    It is 2 Phi^-1((1 + advantage) / 2).
     """
     return 2 * float(ndtri((1 + advantage) / 2))
 
@@ -92,12 +119,18 @@ def _advantage(events: tuple[GaussianEvent, ...], relation: str) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a plan promises, and what a perfect attack on a mechanism that just keeps it
-    would measure.
+    """Hold what a plan promises, and what a perfect attack would measure.
 
-    epsilon, delta, relation: the promise. events: its releases. Thresholds and ceilings
-    come from here alone, before any fit. Guarantee of the ceilings: expected counts
-    under the claim's own trade-off curve.
+    The attack is on a mechanism that just keeps the promise. Thresholds and ceilings
+    come from the claim alone, before any fit. Guarantee of the ceilings: they are
+    expected counts under the claim's own trade-off curve.
+
+    Attributes
+    ----------
+    epsilon, delta, relation : float, float and str
+        The promise.
+    events : tuple of GaussianEvent
+        Its releases.
     """
 
     epsilon: float
@@ -107,34 +140,36 @@ class Claim:
 
     @property
     def mu(self) -> float | None:
-        """The claim's mu; None with Poisson batches."""
+        """Return the claim's mu; None with Poisson batches."""
         return total_mu(self.events)
 
     @property
     def advantage(self) -> float:
-        """The largest advantage that the releases allow."""
+        """Return the largest advantage that the releases allow."""
         return _advantage(self.events, self.relation)
 
     @property
     def equivalent_mu(self) -> float:
-        """mu, or that of the Gaussian whose best attack has the same advantage."""
+        """Return mu, or that of the Gaussian whose best attack has this advantage."""
         return self.mu if self.mu is not None else mu_of_advantage(self.advantage)
 
     def curve(self) -> np.ndarray:
-        """Least false negative rate at each of CURVE_RATES."""
+        """Return the least false-negative rate at each of CURVE_RATES."""
         return _curve(self.events, self.relation)
 
     def thresholds(self, fits: float, confidence: float) -> np.ndarray:
-        """Where to cut the scores for the verdict's `epsilon_bound`, and for the one at
-        95 % beside it.
+        """Return where to cut the scores for the verdict's `epsilon_bound`.
+
+        The second threshold is for the 95 % bound beside it.
         """
         verdicts, _ = self.best(fits, (1 - confidence) / 2)
         shown, _ = self.best(fits, SHOWN_ERROR)
         return np.array([verdicts, shown])
 
     def best(self, fits: float, error: float) -> tuple[float, float]:
-        """(log-likelihood ratio, expected bound) where `epsilon_bound` is expected to
-        be largest.
+        """Return the log-likelihood ratio with the largest expected `epsilon_bound`.
+
+        The second value is that expected bound.
         """
         misses = self.curve()
         bounds = epsilon_bound(
@@ -152,8 +187,10 @@ class Claim:
         return math.log(max(slope, 1e-300)), bound
 
     def ceilings(self, fits: float, error: float) -> dict[str, float | None]:
-        """What a perfect attack is expected to reach with `fits` draws in each world,
-        and with infinitely many.
+        """Return what a perfect attack is expected to reach.
+
+        The bounds are for `fits` draws in each world. The AUC and the advantages are
+        for infinitely many.
         """
         reached = advantage_lower_bound(fits * (1 - self.advantage), fits, error / 2)
         mu = mu_of_advantage(reached)
@@ -170,7 +207,10 @@ class Claim:
         }
 
     def _auc(self) -> float:
-        """Area over the trade-off curve: Phi(mu / sqrt(2)) for a Gaussian."""
+        """Return the area over the trade-off curve.
+
+        It is Phi(mu / sqrt(2)) for a Gaussian.
+        """
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))
         rates = np.append(0.0, CURVE_RATES)
@@ -180,13 +220,24 @@ class Claim:
 
 @dataclass
 class Counts:
-    """What the bounds need of the scores.
+    """Hold what the bounds need of the scores. Index 0: without the canary, 1: with it.
 
-    Index 0: without the canary, 1: with it.
-
-    fits: draws in each world. edges: of the histograms, whose end bins are open. above:
-    (2, thresholds) scores above `Claim.thresholds`; positive: scores above 0. own_mu2:
-    sum, least and largest of the canary's own mu squared.
+    Attributes
+    ----------
+    edges : array
+        Edges of the histograms; their end bins are open.
+    thresholds : array
+        `Claim.thresholds`.
+    fits : int
+        Draws in each world.
+    above : (2, thresholds) int
+        Scores above the thresholds.
+    positive : (2,) int
+        Scores above 0.
+    histograms : (2, bins) int
+        Scores in each bin.
+    own_mu2 : (3,) float
+        Sum, least and largest of the canary's own mu squared.
     """
 
     edges: np.ndarray
@@ -205,8 +256,9 @@ class Counts:
         thresholds: np.ndarray,
         edges: np.ndarray,
     ) -> "Counts":
-        """scores: (2, fits) log-likelihood ratios; own_mu2: the canary's mu squared in
-        each transcript.
+        """Count scores (2, fits), which are log-likelihood ratios.
+
+        `own_mu2` is the canary's mu squared in each transcript.
         """
         inner = np.clip(scores, edges[0], edges[-1])
         return cls(
@@ -220,7 +272,10 @@ class Counts:
         )
 
     def own_mu(self) -> dict[str, float]:
-        """The canary's own mu: root mean square, least and largest over transcripts."""
+        """Return the root mean square, least and largest of the canary's own mu.
+
+        They are over all transcripts.
+        """
         mean = self.own_mu2[0] / (2 * self.fits)
         return {
             "mean": math.sqrt(mean),
@@ -229,8 +284,11 @@ class Counts:
         }
 
     def auc(self) -> tuple[float, float]:
-        """(estimate, standard error) of the attack's AUC, ties within a bin counted
-        half [DeLong et al. 1988].
+        """Return the attack's AUC and its standard error; ties within a bin count half.
+
+        References
+        ----------
+        DeLong et al. 1988.
         """
         out, hit = self.histograms / self.fits
         below_out = np.cumsum(out) - out / 2
@@ -242,22 +300,38 @@ class Counts:
 
 
 def bin_edges(claim: Claim, bins: int = 400) -> np.ndarray:
-    """Edges of the score histograms: seven deviations of the claim's log-likelihood
-    ratio around 0.
+    """Return the edges of the score histograms.
+
+    They span seven deviations of the claim's log-likelihood ratio, beside its mean, on
+    either side of 0.
     """
     mu = claim.equivalent_mu
     return np.linspace(-1, 1, bins + 1) * (mu**2 / 2 + 7 * mu)
 
 
 def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any]:
-    """The audit's results, each beside its ceiling; `passed` is False if a bound
-    exceeds the claim.
+    """Return the audit's results, each beside its ceiling.
 
-    The error 1 - confidence is split over the two bounds, so that a correct mechanism
-    fails with at most that chance. AUC and advantage are estimates with a standard
-    error, and the bound at 95 % is shown for comparison: no verdict rests on them. With
-    Poisson batches there is no mu: then it is the advantage that must not exceed the
-    claim's.
+    Parameters
+    ----------
+    counts : Counts
+        The scores.
+    claim : Claim
+        The promise.
+    confidence : float
+        Confidence of the two bounds together.
+
+    Returns
+    -------
+    dict
+        The results. "passed" is False if a bound exceeds the claim.
+
+    Notes
+    -----
+    The error 1 - confidence is split over the two bounds, so a correct mechanism fails
+    with at most that probability. AUC and advantage are estimates with a standard
+    error, and the 95 % bound is shown for comparison: no verdict depends on them. With
+    Poisson batches there is no mu. Then the advantage must not exceed the claim's.
     """
     error, n = 1 - confidence, counts.fits
     mistakes = int(counts.positive[0]) + n - int(counts.positive[1])
@@ -320,12 +394,15 @@ def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any
 def one_run_p_value(
     canaries: int, guesses: int, correct: int, epsilon: float, delta: float
 ) -> float:
-    """Largest probability that an (epsilon, delta)-DP run lets `correct` of `guesses`
-    guesses on `canaries` be right.
+    """Return the largest probability of such guesses in an (epsilon, delta)-DP run.
 
-    Each canary was in the run or not by a fair coin; the others are abstentions.
-    Source: Steinke, Nasr, Jagielski 2023, theorem 5.2: P[W >= v] + 2 m delta max_i P[v
-    > W >= v - i] / i, W binomial(guesses, e^eps / (1 + e^eps)).
+    `correct` of `guesses` guesses on `canaries` are right. Each canary was in the run
+    or not by a fair coin; canaries without a guess are abstentions.
+
+    References
+    ----------
+    Steinke, Nasr, Jagielski 2023, theorem 5.2: P[W >= v] + 2 m delta max_i P[v > W >= v
+    - i] / i, W binomial(guesses, e^eps / (1 + e^eps)).
     """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
@@ -342,8 +419,9 @@ def one_run_p_value(
 def one_run_epsilon(
     canaries: int, guesses: int, correct: int, delta: float, confidence: float
 ) -> float:
-    """Largest epsilon that the guesses refute at this confidence, to 1e-6; 0 if they
-    refute none.
+    """Return the largest epsilon that the guesses refute at this confidence, to 1e-6.
+
+    It is 0 if they refute none.
     """
     error, low, high = 1 - confidence, 0.0, 1.0
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) > error:
@@ -362,8 +440,9 @@ def one_run_epsilon(
 def one_run_plan(
     canaries: int, mu: float, delta: float, confidence: float
 ) -> tuple[int, float]:
-    """(guesses, expected bound): how many guesses pay best against a Gaussian of this
-    mu, by theory, before the run.
+    """Return the number of guesses with the largest expected bound, and that bound.
+
+    It is computed by theory, before the run, for a Gaussian of this mu.
     """
     best = (canaries, 0.0)
     for share in np.linspace(0.02, 1, 50):
@@ -382,7 +461,7 @@ def one_run_plan(
 
 
 def _cut(share: float, mu: float) -> float:
-    """t with P(|N(mu/2, 1)| > t) = share."""
+    """Return t with P(|N(mu/2, 1)| > t) = share."""
     low, high = 0.0, mu + 10.0
     for _ in range(60):
         t = (low + high) / 2
@@ -397,9 +476,9 @@ def _cut(share: float, mu: float) -> float:
 def one_run_guesses(
     scores: Sequence[float] | np.ndarray, inside: np.ndarray, guesses: int
 ) -> int:
-    """How many of the `guesses` guesses with the largest |score| are right.
+    """Return how many of the `guesses` guesses with the largest |score| are right.
 
-    inside: (canaries,) bool, the coins.
+    `inside` (canaries,) bool are the coins.
     """
     scores = np.asarray(scores, float)
     chosen = np.argsort(-np.abs(scores), kind="stable")[:guesses]

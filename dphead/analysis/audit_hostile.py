@@ -1,8 +1,9 @@
-"""How far hostile rows move the sums to which `release` adds noise: without noise.
+"""Measure how far hostile rows move the sums to which `release` adds noise.
 
-So no chance is involved, and no private row may be measured. Rows of any size, of
-opposite signs and that are not finite are tried at the first and the last release of
-each label, where these depend on weights also at weights that are wrong for the rows.
+The sums are measured without noise, so there is no chance in it, and no private row may
+be used. Rows of any size, of opposite signs, and rows that are not finite are tried.
+They are tried at the first and the last release of each label. If these depend on
+weights, they are also tried at weights that are wrong for the rows.
 """
 
 from collections.abc import Iterator
@@ -19,17 +20,17 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.solvers.base import Solver
 
-# Chosen, not measured.
-HOSTILE_NORMS = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
-# of a clipped hostile row for the wrong class, where weights are chosen
+# Choices, not measured.
+HOSTILE_NORMS = (1.0, 10.0, 1e6)  # norms of hostile rows, in clip norms
+# score of a clipped hostile row for the wrong class, at the weights of `_wrong`
 WRONG_SCORE = 5.0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows that may stand in the same slots.
+    """Hold two rows that may be in the same slots.
 
-    canary, neighbour: (row, class); the latter is for replace_one.
+    `canary` and `neighbour` are (row, class). The neighbour is for replace_one.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Pair:
 
 
 def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
-    """Hostile rows of every kind that a features file may hold."""
+    """Return hostile rows of every kind that a features file may hold."""
     first = np.zeros(n_features, np.float32)
     first[0] = clip_norm
     even = np.full(n_features, clip_norm / np.sqrt(n_features), np.float32)
@@ -80,9 +81,21 @@ def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
 def hostile_rows(solver: Solver, plan: Plan, problem: Problem) -> dict[str, Any]:
     """Return how far hostile rows move the releases of one fit.
 
-    problem: whose other rows decide at which weights the later releases are asked.
-    largest_share: of the distance that the release's noise is for; above 1 the
-    guarantee does not hold. worst: the release and the rows of it.
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the plan.
+    plan : Plan
+        The plan.
+    problem : Problem
+        Its other rows decide the weights of the later releases.
+
+    Returns
+    -------
+    dict
+        "largest_share" is the largest distance over the one that the release's noise is
+        for: above 1 the guarantee does not hold. "worst" names that release and its
+        rows. "pairs" and "sums" count what was tried.
     """
     facts = problem.facts
     clip = max(s.clip_norm for s in plan.specs)
@@ -112,8 +125,9 @@ def hostile_rows(solver: Solver, plan: Plan, problem: Problem) -> dict[str, Any]
 
 
 def asked(solver: Solver, plan: Plan, problem: Problem, clip: float) -> Iterator[Seen]:
-    """Yield what one fit asks first and last under each label, and the same at weights
-    that are wrong for hostile rows.
+    """Yield the first and last release of each label in one fit.
+
+    Each is also yielded at weights that are wrong for hostile rows, if it has weights.
     """
     labels = [s.label for s in plan.specs]
     wanted = {labels.index(name) for name in labels} | {
@@ -133,8 +147,9 @@ def asked(solver: Solver, plan: Plan, problem: Problem, clip: float) -> Iterator
 
 
 def _wrong(params: Params, clip: float) -> np.ndarray:
-    """Weights by which a row along the first axis, as long as the clip norm, belongs to
-    the last class.
+    """Return weights that give a row along the first axis to the last class.
+
+    The row is as long as the clip norm.
     """
     assert params.weights is not None
     weights = np.zeros_like(params.weights)

@@ -2,8 +2,8 @@
 
 The auditor knows every row, so it knows the noise of each release exactly. A sound
 mechanism draws independent normal numbers of the planned deviation, and a fresh sample
-for each step. Each test below has a p-value that is exact or too large for such a
-mechanism. `judge` corrects for the number of tests.
+for each step. For such a mechanism each p-value below is exact or too large. `judge`
+corrects for the number of tests.
 """
 
 import math
@@ -15,20 +15,27 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, rankdata, t
 
-# Chosen, not measured.
-MOST_WATCHED = 64  # entries of a release whose draws are kept
-MOST_KEPT = 10_000_000  # numbers that are kept of one kind of release
-MOST_COMPARED = 200_000  # numbers in one Kolmogorov-Smirnov test
+# Choices, not measured.
+MOST_WATCHED = 64  # most entries of a release whose draws are kept
+MOST_KEPT = 10_000_000  # most numbers that are kept for one kind of release
+MOST_COMPARED = 200_000  # most numbers in one Kolmogorov-Smirnov test
 TAILS = (1.0, 2.0, 3.0, 4.0)  # standard deviations beyond which draws are counted
-LIKELY_REPEATS = 1e-3  # expected ones from which repeats prove nothing
-POWER = 0.99  # the chance to see a defect with the number of fits that it "needs"
+LIKELY_REPEATS = 1e-3  # with this many expected repeats, a repeat proves nothing
+POWER = 0.99  # probability to see a defect with the number of fits that it "needs"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One test of the audit.
+    """Hold the result of one test of the audit.
 
-    p: the chance that a sound mechanism looks as bad. measured: what was seen.
+    Attributes
+    ----------
+    name, about : str
+        The test, and the releases that it is about.
+    p : float
+        Probability that a sound mechanism looks as bad.
+    measured : str
+        What was seen.
     """
 
     name: str
@@ -43,7 +50,7 @@ def lesser_tail(law: Any, value: Any) -> Any:
 
 
 def _before(law: Any, value: Any) -> Any:
-    """Return the point for which sf is the chance of `value` or more."""
+    """Return the point at which sf is the probability of `value` or more."""
     discrete = hasattr(law.dist, "pmf")
     return np.asarray(value) - 1 if discrete else value
 
@@ -55,9 +62,9 @@ def least_of(ps: Any) -> float:
 
 
 def correlation_p(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the two-sided p-value of two vectors of mean 0.
+    """Return the two-sided p-value of the correlation of two vectors of mean 0.
 
-    Exact if one of them is independent normal numbers of any one deviation.
+    It is exact if one of them has independent normal numbers of any one deviation.
     """
     return float(_correlated_p(_correlation(x, y), len(x)))
 
@@ -85,11 +92,24 @@ def uniform_p(values: np.ndarray) -> float:
 
 @dataclass
 class NoiseRecord:
-    """The noise of all releases of one kind, in planned standard deviations.
+    """Record the noise of all releases of one kind, in planned standard deviations.
 
-    shape: of the sum. symmetric: its upper triangle is kept then; off the diagonal the
-    planned deviation is the root of a half. sd_units: the planned deviation in units
-    of the integer sum.
+    Attributes
+    ----------
+    label : str
+        Label of the releases.
+    shape : tuple of int
+        Shape of the sum.
+    symmetric : bool
+        Whether the sum is symmetric. Its upper triangle is kept then; off the diagonal
+        the planned deviation is sqrt(1/2).
+    sd_units : float
+        The planned deviation in units of the integer sum.
+    kept, lengths, along, insides : lists
+        Of each release: watched entries, squared length, part along the worlds'
+        difference, and whether the canary was in the fit.
+    asymmetric : int
+        Number of sums that should be symmetric and are not.
     """
 
     label: str
@@ -121,8 +141,9 @@ class NoiseRecord:
         self._random = np.random.default_rng(0)
 
     def _block(self) -> np.ndarray:
-        """Choose the crossings of some places of each axis, so that entries of one row
-        and of one column are among them.
+        """Choose entries where some places of each axis cross.
+
+        Entries of one row and of one column are then among them.
         """
         rng = np.random.default_rng(0)
         each = max(2, int(MOST_WATCHED ** (1 / len(self.shape))))
@@ -139,16 +160,22 @@ class NoiseRecord:
         return np.flatnonzero(chosen.ravel()[self.places])
 
     def add(self, noise: np.ndarray, along: float | None, inside: bool) -> np.ndarray:
-        """Record one release, and return its watched entries.
+        """Record one release and return its watched entries.
 
-        noise: of the sum's shape. along: its part along the worlds' difference, None
-        where the worlds do not differ.
+        Parameters
+        ----------
+        noise : array
+            The noise, of the sum's shape.
+        along : float or None
+            Its part along the worlds' difference; None if the worlds do not differ.
+        inside : bool
+            Whether the canary is in the fit.
         """
         if self.symmetric and not np.array_equal(noise, np.swapaxes(noise, -1, -2)):
-            # rounding of sums without noise is far below this
+            # the rounding of sums without noise is far below 1e-6
             gap = np.abs(noise - np.swapaxes(noise, -1, -2)).max()
             self.asymmetric += int(gap > 1e-6)
-        # rounding to integers is undone, or a draw of exactly 0 would have p = 0
+        # undo the rounding to integers: else a draw of exactly 0 would have p = 0
         spread = self._random.uniform(-0.5, 0.5, self.entries) / self.sd_units
         own = (noise.ravel()[self.places] + spread) * self.scale
         self.sums += own
@@ -162,7 +189,7 @@ class NoiseRecord:
         return watched
 
     def findings(self, releases: int) -> Iterator[Finding]:
-        """Test the noise. releases: of this kind in one fit."""
+        """Test the noise. `releases` is the number of this kind in one fit."""
         yield from self._scale(releases)
         yield from self._law()
         yield from self._dependence(releases)
@@ -260,7 +287,7 @@ class NoiseRecord:
         yield from self._repeats(draws)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
-        """Count equal draws, and opposite ones: a sound release has none."""
+        """Count equal draws and opposite ones: a sound release has none."""
         units = np.rint(draws * self.sd_units / self.scale[self.watched])
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]
         units = units * np.where(first < 0, -1, 1)[:, None]
@@ -305,10 +332,18 @@ def _between(roots: np.ndarray) -> str:
 
 @dataclass
 class SampleRecord:
-    """The secret samples of all releases of one kind.
+    """Record the secret samples of all releases of one kind.
 
-    label: of the releases. prob: the chance of a slot in one release. slots: that both
-    worlds have. epoch_steps: 1 for Poisson batches.
+    Attributes
+    ----------
+    label : str
+        Label of the releases.
+    prob : float
+        Probability of a slot in one release.
+    slots : int
+        Number of slots that both worlds have.
+    epoch_steps : int
+        Steps of an epoch; 1 for Poisson batches.
     """
 
     label: str
@@ -334,8 +369,16 @@ class SampleRecord:
     ) -> None:
         """Record one sample.
 
-        number: of the release among those of its kind in this fit. has_canary: whether
-        the canary's slot is in it, None where there is no canary.
+        Parameters
+        ----------
+        fit : int
+            Number of the fit.
+        number : int
+            Number of the release among those of its kind in this fit.
+        indices : array of int
+            The slots of the sample.
+        has_canary : bool or None
+            Whether the canary's slot is in it; None if there is no canary.
         """
         if has_canary is not None:
             self.canary.append(has_canary)
@@ -399,7 +442,7 @@ class SampleRecord:
             yield Finding("sampling rate of each row", self.label, p, shown)
         sizes = np.array(self.sizes)
         law: Any = binom(self.slots, self.prob)
-        # exactly uniform: the law's chance of this size is filled up at random
+        # randomized p-values: exactly uniform, although the law is discrete
         draw = np.random.default_rng(0).random(n)
         p = uniform_p(law.cdf(sizes) - draw * law.pmf(sizes))
         shown = f"deviation {sizes.std():.3g} for {law.std():.3g}"
@@ -421,9 +464,9 @@ class SampleRecord:
 
 
 class Evidence:
-    """What an audit records of each release, and its tests.
+    """Record each release of an audit, and test all of them.
 
-    slots: of rows that both worlds have.
+    `slots` is the number of rows that both worlds have.
     """
 
     def __init__(self, slots: int) -> None:
@@ -431,7 +474,7 @@ class Evidence:
         self.noise: dict[Any, NoiseRecord] = {}
         self.samples: dict[Any, SampleRecord] = {}
         self._fit = 0
-        self._numbers: Counter[Any] = Counter()  # of releases in this fit, by kind
+        self._numbers: Counter[Any] = Counter()  # releases in this fit, by kind
         self._before: tuple[int, np.ndarray] | None = None
         self._neighbours: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
@@ -449,7 +492,7 @@ class Evidence:
         along: float | None,
         inside: bool,
     ) -> int:
-        """Record a release's noise; returns its number among its kind in this fit."""
+        """Record a release's noise and return its number among its kind in this fit."""
         known = self.noise.setdefault(kind, record)
         kept = known.add(noise, along, inside)
         place = sum(self._numbers.values())
@@ -507,8 +550,19 @@ def auc_of(scores: np.ndarray) -> float:
 def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Finding:
     """Test the attack's AUC against what a perfect attack reaches, on both sides.
 
-    scores: (2, n). least, most: AUC of a perfect attack. The bound is Bernstein's for
-    U-statistics (Hoeffding 1963, section 5): too large, and valid for any n.
+    Parameters
+    ----------
+    scores : (2, n) float
+        The scores; row 1 is with the canary.
+    least, most : float
+        Bounds on the AUC of a perfect attack.
+    sound : str
+        These bounds in words.
+
+    Notes
+    -----
+    The p-value is Bernstein's bound for U-statistics (Hoeffding 1963, section 5): too
+    large, and valid for any n.
     """
     n = scores.shape[1]
     auc = auc_of(scores)
@@ -521,11 +575,20 @@ def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Fi
 
 
 def judge(findings: Sequence[Finding], alarm: float) -> dict[str, Any]:
-    """Return the verdict on all tests: `passed` is False if one p-value is below its
-    level.
+    """Return the verdict on all tests.
 
-    alarm: the chance that a sound mechanism fails, at most. Each test gets an equal
-    part of it (Bonferroni), whatever their dependence.
+    Parameters
+    ----------
+    findings : sequence of Finding
+        The tests.
+    alarm : float
+        Upper bound on the probability that a sound mechanism fails. Each test gets an
+        equal part of it (Bonferroni), whatever their dependence.
+
+    Returns
+    -------
+    dict
+        "passed" is False if one p-value is below its level.
     """
     level = alarm / max(1, len(findings))
     failed = [f for f in findings if not f.p >= level]
@@ -542,9 +605,9 @@ def judge(findings: Sequence[Finding], alarm: float) -> dict[str, Any]:
 
 
 def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
-    """Return how many fits (in each world) it takes to see some small defects.
+    """Return how many fits in each world it takes to see some small defects.
 
-    Each is seen with a chance of POWER at `level`, by the normal approximation of its
+    Each is seen with probability POWER at `level`, by the normal approximation of its
     test's statistic.
     """
     margin = float(norm.isf(level / 2) + norm.isf(1 - POWER))
@@ -561,7 +624,7 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
             _raise_to(found, f"noise cut at {tail:g} deviations", numbers / draws)
         releases = len(record.lengths) / fits
         for bits in (16, 32):
-            # pairs that repeat, of a Poisson law: at least one
+            # at least one pair repeats, by a Poisson law of their number
             numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - POWER))
             _raise_to(found, f"noise from a seed of {bits} bits", numbers / releases)
         if len(record.watched) > 1:

@@ -1,4 +1,4 @@
-"""The picture of an audit: scores in both worlds, the bound at every threshold."""
+"""Draw an audit: scores in both worlds, and the bound at every threshold."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,23 @@ from dphead.analysis.plots import save_figure
 def plot_audit(
     result: dict[str, Any], claim: Claim, path: str | Path, title: str = ""
 ) -> None:
-    """Write a PNG. result: of `audit_bounds.statements`.
+    """Write a picture of an audit.
 
-    Needs matplotlib (ImportError without it).
+    Parameters
+    ----------
+    result : dict
+        The result of `audit_bounds.statements`.
+    claim : Claim
+        The promise.
+    path : str or Path
+        The file to write; its ending gives the format.
+    title : str
+        Title of the picture. Default: the claim.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
     """
     from matplotlib.figure import Figure
 

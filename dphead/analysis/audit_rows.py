@@ -1,6 +1,6 @@
-"""What an audit hands to `release` in place of private rows, a ledger, thread pools.
+"""Give `release` stand-ins for private rows, the ledger and thread pools in an audit.
 
-Nothing of it may add noise: that is `release`'s own, as in a fit.
+Nothing here may add noise: `release` adds it, as in a fit.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +18,13 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import Ask, BlockSum, ask_of
 
 T = TypeVar("T")
-NO_CLASS = -1  # the label of a row that counts zero
+NO_CLASS = -1  # label of a row that adds nothing to a sum
 
 
 class NoLedger:
-    """Stands in for a fit's ledger and records nothing: audited rows are public or
-    synthetic, and cost no budget.
+    """Stand in for a fit's ledger and record nothing.
+
+    Audited rows are public or synthetic, and spend no budget.
     """
 
     def __init__(self) -> None:
@@ -37,35 +38,47 @@ class NoLedger:
         return self._allocated % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """The next sequence number; nothing was ever committed."""
+        """Return the next sequence number; nothing was ever committed."""
         self._next += 1
         return self._next, None
 
     def following(self) -> None:
-        """No release is known to come."""
+        """Return None: no next release is known."""
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Forget the value."""
 
 
 class UnrecordedSpec(ReleaseSpec):
-    """A planned release without the row that a ledger would store: making it would
-    double the time of a small fit.
+    """Describe a planned release without the row that a ledger would store.
+
+    Making that row would double the time of a small fit.
     """
 
     def row(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty row."""
         return {}
 
 
 class AuditRows(ArrayRows):
-    """Public rows in memory, in the blocks of `ArrayRows`.
+    """Hold public rows in memory, in the blocks of `ArrayRows`.
 
-    x: (n, d) float32, y: (n,) int.
+    A pass over all slots has the same block objects each time, so that `Sums` knows
+    them.
 
-    n_rows may exceed n: the missing slots come first, are zero and have no class. A
-    pass over all slots has the same block objects each time, so that `Sums` knows them.
-    groups: (n,) int of the given rows, with group_cap; the missing slots have none.
+    Parameters
+    ----------
+    x : (n, d) float32
+        The rows.
+    y : (n,) int
+        Their classes.
+    n_rows : int
+        Number of slots, at least n. The missing slots come first, are zero and have no
+        class or group.
+    groups : (n,) int, optional
+        Groups of the given rows.
+    group_cap : int, optional
+        Cap on the rows of a group.
     """
 
     def __init__(
@@ -89,17 +102,16 @@ class AuditRows(ArrayRows):
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Every slot once, or each of `indices` once."""
+        """Yield every slot once, or each of `indices` once."""
         everyone = indices is None or len(indices) == self.n_rows
         yield from self._all if everyone else super().blocks(indices)
 
 
 class Repeated:
-    """Keeps what was computed at the parameters that a query is first asked at, since
-    every fit starts from the same.
+    """Keep what was computed at the parameters that a query is first asked at.
 
-    Parameters that depend on releases do not come again: what is asked at them is
-    computed.
+    Every fit starts from the same parameters. Parameters that depend on releases do not
+    come again: their values are computed each time.
     """
 
     def __init__(self) -> None:
@@ -113,9 +125,9 @@ class Repeated:
         clip_norm: float,
         compute: Callable[[], T],
     ) -> T:
-        """compute(), or what it was at these parameters.
+        """Return compute(), or the kept value for the same parameters.
 
-        place: of the rows that it is about.
+        `place` tells apart the rows that it is computed from.
         """
         t = params.transform
         if t.center is not None or t.scale is not None:
@@ -132,13 +144,13 @@ class Repeated:
 
 
 class Sums:
-    """The queries' integer sums over public rows, without thread pools; the first
-    pass's are kept.
+    """Sum a query's integers over public rows without thread pools.
 
-    A `BlockSum`. At the parameters that fits start from the sum of a fixed block
-    depends on public numbers alone and is the same in every fit. Blocks that only fill
-    up n_rows count zero and are skipped. Every slot is still checked, and the noise of
-    `release` is new each time. source: the rows.
+    It is a `BlockSum`, and it keeps the sums of the first pass. At the parameters that
+    fits start from, the sum of a fixed block depends on public numbers alone and is the
+    same in every fit. Blocks that only fill up n_rows add nothing and are skipped.
+    Every slot is still checked, and the noise of `release` is new each time. `source`
+    are the rows.
     """
 
     parallel = False
@@ -146,28 +158,28 @@ class Sums:
     def __init__(self, source: AuditRows) -> None:
         self.source = source
         self._repeated = Repeated()
-        self._fixed = {
-            id(block.x) for block in source.blocks()
-        }  # they live as long as the rows; Poisson batches do not
+        # ids of the blocks that live as long as the rows; Poisson batches do not
+        self._fixed = {id(block.x) for block in source.blocks()}
 
     def is_compared(self, query: Query) -> bool:
-        """Whether to compare with the reference: an audit tries rows in its own
-        ways.
+        """Return False: an audit tries rows in its own ways.
+
+        Its sums are not compared with the reference.
         """
         return False
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """As the query's own."""
+        """Return the norms as the query's own block sum does."""
         return way_of(ask.query).norms(ask, block)
 
     def rows(self, ask: Ask, block: Block) -> Block:
-        """The block itself."""
+        """Return the block itself."""
         return block
 
     def add(
         self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
-        """Add the statistics."""
+        """Add the statistics of a block to `out`."""
         if (rows.index < self.source.missing).all():
             return out
         way = way_of(ask.query)
@@ -184,16 +196,15 @@ class Sums:
         return out
 
     def total(self, query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
-        """The sum over all rows as `release` computes it, which is what the auditor
-        knows.
+        """Return the sum over all rows as `release` computes it.
+
+        The auditor knows this sum.
         """
         return exact(query, params, self.source, spec, self)
 
 
 def way_of(query: Query) -> BlockSum:
-    """How the query's blocks are summed: on this processor, or by the block sum that
-    the query brings.
-    """
+    """Return the block sum that the query brings, else this processor's."""
     brought = getattr(query, "block_sum", None)
     return CpuSums() if brought is None else brought()
 
@@ -207,12 +218,22 @@ def exact(
     indices: np.ndarray | None = None,
     kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
-    """The sum to which `release` would add noise, as float64.
+    """Return the sum to which `release` would add noise, as float64.
 
-    All audits come here for it.
+    All audits use this function for it.
 
-    indices: the slots of a sample, or None for all. kept: rows of earlier passes. The
-        rows must be public.
+    Parameters
+    ----------
+    query, params, spec : Query, Params and ReleaseSpec
+        The release.
+    rows : Rows
+        The rows, which must be public.
+    block_sum : BlockSum
+        The summation backend.
+    indices : array, optional
+        The slots of a sample. Default: all.
+    kept : KeptRows
+        Rows of earlier passes. Default: none.
     """
     ask = ask_of(query, params, spec.clip_norm)
     return checked_sum(ask, rows, indices, block_sum, kept) * query.unit(

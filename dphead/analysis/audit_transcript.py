@@ -1,4 +1,4 @@
-"""Fits of public rows through `release`, and what an auditor who knows the rows sees.
+"""Run fits of public rows through `release`, and read what an auditor sees of them.
 
 No fit here is charged, so the rows must be public or synthetic.
 """
@@ -19,25 +19,38 @@ from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import Answer, PublicFacts, Solver
 from dphead.sums.door import Door
 
-# Chosen, not measured.
+# Choices, not measured.
 # rows of synthetic problems beside the canary; the rest are slots of unreadable images
 SHARED_ROWS = 15
-# of the canary, in clip norms: one no longer than the clip would pass without any
+# norm of the canary, in clip norms: a canary of at most the clip norm would pass an
+# audit of a mechanism that does not clip
 CANARY_NORM = 10.0
-ROWS_BEYOND_CAP = 2  # of a canary group, which must not count
+ROWS_BEYOND_CAP = 2  # rows of a canary group above the cap, which must not count
 MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows that both worlds share, and the row in which they differ.
+    """Hold the rows that both worlds share, and the row in which they differ.
 
-    x: (n, d); canary, neighbour: (row, class).
-
-    neighbour: what stands in the canary's place in the other world (replace_one), or
-        None for nothing.
-    group_cap: None, or that of a plan that protects groups; the canary is then a group
-        of `copies` equal rows.
+    Attributes
+    ----------
+    facts : PublicFacts
+        The sizes.
+    relation : str
+        The neighboring relation.
+    x, y : (n, d) and (n,) arrays
+        The shared rows and their classes.
+    canary : (array, int)
+        The row and class in which the worlds differ.
+    neighbour : (array, int) or None
+        The row in the canary's place in the other world (replace_one), or None for
+        nothing.
+    group_cap : int or None
+        That of a plan that protects groups. The canary is then a group of `copies`
+        equal rows.
+    copies : int
+        Number of the canary's rows.
     """
 
     facts: PublicFacts
@@ -50,7 +63,10 @@ class Problem:
     copies: int = 1
 
     def world(self, inside: bool) -> AuditRows:
-        """The rows with the canary or without it; under add_remove its slots go too."""
+        """Return the rows with the canary or without it.
+
+        Under add_remove its slots are missing too.
+        """
         row = self.canary if inside else self.neighbour
         n_rows = self.facts.n_rows
         if row is None and self.relation == "add_remove":
@@ -61,16 +77,17 @@ class Problem:
         return self._rows(all_x, all_y, len(y), n_rows)
 
     def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
-        """The (copies, d) rows and (copies,) classes of the canary's slots.
+        """Return the rows (copies, d) and classes (copies,) of the canary's slots.
 
-        row: what is there, None for nothing.
+        `row` is what is there, None for nothing.
         """
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
         return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
 
     def apart(self) -> list[AuditRows]:
-        """The others, what stands in the canary's slots without it, and the canary,
-        each by itself.
+        """Return three sets of rows, each by itself.
+
+        They are the shared rows, the canary's slots without it, and the canary.
         """
         units = [self.unit(self.neighbour), self.unit(self.canary)]
         others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
@@ -80,7 +97,7 @@ class Problem:
     def _rows(
         self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
     ) -> AuditRows:
-        """Rows of which the last `in_unit` are one group and the others are none."""
+        """Return rows; the last `in_unit` are one group, and the others have none."""
         groups = np.where(np.arange(len(y)) < len(y) - in_unit, NO_GROUP, 0)
         return AuditRows(x, y, n_rows, groups, self.group_cap)
 
@@ -93,15 +110,39 @@ def worst_case(
     label: int = 0,
     seed: int | None = None,
 ) -> Problem:
-    """Return a synthetic problem whose canary is as visible as the clips allow.
+    """Return a synthetic problem whose canary is as visible as the clip norms allow.
 
-    The canary is CANARY_NORM times as long as the largest clip norm and has the class
-    `label`. It lies on the first axis, or in a random direction of `seed`. The others
-    are the same row with the next class, which keeps its residual large while a head
-    is trained, or with its own class (`agree`). With sampled batches there are no
-    others: which of them were sampled is secret, and would only hide the canary. Where
-    the plan protects groups, the canary is a group of more rows than the cap.
-    Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
+    Parameters
+    ----------
+    facts : PublicFacts
+        The sizes.
+    plan : Plan
+        The plan to audit.
+    agree : bool, default False
+        Whether the shared rows have the canary's class.
+    label : int, default 0
+        The canary's class.
+    seed : int, optional
+        Seed of the canary's random direction. Default: the first axis.
+
+    Returns
+    -------
+    Problem
+        The problem.
+
+    Raises
+    ------
+    ValueError
+        If the plan protects groups and has sampled batches.
+
+    Notes
+    -----
+    The canary is CANARY_NORM times as long as the largest clip norm. The shared rows
+    are the same row with the next class, which keeps the canary's residual large while
+    a head is trained, or with its own class (`agree`). With sampled batches there are
+    no shared rows: which of them were sampled is secret, and would only hide the
+    canary. If the plan protects groups, the canary is a group of more rows than the
+    cap. Under replace_one the neighbour is the opposite row, or one at 120 degrees if a
     second moment is released.
     """
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
@@ -138,8 +179,9 @@ def worst_case(
 
 
 def worst_cases(facts: PublicFacts, plan: Plan, fits: int) -> list[Problem]:
-    """Return a problem for each class, at most MOST_CANARIES: the first canary lies on
-    the first axis, the others in random directions.
+    """Return a problem for each class, at most MOST_CANARIES.
+
+    The first canary lies on the first axis, the others in random directions.
     """
     count = min(MOST_CANARIES, facts.n_classes, fits)
     labels = np.random.default_rng(0).permutation(np.arange(1, facts.n_classes))
@@ -150,11 +192,24 @@ def worst_cases(facts: PublicFacts, plan: Plan, fits: int) -> list[Problem]:
 
 
 def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
-    """The problem with public rows in place of the synthetic ones; its canary takes the
-    last slots.
+    """Return the problem with public rows in place of the synthetic ones.
 
-    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for sampled batches: which
-    rows were sampled is secret, so the likelihood would be a sum over all subsets.
+    The canary takes the last slots.
+
+    Parameters
+    ----------
+    problem : Problem
+        The synthetic problem.
+    plan : Plan
+        The plan to audit.
+    x, y : (n_rows, n_features) and (n_rows,) arrays
+        The public rows and their classes.
+
+    Raises
+    ------
+    ValueError
+        For sampled batches. Which rows were sampled is secret, so the likelihood would
+        be a sum over all subsets.
     """
     if any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs):
         raise ValueError(
@@ -168,9 +223,9 @@ def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One release of a fit: what was asked, what came out, and its secret sample.
+    """Hold one release of a fit: what was asked, what came out, and its secret sample.
 
-    sample: the slots that were summed, or None for all.
+    `sample` are the slots that were summed, or None for all.
     """
 
     query: Query
@@ -182,13 +237,24 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the auditor makes of one release.
+    """Hold what the auditor computes from one release.
 
-    sd: the planned deviation of the noise. ratio: the release's log-likelihood ratio.
-    own: squared distance of the worlds over sd squared. noise: what was added to the
-    sum, over sd. along: its part along the worlds' difference, None where that is zero.
-    share: that difference over the one that the noise is for. has_canary: whether the
-    canary's slot was summed.
+    Attributes
+    ----------
+    sd : float
+        The planned standard deviation of the noise.
+    ratio : float
+        The release's log-likelihood ratio.
+    own : float
+        Squared distance of the two worlds, over sd squared.
+    noise : array
+        What was added to the sum, over sd.
+    along : float or None
+        Its part along the worlds' difference; None if the worlds do not differ.
+    share : float
+        The worlds' difference over the one that the noise is for.
+    has_canary : bool
+        Whether the canary's slot was summed.
     """
 
     sd: float
@@ -201,8 +267,10 @@ class Reading:
 
 
 class Witness:
-    """What the auditor knows: what the others, the neighbour and the canary add to a
-    sum, at any parameters.
+    """Hold what the auditor knows of the rows.
+
+    It knows what the shared rows, the neighbour and the canary add to a sum, at any
+    parameters.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -211,11 +279,11 @@ class Witness:
         self._repeated = Repeated()
 
     def read(self, seen: Seen, inside: bool) -> Reading:
-        """Compare a release with both worlds. inside: in which one it was made.
+        """Compare a release with both worlds. `inside` says in which one it was made.
 
         Symmetric noise has half the variance off the diagonal, and each such entry
-        appears twice: the sums over all entries below are those over the independent
-        ones. The deviation is the plan's and not what the release says of itself.
+        appears twice. So the sums over all entries below are those over the independent
+        ones. The standard deviation is the plan's, not the one that the release states.
         """
         query, params, spec = seen.query, seen.params, seen.spec
 
@@ -260,10 +328,10 @@ class Witness:
 
 
 def planned(seen: Seen) -> tuple[float, float]:
-    """Return (how far the plan lets one row move the sum, the deviation of its noise).
+    """Return how far the plan lets one row move the sum, and the noise's deviation.
 
-    A row that is replaced in a Poisson batch moves it twice as far as its noise is for:
-    the accountant counts that.
+    A row that is replaced in a Poisson batch moves the sum twice as far as its noise is
+    for: the accountant counts that.
     """
     query, spec, append = seen.query, seen.spec, seen.params.transform.append
     sampled = spec.sampling_prob < 1
@@ -277,7 +345,7 @@ def planned(seen: Seen) -> tuple[float, float]:
 def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any:
     """Return the log density of (1 - q) N(0) + q N(shift) over that of N(0).
 
-    along: the value's inner product with the shift.
+    `along` is the value's inner product with the shift, `length2` its squared length.
     """
     ratio = (along - length2 / 2) / variance
     if prob == 1:
@@ -286,7 +354,7 @@ def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any
 
 
 class _Watched:
-    """A `Summer` that remembers which slots it was asked to sum."""
+    """Sum like a `Summer`, and remember which slots were summed."""
 
     def __init__(self, sums: Sums) -> None:
         self._door = Door(sums)
@@ -297,7 +365,7 @@ class _Watched:
         return self._door(request)
 
     def largest_norm(self, request: SumRequest) -> float:
-        """As the door's."""
+        """Return the largest norm, as the verified sum does."""
         return self._door.largest_norm(request)
 
 

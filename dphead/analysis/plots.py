@@ -1,6 +1,6 @@
-"""The trade-off curve of a composition, and accuracy against epsilon.
+"""Draw the trade-off curve of a composition, and accuracy against epsilon.
 
-matplotlib (extra `[plots]`) may be imported inside functions alone.
+matplotlib (extra `[plots]`) may be imported only inside functions.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from dphead.analysis.tradeoff import (
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.atomic_write import write_atomically
 
-# told apart by most color-blind readers
+# most color-blind readers can tell these colors apart
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"
 
 
@@ -30,13 +30,32 @@ def tradeoff_plot(
 ) -> None:
     """Draw the upper bound on any membership-inference attack and write it to `path`.
 
-    Its ending gives the format. An unused row is as `tradeoff.is_replaced` says.
+    Left: the trade-off curve, false-negative against false-positive rate. Right: the
+    same curve as true-positive rates at small false-positive rates, with the points of
+    `dphead account`'s table.
 
-    Left: the trade-off curve, false negative against false positive rate (Dong, Roth,
-    Su 2022). Right: the same curve as true positive rates at small false positive
-    rates, with the points of `dphead account`'s table.
-    Raises ImportError without matplotlib, and ValueError for an ending that is no
-    picture format.
+    Parameters
+    ----------
+    path : str or Path
+        The file to write; its ending gives the format.
+    events : sequence of GaussianEvent
+        The releases that the attacker sees.
+    relation : str, default "zero_out"
+        The neighboring relation. It decides what takes the place of an unused row
+        (`tradeoff.is_replaced`).
+    title : str
+        Title of the picture.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    ValueError
+        If the ending is not a picture format.
+
+    References
+    ----------
+    Dong, Roth, Su 2022.
     """
     figure, (left, right) = new_figure(path, 2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
@@ -88,11 +107,25 @@ def accuracy_plot(
     ceiling: float,
     title: str = "",
 ) -> None:
-    """Draw accuracy against epsilon to `path`: the mean of each epsilon's draws, with
-    their range.
+    """Draw accuracy against epsilon: the mean of each epsilon's draws, and their range.
 
-    accuracies: of each epsilon its draws; ceiling: without noise; all of them shares.
-    Raises as `tradeoff_plot`.
+    Parameters
+    ----------
+    path : str or Path
+        The file to write; its ending gives the format.
+    epsilons : sequence of float
+        The budgets.
+    accuracies : sequence of sequences of float
+        The draws of each epsilon, as shares in [0, 1].
+    ceiling : float
+        The accuracy without noise, as a share.
+    title : str
+        Title of the picture.
+
+    Raises
+    ------
+    ImportError, ValueError
+        As `tradeoff_plot`.
     """
     figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     percent = [100 * np.asarray(draws) for draws in accuracies]
@@ -112,8 +145,14 @@ def accuracy_plot(
 
 
 def check_drawable(path: str | Path) -> None:
-    """ImportError without matplotlib; ValueError for an ending that is no picture
-    format.
+    """Raise an error unless a plot can be written to this path.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    ValueError
+        If the ending is not a picture format.
     """
     try:
         from matplotlib.figure import Figure
@@ -132,7 +171,7 @@ def check_drawable(path: str | Path) -> None:
 
 
 def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
-    """A figure without a window and its axes, after `check_drawable`."""
+    """Return a figure without a window and its axes, after `check_drawable`."""
     check_drawable(path)
     from matplotlib.figure import Figure
 

@@ -1,15 +1,16 @@
-"""Choosing the best of a random number of private runs: what the choice costs in all.
+"""Account for choosing the best of a random number of private runs.
 
-K runs, K drawn secretly from a known distribution that does not depend on the data;
-each run draws its settings from a public grid, and its score is part of what it
-releases (a counting query with noise, say). Only the run with the best score leaves:
-not K, nor the other runs, their scores or their time. What is charged is the choice as
-a whole; the best run's own epsilon covers nothing.
+K runs are made. K is drawn secretly from a known distribution that does not depend on
+the data. Each run draws its settings from a public grid, and its score is part of what
+it releases (a counting query with noise, for example). Only the run with the best score
+is published: not K, and not the other runs, their scores or their time. The choice as a
+whole is charged. The best run's own epsilon covers nothing.
 
-Two bounds, of which the less counts: from the privacy profile of one run
-(`selection_profile.py`, nearly always the less), and from its Renyi curve (Papernot,
-Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy"). Neither is a sum
-of Gaussian releases, so a ledger cannot hold it: this module is for planning.
+Two bounds exist, and the smaller one counts. One comes from the privacy profile of one
+run (`selection_profile.py`, nearly always the smaller one). The other comes from its
+Renyi curve (Papernot, Steinke 2022, "Hyperparameter Tuning with Renyi Differential
+Privacy"). Neither is a sum of Gaussian releases, so a ledger cannot hold it: this
+module is for planning.
 """
 
 import math
@@ -32,9 +33,9 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# any other shape > 0: truncated negative binomial
+# names of laws of K; any other shape > 0 is the truncated negative binomial
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
-TOLERANCE = 1e-6  # relative, of the noise of full batches
+TOLERANCE = 1e-6  # relative tolerance of the noise of full batches
 BOUNDS = ("auto", "profile", "rdp")
 
 
@@ -45,16 +46,36 @@ def selection_rdp(
     relation: str = "zero_out",
     orders: Sequence[float] = RDP_ORDERS,
 ) -> np.ndarray:
-    """Renyi divergence of the whole choice at each order (> 1).
+    """Return the Renyi divergence of the whole choice at each order.
 
-    trial: all releases of one run, its score included.
+    Parameters
+    ----------
+    trial : sequence of GaussianEvent
+        All releases of one run, its score included.
+    mean : float
+        Expected number of runs, at least 1.
+    shape : float, default 1.0
+        Law of the number of runs: 1 geometric, 0 logarithmic, infinite Poisson (which
+        may run nothing and release nothing), else the truncated negative binomial.
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
+    orders : sequence of float
+        Orders above 1. A bound at one order uses the trial's at all orders, so pass
+        many.
 
-    mean: expected number of runs, at least 1. shape: 1 geometric, 0 logarithmic,
-    infinite Poisson (which may run nothing and release nothing), else the truncated
-    negative binomial's. A bound at one order uses the trial's at all orders, so pass
-    many. ValueError for a mean or shape out of range, and where `rdp_curve` has no
-    bound.
-    Source: Papernot, Steinke 2022, Theorems 2 and 6, as in dp_accounting's
+    Returns
+    -------
+    array of float
+        Upper bounds, one for each order.
+
+    Raises
+    ------
+    ValueError
+        If `mean` or `shape` is out of range, or `rdp_curve` has no bound.
+
+    References
+    ----------
+    Papernot, Steinke 2022, Theorems 2 and 6, as in dp_accounting's
     RepeatAndSelectDpEvent.
     """
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -75,14 +96,33 @@ def selection_epsilon(
     relation: str = "zero_out",
     bound: str = "auto",
 ) -> float:
-    """Epsilon of the whole choice at `delta`.
+    """Return the epsilon of the whole choice at `delta`.
 
-    Arguments as `selection_rdp`. bound: "profile", "rdp" (improved conversion), or
-    "auto", the less of both; allocated rows have the first alone, and so have Poisson
-    batches under replace_one or of units of several rows. ValueError for a mean, shape
-    or delta out of range, and where the bound that was asked for does not apply.
+    Parameters
+    ----------
+    trial, mean, shape, relation
+        As for `selection_rdp`.
+    delta : float
+        The delta at which epsilon is given.
+    bound : str, default "auto"
+        "profile", "rdp" (improved conversion), or "auto", the smaller of both. Only the
+        profile applies to allocated rows, and to Poisson batches under replace_one or
+        of units of several rows.
 
-    Guarantee: an upper bound (proofs/selection.md).
+    Returns
+    -------
+    float
+        Epsilon.
+
+    Raises
+    ------
+    ValueError
+        If `mean`, `shape` or `delta` is out of range, or the requested bound does not
+        apply.
+
+    Guarantee
+    ---------
+    It is an upper bound (proofs/selection.md).
     """
     check(delta, relation)
     known = f"bound must be one of {BOUNDS}"
@@ -101,14 +141,14 @@ def selection_epsilon(
 
 
 def _has_rdp(trial: Sequence[GaussianEvent], relation: str) -> bool:
-    """Whether `rdp_curve` has a bound."""
+    """Return whether `rdp_curve` has a bound."""
     random = [e for e in trial if e.count and not e.is_full]
     one_row = all(e.rows_per_unit == e.epoch_steps == 1 for e in random)
     return not random or (relation != "replace_one" and one_row)
 
 
 def _check_number_of_runs(mean: float, shape: float) -> None:
-    """ValueError for a law of the number of runs that there is not."""
+    """Raise ValueError if the law of the number of runs is invalid."""
     require(
         1 <= mean < math.inf,
         "the mean number of runs must be at least 1 and finite",
@@ -127,11 +167,29 @@ def selection_calibrate(
     relation: str = "zero_out",
     fixed: Collection[int] = (),
 ) -> float:
-    """Smallest s such that multiplying each noise multiplier not in `fixed` (indices)
-    by s meets the total budget.
+    """Return the smallest factor s of the noise that meets the total budget.
 
-    Relative error 1e-6 (1e-4 of random batches), on the safe side. ValueError if the
-    fixed releases and the number of runs alone exceed it.
+    It multiplies each noise multiplier that is not in `fixed`.
+
+    Parameters
+    ----------
+    trial, mean, shape, relation
+        As for `selection_rdp`.
+    epsilon, delta : float
+        The total budget.
+    fixed : collection of int
+        Indices of the releases that keep their noise.
+
+    Returns
+    -------
+    float
+        The factor, with a relative error of 1e-6 (1e-4 for random batches), on the safe
+        side.
+
+    Raises
+    ------
+    ValueError
+        If the fixed releases and the number of runs alone exceed the budget.
     """
     require(
         0 < epsilon < math.inf,

@@ -1,12 +1,12 @@
-"""The privacy profile of the best of a random number of runs, from that of one run.
+"""Bound the privacy profile of the best of a random number of runs.
 
-proofs/selection.md (in dphead/privacy) has the claims. A run that is beaten by a share
-t of all runs is the best with a density of f'(1 - t), f the generating function of the
-number of runs; between neighbours that density changes by at most a factor that the
-profile of one run bounds at each t. It is for planning, as `selection.py`, whose bound
-this is.
+It starts from the profile of one run. proofs/selection.md (in dphead/privacy) has the
+claims. Let f be the generating function of the number of runs. A run that is beaten by
+a share t of all runs is the best with a density of f'(1 - t). Between neighboring data
+sets that density changes at most by a factor, which the profile of one run bounds at
+each t. Like `selection.py`, which uses this bound, it is for planning.
 
-Source: Koskela, Redberg, Wang 2024 ("Privacy Profiles for Private Selection"), whose
+Reference: Koskela, Redberg, Wang 2024 ("Privacy Profiles for Private Selection"). Their
 bound is the same with one factor for all t.
 """
 
@@ -18,22 +18,23 @@ import numpy as np
 
 from dphead.privacy.accounting import GaussianEvent, epsilon, log_delta, total_mu
 
-# Chosen: twice as many of both take less than 1e-3 off epsilon, as tried.
-LINES = 1000  # above the trade-off of one run
-KNOTS = 100  # of the bound on the density
-# What one run does beyond this share of delta / mean is left to the last line.
+# Choices: twice as many of both lower epsilon by less than 1e-3, as tried.
+LINES = 1000  # lines above the trade-off of one run
+KNOTS = 100  # knots of the bound on the density
+# The last line covers what one run does beyond this share of delta / mean.
 REACH_SHARE = 1e-2
-MOST_REACH = 600.0  # exp is finite; beyond, the bound is called infinite
-ROUNDING = 1e-12  # relative, of logarithms and sums; some units of 2**-53 are enough
+MOST_REACH = 600.0  # exp is finite up to here; beyond, the bound is infinite
+ROUNDING = 1e-12  # relative error of logarithms and sums; some 2**-53 are enough
 Profile = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class NumberOfRuns:
-    """A law of the number of runs K: truncated negative binomial, or Poisson's.
+    """Hold a law of the number of runs K: truncated negative binomial, or Poisson.
 
-    With f(z) the mean of z**K, f'(1 - t) is mean (1 + rate t)**-(1 + shape), and mean
-    exp(-mean t) of Poisson's (shape infinite). Halting probability: 1 / (1 + rate).
+    With f(z) the mean of z**K, f'(1 - t) is mean (1 + rate t)**-(1 + shape). It is mean
+    exp(-mean t) for Poisson (shape infinite). The halting probability is 1 / (1 +
+    rate).
     """
 
     mean: float
@@ -42,7 +43,7 @@ class NumberOfRuns:
 
     @classmethod
     def of(cls, mean: float, shape: float) -> "NumberOfRuns":
-        """The law of this mean (at least 1) and shape (at least 0)."""
+        """Return the law of this mean (at least 1) and shape (at least 0)."""
         if math.isinf(shape):
             return cls(mean, shape, mean)
         low = 0.0
@@ -57,20 +58,24 @@ class NumberOfRuns:
         return cls(mean, shape, high)
 
     def log_density(self, t: np.ndarray) -> np.ndarray:
-        """log f'(1 - t) / mean at each t: 0 at 0, and falling."""
+        """Return log f'(1 - t) / mean at each t: 0 at 0, and falling."""
         if math.isinf(self.shape):
             return -self.rate * t
         return -(1 + self.shape) * np.log1p(self.rate * t)
 
     @property
     def rounding(self) -> float:
-        """At least what rounding, of the rate too, does to a `log_density`."""
+        """Return a bound on the rounding error of `log_density`.
+
+        It includes the rounding of the rate.
+        """
         return ROUNDING * (1 - float(self.log_density(np.ones(1))[0]))
 
 
 def _mean(rate: float, shape: float) -> float:
-    """Mean of the truncated negative binomial law. Papernot, Steinke 2022,
-    Definition 1.
+    """Return the mean of the truncated negative binomial law.
+
+    Reference: Papernot, Steinke 2022, Definition 1.
     """
     log = math.log1p(rate)
     power = shape * log
@@ -84,12 +89,28 @@ def profile_epsilon(
     shape: float,
     relation: str = "zero_out",
 ) -> float:
-    """Epsilon of the whole choice at `delta`, from the profile of one run.
+    """Return the epsilon of the whole choice at `delta`, from the profile of one run.
 
-    Infinite where there is no bound: losses of one run above 600 or, of Poisson
-    batches, a delta / mean that rounding may take all of.
+    Parameters
+    ----------
+    trial : sequence of GaussianEvent
+        All releases of one run, its score included.
+    mean, shape : float
+        The law of the number of runs (`NumberOfRuns`).
+    delta : float
+        The delta at which epsilon is given.
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
 
-    Guarantee: never below the true value.
+    Returns
+    -------
+    float
+        Epsilon. It is infinite if there is no bound: for losses of one run above 600,
+        or, with Poisson batches, a delta / mean that rounding may consume.
+
+    Guarantee
+    ---------
+    It is never below the true value.
     """
     reach = epsilon(trial, REACH_SHARE * delta / mean, relation)
     if not reach < MOST_REACH:
@@ -113,12 +134,15 @@ def profile_epsilon(
             high = middle
         else:
             low = middle
-    # what rounding of candidate - shifts can be
+    # add the largest rounding error of candidate - shifts
     return high + 4e-16 * (high + float(shifts[-1]))
 
 
 def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
-    """Delta of one run at each epsilon of either sign, and of either direction."""
+    """Return a function: delta of one run at each epsilon of either sign.
+
+    It covers both directions.
+    """
     mu = total_mu(trial)
     if mu is None:
         from dphead.privacy.loss_distribution import loss_distribution  # takes seconds
@@ -132,12 +156,12 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
             return np.zeros_like(epsilons)
         if mu is not None:
             logs = [log_delta(mu, float(e)) for e in epsilons]
-            return np.exp(logs) + 1e-300  # subnormals too
+            return np.exp(logs) + 1e-300  # exp may round a subnormal down
         return np.max([losses.deltas(epsilons) for losses in directions], axis=0)
 
     def deltas(epsilons: np.ndarray) -> np.ndarray:
         found = above(np.abs(epsilons))
-        # below 0 by the other direction's: 1 - exp(epsilon) (1 - delta(-epsilon))
+        # below 0 from the other direction: 1 - exp(epsilon) (1 - delta(-epsilon))
         below = np.minimum(epsilons, 0.0)
         mirrored = np.exp(below) * found - np.expm1(below)
         return np.where(epsilons < 0, mirrored, found)
@@ -148,19 +172,23 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
 def density_bound(
     runs: NumberOfRuns, deltas: Profile, reach: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shifts s and weights w, with which mean * sum of w delta(epsilon - s) is at least
-    the delta of the choice at each epsilon.
+    """Return shifts s and weights w that bound the delta of the choice.
 
-    With b the density under the neighbour of a run that t beat, a = f'(1 - t) and b =
-    f'(1 - t'), t' at most each line exp(e) t + delta(e): in a cell of t, bounded by one
-    line, a / b is largest at an end and a at the first. So (a - b z)+ is at most H(z),
-    the largest of some (top (1 - z / ratio))+, which is convex, and so below a chord
-    between any two z = exp(s).
+    mean * sum of w delta(epsilon - s) is at least the delta of the choice at each
+    epsilon.
+
+    Notes
+    -----
+    Let a = f'(1 - t) be the density of a run that a share t beat, and b = f'(1 - t')
+    its density under the neighbor. t' is at most each line exp(e) t + delta(e). In a
+    cell of t that is bounded by one line, a / b is largest at an end, and a at the
+    first end. So (a - b z)+ is at most H(z), the largest of some (top (1 - z /
+    ratio))+. H is convex, and so below a chord between any two z = exp(s).
     """
     epsilons = np.unique(np.linspace(-reach, reach, LINES))[::-1]
     slopes = np.append(np.exp(epsilons), 0.0)
     offsets = np.append(deltas(epsilons), 1.0)
-    # where a line meets the next: any other cells would do
+    # cells end where a line meets the next; any other cells would be valid too
     meet = np.diff(offsets) / -np.diff(slopes)
     meet = np.maximum.accumulate(np.clip(meet, 0.0, 1.0))
     edges = np.concatenate([[0.0], meet, [1.0]])
@@ -172,7 +200,7 @@ def density_bound(
     ratio = np.maximum(*ratios)[some] + 2 * runs.rounding
     top = np.exp(runs.log_density(edges[:-1][some]) + runs.rounding)
     shifts = np.linspace(0.0, ratio.max(), KNOTS)
-    # H at 0 and at each shift but the last, where it is 0
+    # H at 0 and at each shift except the last, where it is 0
     points = np.append(-np.inf, shifts[:-1])
     over = -np.expm1(np.minimum(points[:, None] - ratio, 0.0))
     heights = np.max(top * over, axis=1)

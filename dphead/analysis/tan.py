@@ -1,7 +1,7 @@
-"""Total amount of noise (TAN23): what decides epsilon when noise is large.
+"""Compute the total amount of noise (TAN23), which decides epsilon if noise is large.
 
-It is an approximation for planning, with cheap simulation at constant TAN; no charge
-may be taken from it.
+It is an approximation for planning, with cheap simulation at constant TAN. No charge
+may come from it.
 """
 
 import math
@@ -14,8 +14,20 @@ MIN_SIGMA = 2.0
 
 
 class Tan(NamedTuple):
-    """eta, Sigma = 1/eta, epsilon_TAN, whether sigma >= 2 lets one rely on it, and why
-    not.
+    """Hold the total amount of noise of a run.
+
+    Attributes
+    ----------
+    eta : float
+        The noise parameter.
+    total_noise : float
+        Sigma = 1 / eta.
+    epsilon : float
+        epsilon_TAN, an approximation.
+    valid : bool
+        Whether sigma >= MIN_SIGMA, so that the approximation holds.
+    reason : str
+        Why it does not hold, or "".
     """
 
     eta: float
@@ -36,10 +48,34 @@ def _check(noise_multiplier: float, sampling_prob: float, steps: int) -> None:
 def total_amount_of_noise(
     noise_multiplier: float, sampling_prob: float, steps: int, delta: float
 ) -> Tan:
-    """eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta
+    """Return the total amount of noise of a run.
+
+    eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta
     sqrt(ln(1/delta)).
 
-    An approximation, never a guarantee: it can lie below the true epsilon. Source:
+    Parameters
+    ----------
+    noise_multiplier : float
+        sigma, positive.
+    sampling_prob : float
+        q, in (0, 1].
+    steps : int
+        T, at least 1.
+    delta : float
+        In (0, 1).
+
+    Returns
+    -------
+    Tan
+        An approximation, never a guarantee: it can be below the true epsilon.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    References
+    ----------
     TAN23, Definition 3.1, equation 4.
     """
     _check(noise_multiplier, sampling_prob, steps)
@@ -66,10 +102,19 @@ def total_amount_of_noise(
 def simulate(
     noise_multiplier: float, batch_size: int, factor: float
 ) -> tuple[float, float]:
-    """(sigma / factor, batch size / factor): the cheap run that has the same eta at the
-    same number of steps.
+    """Return the noise and batch size of a cheap run with the same eta and steps.
 
-    Its own epsilon is vast: it is for public data. Source: TAN23, section 3.4.
+    They are sigma / factor and batch size / factor. The cheap run's own epsilon is
+    vast: it is for public data.
+
+    Raises
+    ------
+    ValueError
+        If `factor` is below 1, or the batch would have less than one row.
+
+    References
+    ----------
+    TAN23, section 3.4.
     """
     if not (factor >= 1 and noise_multiplier > 0 and batch_size / factor >= 1):
         raise ValueError(
@@ -80,8 +125,9 @@ def simulate(
 
 
 def require_public(data_is_public: bool) -> None:
-    """Raise ValueError unless the data of a simulated run are public: at sigma / factor
-    it has no useful guarantee.
+    """Raise ValueError unless the data of a simulated run are public.
+
+    At sigma / factor the run has no useful guarantee.
     """
     if not data_is_public:
         raise ValueError(
@@ -94,11 +140,18 @@ def require_public(data_is_public: bool) -> None:
 def predict_accuracy(
     batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float
 ) -> float:
-    """Accuracy at a large batch, by the least-squares line in log2(batch size) at
-    constant eta and steps.
+    """Return the accuracy at a large batch, at constant eta and steps.
 
-    Source: TAN23, section 3.4 and Figure 4; two or more different batch sizes are
-        needed (ValueError).
+    It is on the least-squares line in log2(batch size).
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two different batch sizes.
+
+    References
+    ----------
+    TAN23, section 3.4 and Figure 4.
     """
     sizes, values = (
         np.log2(np.asarray(batch_sizes, float)),
@@ -118,8 +171,10 @@ def predict_accuracy(
 
 
 class Prediction(NamedTuple):
-    """Predicted accuracy of a run, with the interval that a new run falls into, and the
-    line's slope per doubling.
+    """Hold the predicted accuracy of a run, its interval, and the line's slope.
+
+    A new run falls into the interval [low, high]. The slope is per doubling of the
+    batch.
     """
 
     accuracy: float
@@ -134,11 +189,18 @@ def predict_with_interval(
     target_batch_size: float,
     confidence: float = 0.95,
 ) -> Prediction:
-    """`predict_accuracy` with a prediction interval of ordinary least squares, one more
-    run's own spread included.
+    """Return `predict_accuracy` with a prediction interval of ordinary least squares.
 
-    Source: TAN23, section 3.4 (the line); the interval is Student's. ValueError for
-        fewer than three runs.
+    The interval includes the spread of one more run.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three runs.
+
+    References
+    ----------
+    TAN23, section 3.4, for the line. The interval is Student's.
     """
     from scipy.stats import t
 
@@ -161,8 +223,13 @@ def predict_with_interval(
 
 
 def sampling_prob_at(eta: float, noise_multiplier: float, steps: int) -> float:
-    """The q at which a noise and a number of steps have this eta (above 1: there is
-    none). Source: TAN23, eq. 4.
+    """Return the q at which a noise and a number of steps have this eta.
+
+    A value above 1 means that there is none.
+
+    References
+    ----------
+    TAN23, equation 4.
     """
     return eta * noise_multiplier * math.sqrt(2 / steps)
 
@@ -174,11 +241,19 @@ def more_data(
     delta: float,
     factor: float,
 ) -> tuple[float, float]:
-    """(sampling_prob, delta) of the same batch, noise and steps on `factor` times the
-    rows: both over `factor`.
+    """Return the sampling rate and delta of the same run on `factor` times the rows.
 
-    Source: TAN23, section 4.4 and Table 5: eta falls by `factor` too, so epsilon falls
-        and N eta stays.
+    Batch, noise and steps stay. Both values are divided by `factor`.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    References
+    ----------
+    TAN23, section 4.4 and Table 5: eta falls by `factor` too, so epsilon falls and N
+    eta stays.
     """
     _check(noise_multiplier, sampling_prob, steps)
     if not 1 <= factor < math.inf:

@@ -1,4 +1,4 @@
-"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
+"""Draw TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
 
 from pathlib import Path
 
@@ -10,15 +10,20 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
 PRIVACY_WALL = 0.5  # noise multiplier, TAN23, Figure 2: below, epsilon is meaningless
-PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; chosen
-FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # of RDP; chosen
+PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; a choice
+FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; a choice
 
 
 def epsilon_curve(
     eta: float, steps: int, delta: float, sigmas: np.ndarray = PLOTTED_SIGMAS
 ) -> np.ndarray:
-    """Exact (RDP) epsilon at each sigma with q such that eta is constant; nan where q
-    would exceed 1 [Figure 2].
+    """Return the RDP epsilon at each sigma, with q such that eta is constant.
+
+    It is NaN where q would exceed 1.
+
+    References
+    ----------
+    TAN23, Figure 2.
     """
     out = np.full(len(sigmas), np.nan)
     for i, sigma in enumerate(sigmas):
@@ -33,8 +38,13 @@ def epsilon_curve(
 def rdp_ratio(
     eta_step: float, order: float, sigmas: np.ndarray = PLOTTED_SIGMAS
 ) -> np.ndarray:
-    """g_alpha(sigma, q) / (alpha eta_step^2) at constant eta_step = q / (sqrt 2 sigma)
-    [Figure 3].
+    """Return g_alpha(sigma, q) / (alpha eta_step²) at each sigma.
+
+    eta_step = q / (sqrt 2 sigma) is constant. The ratio is NaN where q would exceed 1.
+
+    References
+    ----------
+    TAN23, Figure 3.
     """
     out = np.full(len(sigmas), np.nan)
     for i, sigma in enumerate(sigmas):
@@ -50,8 +60,9 @@ def rdp_ratio(
 def draw(
     path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta_step: float
 ) -> None:
-    """Write Figure 2 (left) for this eta and Figure 3 (right) for this eta_step, with
-    the wall and the flat region.
+    """Draw Figure 2 (left) for this eta and Figure 3 (right) for this eta_step.
+
+    Both show the privacy wall and the flat region.
     """
     figure, (left, right) = new_figure(path, 2, (10, 4))
     for count in steps:
