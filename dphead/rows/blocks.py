@@ -38,6 +38,7 @@ def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
 
 
 def padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
+    """Return a block of `rows` rows, padded with index -1 and label -1."""
     missing = rows - len(index)
     if missing:
         index = np.concatenate([index, np.full(missing, -1)])

@@ -95,9 +95,9 @@ class Auto:
 
     Notes
     -----
-    - Step size: noise alone moves each weight by `move` over the whole descent
-    (`rate`).
-      Smaller steps lose signal. With larger steps, noise grows faster than signal.
+    - The step size lets noise alone move each weight by `move` over the whole descent
+      (`rate`). Smaller steps lose signal. With larger steps, noise grows faster than
+      signal.
     - Steps are longer if classes turn out to lie far apart (`Lengthening`), unless
       `move` or `prior` is given.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
@@ -137,6 +137,7 @@ class Auto:
             "correct rows": (CorrectCounts, self._count_share(facts)),
             "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
         }
+        # the descent's weights are what is left of the budget beside the counts
         whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
         for label, (query, share) in counts.items():
             if share:

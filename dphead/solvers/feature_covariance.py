@@ -116,6 +116,7 @@ class DPFC:
             answer = yield Ask(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
+            # Gram matrix, ridge and gradient are sums over n rows: the factor n cancels
             weights = weights - rate * solve(answer.value)
         return head_of(weights, transform, self.loss)
 

@@ -146,6 +146,7 @@ class GradientDescent:
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
+        # from the noisy sum to the mean over the expected batch size
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):

@@ -88,6 +88,7 @@ class Newton:
             g = yield Ask("gradient", gradient, params)
             h = yield Ask("hessians", hessians, params)
             ridge = ridge_for(facts, h.noise_sd, self.ridge)
+            # Hessian, ridge and gradient are sums over n rows: the factor n cancels
             for j in range(facts.n_classes):
                 weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(
                     g.value[:, j]

@@ -73,6 +73,7 @@ class Prototypes:
         transform = yield from self.centering.solve(facts, self.intercept)
         sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))
         fewest = max(1.0, sums.noise_sd / self.intercept)
+        # the last row sums the appended constant over the rows of each class
         counts = np.maximum(sums.value[-1] / self.intercept, fewest)
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
@@ -80,5 +81,6 @@ class Prototypes:
             weights = means / np.maximum(norms, SHORTEST_MEAN)
             return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
+        # -||x - mean||² without ||x||², which is the same for every class
         squared = (means**2).sum(axis=0)
         return LinearHead(2 * means, -squared, transform, "squared", feature_clip=clip)

@@ -115,6 +115,10 @@ def scores_into(rows, start, stop, packed, out):
 
 @compiled
 def add_all_products(left, right, upper, out):
+    """Add sum_i left_i right_iᵀ to out (m, p); with `upper`, to its upper triangle.
+
+    `products_numba.add_products` checks the arguments.
+    """
     k, (m, p) = len(left), out.shape
     thin = m <= MAX_STRIP_CLASSES and not upper
     size = CHUNK_ROWS if thin else PANEL_ROWS
