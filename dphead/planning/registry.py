@@ -69,7 +69,7 @@ def our_class(name: str) -> type:
 
 
 def source(name: str) -> str:
-    """Return in words whose defaults a method has."""
+    """Return in words the source of a method's defaults."""
     point = _claimed(name)
     return f"{_package(point) if point else 'dphead'}'s defaults"
 

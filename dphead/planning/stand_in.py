@@ -12,11 +12,11 @@ from dphead.solvers.base import Answer, PlannedRelease, PublicFacts, Solver, Ste
 
 @dataclass(frozen=True)
 class StandIn:
-    """Run a solver on n_rows rows, each of which stands for facts.n_rows / n_rows rows.
+    """Run a solver on n_rows rows as if there were facts.n_rows rows.
 
-    The stand-in asks what `solver` asks for facts.n_rows rows, and scales the answers
-    up in proportion. So steps, ridges and shares of the budget are those of the larger
-    fit.
+    Each row stands for facts.n_rows / n_rows rows. The stand-in asks what `solver` asks
+    for facts.n_rows rows, and scales the answers up in proportion. So steps, ridges and
+    shares of the budget are those of the larger fit.
 
     Parameters
     ----------

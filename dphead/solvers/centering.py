@@ -43,7 +43,7 @@ SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
 
 @dataclass(frozen=True)
 class Centering:
-    """Bring rows to unit norm, and subtract a noisy mean of the unit rows.
+    """Bring rows to unit norm, subtract a noisy mean, and normalize them again.
 
     Parameters
     ----------
