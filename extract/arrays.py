@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import re
 import zlib
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +252,7 @@ def open_npz(
     """
     if path.suffix != ".npz":
         return None
-    data = _npz_arrays(path)
+    data, others = _npz_arrays(path)
     images = data.get("images")
     if (
         images is None
@@ -284,18 +286,21 @@ def open_npz(
         images, stored, names = images[keep], stored[keep], [split]
         columns = {role: values[keep] for role, values in columns.items()}
     before = None if pixels == PixelRange() else stored
-    return _source("npz", images, columns, names, classes, before)
+    source = _source("npz", images, columns, names, classes, before)
+    left_out = Counter(f"arrays of another name ({name!r})" for name in others)
+    return replace(source, left_out=source.left_out + left_out)
 
 
-def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that a source may have, of those in an .npz."""
+def _npz_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the arrays that a source may have, and the names of the others."""
     try:
         with np.load(path, allow_pickle=False) as file:
             said = [name for role in ROLES for name in (role, f"{role}s")]
             names = [name for name in ("images", *said) if name in file]
             for info in file.zip.infolist():
                 check_unpacked(info.file_size, info.compress_size, path)
-            return {name: file[name] for name in names}
+            others = [name for name in file.files if name not in names]
+            return {name: file[name] for name in names}, others
     except (ExtractError, PermissionError):
         raise
     # whatever damage leads numpy and zipfile to; a shape beyond all memory too

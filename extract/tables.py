@@ -59,7 +59,7 @@ class Columns:
                 check_columns([wanted], names, path)
                 found[role] = wanted
                 continue
-            alike = [name for name in names if _is_called(name, role)]
+            alike = [name for name in names if is_called(name, role)]
             if len(alike) > 1 or set(alike) - {role, f"{role}s"}:
                 raise ExtractError(
                     f"the column of {role}s must be clear, got {alike} in "
@@ -92,14 +92,14 @@ class Columns:
         return list(found)
 
 
-def _is_called(name: str, role: str) -> bool:
+def is_called(name: str, role: str) -> bool:
     return name.strip().lower() in (role, f"{role}s")
 
 
 def _check_rest(names: Sequence[str], path: Path) -> None:
     for name in names:
         index = not name.strip() or name.startswith(("__index_level_", "Unnamed: "))
-        if index or any(_is_called(name, role) for role in ROLES):
+        if index or any(is_called(name, role) for role in ROLES):
             raise ExtractError(
                 "columns that are not named must be features, got "
                 f"{name!r} in {str(path)!r}. Name the features by --features, or "

@@ -27,7 +27,7 @@ from extract.listing import (
     listed,
     read_limited,
 )
-from extract.tables import ROLES, Columns
+from extract.tables import ROLES, Columns, is_called
 
 MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; chosen, not measured
 
@@ -72,6 +72,9 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
             name = f"{tar.name}:{key}"
             values = sample.fields or {}
             present.update(values)
+            for role in (role for role in ROLES if role not in fields):
+                unused = sum(is_called(field, role) for field in values)
+                left_out[f"{role}s in .json: name them by --column {role}="] += unused
             said = {role: values.get(field) for role, field in fields.items()}
             label = said.get("label", sample.label)
             if "group" in fields and sample.is_unread:

@@ -272,6 +272,14 @@ def test_samples_of_tars_are_rows(tmp_path):
     assert plain.group is None and plain.split_names == ["all"]
 
 
+def test_a_field_that_is_not_named_is_counted(tmp_path):
+    """A group that no --column names protects nobody."""
+    pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(Group="p1", url="u")})
+    source = open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
+    said = "groups in .json: name them by --column group="
+    assert source.group is None and source.left_out == {said: 1}
+
+
 def test_a_sample_that_cannot_say_whose_it_is_has_no_class(tmp_path):
     broken = [b"{", b"[]", b'{"patient": 1,}', b'{"patient": ' + b"7" * 5000 + b"}"]
     said = [*broken, b"{}", b"\xef\xbb\xbf" + fields(patient="p1")]

@@ -886,6 +886,14 @@ def test_cut_npz_files_are_refused(tmp_path, cut):
         open_source(tmp_path / "a.npz")
 
 
+def test_arrays_that_no_one_reads_are_counted(tmp_path):
+    """Such as whose an image is, under another name."""
+    images, patient = np.zeros((2, 3, 3), np.uint8), np.arange(2)
+    np.savez(tmp_path / "a.npz", images=images, patient=patient)
+    source = open_source(tmp_path / "a.npz")
+    assert source.left_out == {"arrays of another name ('patient')": 1}
+
+
 def test_sources_that_are_none(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("hello")
