@@ -1,4 +1,4 @@
-"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binaries, .npz."""
+"""Open sources that hold whole arrays: IDX (MNIST), CIFAR binaries, .npz."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from extract.images import PixelRange, UnreadableImage, to_uint8
 from extract.tables import ROLES, Columns
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
-# codes of IDX's third byte (yann.lecun.com/exdb/mnist)
+# dtypes by IDX's third byte (yann.lecun.com/exdb/mnist)
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-# classes: names of the files, and bytes of labels before an image
+# number of classes: names of the files, and bytes of labels before an image
 _CIFAR = {
     10: (r"data_batch_\d+\.bin", "test_batch.bin", 1),
     100: (r"train\.bin", "test.bin", 2),
@@ -73,7 +73,10 @@ def _source(
 
 
 def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
-    """uint8 levels of images (n, ...), each from its own values."""
+    """Return uint8 levels of images (n, ...), each from its own values.
+
+    Raises ExtractError for samples without a declared range.
+    """
     if images.dtype == np.uint8:
         return images
     levels = np.empty(images.shape, np.uint8)
@@ -90,10 +93,10 @@ def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Array of an IDX file, plain or .gz.
+    """Return the array of an IDX file, plain or .gz.
 
-    ExtractError if it is not IDX or not as long as its header says; no more is
-    unpacked.
+    Raises ExtractError if it is not IDX, or not as long as its header says. No more
+    than that is unpacked.
     """
     packed = path.suffix == ".gz"
     check_ends(path)
@@ -120,7 +123,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _idx_header(data: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...]]:
-    """Type and shape that the first bytes of an IDX file declare."""
+    """Return the dtype and shape that the first bytes of an IDX file declare."""
     ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
     if not ok or len(data) < 4 + 4 * data[3]:
         raise ExtractError(
@@ -132,7 +135,10 @@ def _idx_header(data: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...]]:
 
 
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
-    """Split -> (images file, labels file) of a folder or of one images file."""
+    """Return the images and labels files of each split.
+
+    `path` is a folder or one images file.
+    """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     pairs: dict[str, tuple[Path, Path]] = {}
     for file in candidates:
@@ -171,8 +177,9 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
 def open_idx(
     path: Path, classes: Classes, split: str, pixels: PixelRange
 ) -> Source | None:
-    """IDX pairs of a folder (train, then test), or one images file with its labels
-    beside it; None without.
+    """Return a Source of IDX pairs in a folder (train, then test), or None without.
+
+    `path` may also be one images file with its labels beside it.
     """
     pairs = _idx_pairs(path)
     if not pairs:
@@ -199,8 +206,9 @@ def open_idx(
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
-    """CIFAR-10 or CIFAR-100 (fine labels) binary files of a folder, batches in order;
-    None if there are none.
+    """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
+
+    They are the binary files of a folder, batches in order.
     """
     if not path.is_dir():
         return None
@@ -247,8 +255,10 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
 def open_npz(
     path: Path, classes: Classes, split: str, pixels: PixelRange
 ) -> Source | None:
-    """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group`
-    (n,), each named in the singular or the plural; None if this is no .npz.
+    """Return a Source of an .npz, or None if this is not an .npz.
+
+    Its arrays are `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split` and
+    `group` (n,), each named in the singular or the plural.
     """
     if path.suffix != ".npz":
         return None
@@ -303,7 +313,7 @@ def _npz_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
             return {name: file[name] for name in names}, others
     except (ExtractError, PermissionError):
         raise
-    # whatever damage leads numpy and zipfile to; a shape beyond all memory too
+    # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
     except Exception as error:
         raise ExtractError(
             f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "

@@ -1,8 +1,8 @@
-"""The directions of a network's features in which its own public classes differ most.
+"""Keep the directions of features in which a backbone's own public classes differ most.
 
-Made from the network's weights alone: no image may touch them. A head pays for noise in
-each direction of its features, so with little budget a few that hold most of what tells
-classes apart are better than all (benchmarks/results/ablation, "Class axes").
+They come from the backbone's weights alone: no image may change them. A head needs
+noise in each direction of its features. So with a small budget, a few directions that
+separate classes best are better than all (benchmarks/results/ablation, "Class axes").
 """
 
 from __future__ import annotations
@@ -13,16 +13,34 @@ from torch import nn
 
 from extract.errors import ExtractError
 
-# Axes are rounded to so many parts of one, so that processors whose eigenvectors differ
-# in their last bits agree on nearly all entries.
+# Axes are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
+# their last bits agree on nearly all entries.
 GRID = 2**16
 
 
 def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
-    """(count, n_features) float32: the leading right singular vectors of the
-    classifier's weights, the classes' mean taken out.
+    """Return the class axes of a linear classifier.
 
-    ExtractError unless it is linear, with more classes than axes and as many features.
+    They are the leading right singular vectors of its weights, after subtracting the
+    classes' mean.
+
+    Parameters
+    ----------
+    classifier : nn.Module
+        The backbone's last layer.
+    count : int
+        Number of axes.
+
+    Returns
+    -------
+    (count, n_features) float32
+        The axes.
+
+    Raises
+    ------
+    ExtractError
+        If the classifier is not linear, or has too few classes or features for that
+        number.
     """
     if not isinstance(classifier, nn.Linear):
         raise ExtractError(
@@ -46,7 +64,7 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
 
 
 def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
-    """The network, with its features' coordinates on the axes as output."""
+    """Return the network with its features' coordinates on the axes as output."""
     count, n_features = axes.shape
     last = nn.Linear(n_features, count, bias=False)
     last.weight = nn.Parameter(axes, requires_grad=False)

@@ -1,7 +1,7 @@
-"""Frozen networks: ScatterNet, random patches, and every timm model with hub weights or
-a local file.
+"""Build frozen backbones: ScatterNet, random patches, and every timm model.
 
-No parameter may depend on the images that are extracted.
+timm weights come from the hub or a local file. No parameter may depend on the images
+that are extracted.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from extract.patches import (
 from extract.scattering import Scales, ScatterNet
 from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
-# networks that are a formula or a seed, and have no weights to load
+# backbones that a formula or a seed defines, without weights to load
 UNLEARNED = ("scatternet", "patches", "scatternet+patches", "deep-patches")
-# of these, those that a digest names; the others are known by their settings, since
-# their last bits follow from the processor's
+# A digest names the weights of these. The settings name the others: their last bits
+# depend on the processor.
 DRAWN = ("patches", "scatternet+patches")
-# of options, for any network and image; chosen: ScatterNet averages over 2**J pixels
+# allowed values of options, for any backbone and image; a choice (ScatterNet averages
+# over 2**J pixels)
 RANGES = {
     "mean": (-1e6, 1e6),
     "std": (1e-6, 1e6),
@@ -53,22 +54,50 @@ RANGES = {
 
 @dataclass
 class BackboneOptions:
-    """Which network, which weights, which image transform; None means the model's own.
+    """Choose the backbone, its weights and the image transform.
 
-    J and L are ScatterNet's.
+    None means the model's own value.
 
-    scatter_j: one J, or several whose features are joined. colours: "rgb", or for
-    ScatterNet "opponent": luminance, red-green, blue-yellow (van de Sande, Gevers,
-    Snoek 2010). mirror: features are means over an image and its mirror
-    image: where left and right do not matter, half of the directions vanish, and the
-    noise on their weights with them. axes: keep so many directions in which the
-    network's own classes differ most (`extract.axes`).
+    Attributes
+    ----------
+    name : str
+        One of UNLEARNED, or a timm model.
+    weights : Path or None
+        A local file of weights; None is the hub's.
+    model_args : dict
+        Arguments of the timm model.
+    mean, std : tuple of float or None
+        Shift and scale of each color.
+    interpolation : str or None
+        How images are resized. "none", for UNLEARNED backbones: images must have the
+        declared size.
+    crop_pct : float or None
+        Share of the image that is kept.
+    image_size : int, (int, int) or None
+        Side of the input, or (height, width).
+    scatter_j : tuple of int
+        ScatterNet's J, or several whose features are joined.
+    scatter_l : int
+        ScatterNet's L.
+    colours : str
+        "rgb", or for UNLEARNED backbones "opponent": luminance, red-green, blue-yellow
+        (van de Sande, Gevers, Snoek 2010).
+    mirror : bool
+        Whether features are means over an image and its mirror image. If left and right
+        do not matter, half of the directions vanish, and the noise on their weights
+        with them.
+    axes : int or None
+        Number of directions to keep, in which the backbone's own classes differ most
+        (`extract.axes`).
+    channels : int or None
+        1 or 3 channels of the input.
+    pixels : PixelRange
+        What is declared of the images' samples.
 
-    image_size: side of the input, or (height, width). channels: 1 or 3 of the input.
-    Both are public: declared, or fixed by the network or by the header of arrays, never
-    found in images (`run.declared_input`). pixels: what is declared of images' samples.
-    interpolation "none", for ScatterNet: images
-    must have the declared size.
+    Notes
+    -----
+    Size and channels are public. They are declared, or fixed by the backbone or by the
+    header of arrays. They are never found in images (`run.declared_input`).
     """
 
     name: str
@@ -89,12 +118,12 @@ class BackboneOptions:
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """The declared (height, width), None without."""
+        """Return the declared (height, width), or None."""
         size = self.image_size
         return (size, size) if isinstance(size, int) else size
 
 
-# An orthonormal map from RGB.
+# an orthonormal map from RGB, after division by sqrt(12)
 _LUMINANCE = [2.0, 2.0, 2.0]
 _RED_GREEN = [6**0.5, -(6**0.5), 0.0]
 _YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
@@ -103,14 +132,30 @@ OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 @dataclass
 class Backbone:
-    """A network in eval mode and the transform before it.
+    """Hold a network in eval mode and the transform before it.
 
-    prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W')
-    -> (B, channels, ...).
-    kwargs, transform: plain values for the file's attributes. parts: (channels, places)
-    of what a row's flattened output consists of; weights: how long each is to be beside
-    the others, for `RowNorm`, () for alike. mirror: rows are means over an image and
-    its mirror image. axes: (columns, features) of the network, None for all features.
+    Attributes
+    ----------
+    name : str
+        The backbone's name.
+    kwargs, transform : dict
+        Plain values for the file's attributes.
+    weights_sha256 : str
+        Digest of the weights; "" for backbones that their settings name.
+    module : nn.Module
+        Turns (B, C, H', W') into (B, channels, ...).
+    prepare : callable
+        Turns uint8 (H, W[, 3]) into float32 (C, H', W') on the CPU.
+    input_shape : (int, int, int)
+        Channels, height and width of the input.
+    parts : tuple
+        (channels, places) of the parts of a row's flattened output.
+    weights : tuple of float
+        Relative lengths of the parts, for `RowNorm`; () for equal lengths.
+    mirror : bool
+        Whether rows are means over an image and its mirror image.
+    axes : (columns, features) tensor or None
+        The network's axes; None for all features.
     """
 
     name: str
@@ -127,19 +172,34 @@ class Backbone:
 
     @property
     def n_features(self) -> int:
-        """Of one row."""
+        """Return the number of features of one row."""
         return sum(channels * places for channels, places in self.parts)
 
 
 def load_backbone(
     options: BackboneOptions, size: tuple[int, int], has_colour: bool
 ) -> Backbone:
-    """Build the network and its transform.
+    """Build the backbone and its transform.
 
-    size (height, width), has_colour: of ScatterNet's input, public.
+    Parameters
+    ----------
+    options : BackboneOptions
+        The backbone.
+    size : (int, int)
+        Public height and width of the input of an UNLEARNED backbone.
+    has_colour : bool
+        Whether that input has 3 channels; public.
 
-    ExtractError for an unknown name, weights that cannot be had or do not fit, or a
-    model that mixes rows of a batch.
+    Returns
+    -------
+    Backbone
+        The backbone.
+
+    Raises
+    ------
+    ExtractError
+        If the name is unknown, weights are unavailable or do not fit, or the model
+        mixes rows of a batch.
     """
     _check_ranges(options)
     if options.colours not in ("rgb", "opponent") or (
@@ -254,9 +314,9 @@ def _unlearned(
 def _unlearned_nets(
     options: BackboneOptions, shape: tuple[int, int], colours: int, opponent: bool
 ) -> tuple[list[nn.Module], dict[str, Any]]:
-    """The networks whose outputs are joined, patches last, and what they are made of.
+    """Return the networks whose outputs are joined, patches last, and their settings.
 
-    ExtractError for patches of pixels that are not from 0 to 1.
+    Raises ExtractError for patches of pixels that are not from 0 to 1.
     """
     nets: list[nn.Module] = []
     kwargs: dict[str, Any] = {}
@@ -271,7 +331,7 @@ def _unlearned_nets(
         basis = OPPONENT if opponent else None
         for scale in scales:
             first = ScatterNet(scale, shape, options.scatter_l)
-            # finer maps are halved until they are as small as the coarsest
+            # halve finer maps until they are as small as the coarsest
             layers = 1 + max(scales) - scale
             nets.append(DeepPatches(first, colours, basis, layers))
         kwargs = {"J": J, "L": options.scatter_l} | deep_patches.SETTINGS
@@ -289,7 +349,7 @@ def _unlearned_nets(
 
 
 def _check_ranges(options: BackboneOptions) -> None:
-    """Raise ExtractError for a number that no network or image means."""
+    """Raise ExtractError for a number outside RANGES."""
     numbers = {
         "mean": options.mean or (),
         "std": options.std or (),
@@ -324,9 +384,7 @@ def _channel_tensor(
 def _resize_to_cover(
     image: np.ndarray, size: tuple[int, int], interpolation: str
 ) -> np.ndarray:
-    """Scale an image until it just covers `size` (height, width), and cut the
-    middle.
-    """
+    """Scale an image to just cover `size` (height, width), and cut the middle."""
     (height, width), (tall, wide) = image.shape[:2], size
     scale = max(tall / height, wide / width)
     shape = (max(wide, round(width * scale)), max(tall, round(height * scale)))
@@ -341,7 +399,7 @@ def _resize_to_cover(
 
 
 def timm_backbone(options: BackboneOptions) -> Backbone:
-    """A timm model without its classifier, and the transform of its input."""
+    """Return a timm model without its classifier, and the transform of its input."""
     model, weights_sha256 = timm_model(options)
     axes = None
     if options.axes is not None:
@@ -363,9 +421,12 @@ def timm_backbone(options: BackboneOptions) -> Backbone:
 
 
 def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
-    """(the model as it was trained, classifier included; the sha256 of its weights).
+    """Return the model as it was trained, with classifier, and its weights' sha256.
 
-    ExtractError for an unknown name, or weights that cannot be had or do not fit.
+    Raises
+    ------
+    ExtractError
+        If the name is unknown, or weights are unavailable or do not fit.
     """
     import timm
 
@@ -422,7 +483,7 @@ def _timm_transform(
 ) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
     from timm import data as timm_data
 
-    data: Any = timm_data  # it does not say what it exports
+    data: Any = timm_data  # timm does not declare its exports to type checkers
 
     config = data.resolve_model_data_config(model)
     channels = int(config["input_size"][0])

@@ -1,5 +1,7 @@
-"""Bound what is read of a file that a user names, before it fills memory: how much a
-packed source may unpack to, which paths are plain files, and how long a text may be.
+"""Bound what is read of a file that a user names, before it fills memory.
+
+The bounds are how much a packed source may unpack to, which paths are plain files, and
+how long a text may be.
 """
 
 from __future__ import annotations
@@ -11,17 +13,18 @@ from typing import IO
 
 from extract.errors import ExtractError
 
-PLAIN_BYTES = 1 << 30  # that anything may unpack to; chosen, not measured
-# times its own bytes that a larger one may unpack to: images pack 2 to 20 times, zeros
-# 1,000 times; chosen, not measured
+PLAIN_BYTES = 1 << 30  # any file may unpack to this; a choice, not measured
+# A larger file may unpack to this many times its own bytes: images pack 2 to 20 times,
+# zeros 1,000 times. A choice, not measured.
 PACKED_TIMES = 100
-TEXT_BYTES = 64 << 20  # of a text that is read as a whole; chosen, not measured
-MAX_LINE = 16 << 20  # characters of a line of a table; chosen, not measured
+TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not measured
+MAX_LINE = 16 << 20  # characters of a line of a table; a choice, not measured
 
 
 def check_unpacked(size: int, packed: int, path: Path) -> None:
-    """ExtractError where `packed` bytes of a file say that they unpack to far more: it
-    would fill memory before anyone saw what it is.
+    """Raise ExtractError if `packed` bytes of a file unpack to far more.
+
+    They would fill memory before anyone saw what they are.
     """
     if size > max(PLAIN_BYTES, PACKED_TIMES * packed):
         raise ExtractError(
@@ -32,8 +35,10 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a path is a file with an end: reading a pipe or a device could wait, or
-    go on, for ever. Links are followed; False where there is nothing.
+    """Return whether a path is a file with an end.
+
+    Reading a pipe or a device could wait, or continue, for ever. Links are followed. It
+    is False if nothing is there.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -42,8 +47,9 @@ def is_plain(path: Path) -> bool:
 
 
 def check_ends(path: Path) -> None:
-    """ExtractError for a pipe or a device. A folder, and what is not there, are for
-    others to refuse.
+    """Raise ExtractError for a pipe or a device.
+
+    Other functions refuse a folder, or a path where nothing is.
     """
     try:
         mode = path.stat().st_mode
@@ -70,7 +76,7 @@ def read_text(path: Path, most: int = TEXT_BYTES) -> str:
 
 
 def lines(file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a table. ValueError for one of MAX_LINE characters."""
+    """Yield the lines of a table. Raises ValueError for one of MAX_LINE characters."""
     while line := file.readline(MAX_LINE):
         if len(line) == MAX_LINE:
             raise ValueError("a line without an end")
@@ -78,7 +84,7 @@ def lines(file: IO[str]) -> Iterator[str]:
 
 
 def undecoded_line(path: Path) -> int:
-    """Return the number, from 1, of the first line that is no UTF-8, or 0."""
+    """Return the number, from 1, of the first line that is not UTF-8, or 0."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
             try:

@@ -1,6 +1,6 @@
-"""Embeddings in Parquet and Arrow files, read a batch at a time (pyarrow).
+"""Read embeddings from Parquet and Arrow files, a batch at a time (pyarrow).
 
-A column's type is in the file's header; no value may decide how others are read.
+A column's type is in the file's header. No value may decide how others are read.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from extract.errors import ExtractError
 from extract.tables import Block, Columns, Table, check_columns
 
-# bytes that one row group of a Parquet file may unpack to; chosen, not measured
+# one row group of a Parquet file may unpack to this; a choice, not measured
 MAX_GROUP_BYTES = 4 << 30
 
 
 def arrow() -> Any:
-    """pyarrow. ExtractError where it is not installed."""
+    """Return pyarrow; raises ExtractError if it is not installed."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -33,7 +33,10 @@ def arrow() -> Any:
 
 
 class unreadable:
-    """A context manager: what pyarrow says of a damaged file is one ExtractError."""
+    """Turn pyarrow's errors for a damaged file into one ExtractError.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._pa = path, arrow()
@@ -51,10 +54,16 @@ class unreadable:
 
 
 def open_columnar(path: Path, columns: Columns) -> Table:
-    """The table of a .parquet, .arrow, .feather or .ipc file; only its header is read.
+    """Return the table of a .parquet, .arrow, .feather or .ipc file.
 
-    Features are columns of numbers, or one column of lists, which are as long as its
-    type or `columns.width` says: a list of another length is a row that is not finite.
+    Only its header is read. Features are columns of numbers, or one column of lists.
+    Lists are as long as the column's type or `columns.width` says: a list of another
+    length is a row that is not finite.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or its columns or their types do not fit.
     """
     schema = schema_of(path)
     names = list(schema.names)
@@ -67,7 +76,7 @@ def open_columnar(path: Path, columns: Columns) -> Table:
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         extra = features if with_features else []
-        # where nothing else is asked for, a first column says how many rows there are
+        # without other columns, a first column says how many rows there are
         wanted = [*roles.values(), *extra] or features[:1]
         for batch in batches(path, wanted, rows):
             block: Block = {
@@ -94,7 +103,10 @@ def open_columnar(path: Path, columns: Columns) -> Table:
 
 
 def schema_of(path: Path) -> Any:
-    """The columns of a file and their types. ExtractError for a damaged one."""
+    """Return the columns of a file and their types.
+
+    Raises ExtractError for a damaged file.
+    """
     with unreadable(path) as pa:
         if path.suffix.lower() == ".parquet":
             return pa.parquet.read_schema(path)
@@ -103,7 +115,10 @@ def schema_of(path: Path) -> Any:
 
 
 def _ipc(source: Any) -> Any:
-    """A reader of an Arrow file or, as Hugging Face's datasets are stored, a stream."""
+    """Return a reader of an Arrow file or stream.
+
+    Hugging Face's datasets are stored as streams.
+    """
     pa = arrow()
     try:
         return pa.ipc.open_file(source)
@@ -113,11 +128,14 @@ def _ipc(source: Any) -> Any:
 
 
 def batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Any]:
-    """Batches of at most `rows` rows with the columns `names`, in the file's order.
+    """Yield batches of at most `rows` rows with the columns `names`, in file order.
 
-    ExtractError for a damaged file, and for a row group that unpacks to more than
-    MAX_GROUP_BYTES. Texts of Parquet stay in dictionaries, so that one long text is
-    not repeated.
+    Texts of Parquet stay in dictionaries, so that one long text is not repeated.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or a row group unpacks to more than MAX_GROUP_BYTES.
     """
     with unreadable(path) as pa:
         if path.suffix.lower() == ".parquet":
@@ -148,7 +166,7 @@ def _parquet_batches(
 
 
 def n_rows_of(path: Path) -> int:
-    """Rows of a file, by its header or without a look at any."""
+    """Return the number of rows of a file without reading a row."""
     with unreadable(path) as pa:
         if path.suffix.lower() == ".parquet":
             return pa.parquet.read_metadata(path).num_rows
@@ -185,7 +203,7 @@ def is_number(kind: Any) -> bool:
 
 
 def check_role(role: str, kind: Any, path: Path) -> None:
-    """ExtractError unless a column of this type can be labels, groups or splits."""
+    """Raise ExtractError unless a column of this type can have this role."""
     types = arrow().types
     numbers = types.is_integer(kind)
     numbers |= role == "label" and types.is_boolean(kind)
@@ -201,8 +219,9 @@ def check_role(role: str, kind: Any, path: Path) -> None:
 def _features(
     schema: Any, names: Sequence[str], columns: Columns, path: Path
 ) -> tuple[int, np.dtype]:
-    """(width, dtype) of the features. ExtractError where the header does not say both,
-    or a column is no number.
+    """Return the width and dtype of the features.
+
+    Raises ExtractError if the header does not say both, or a column is not of numbers.
     """
     kinds = {name: schema.field(name).type for name in names}
     lists = [name for name, kind in kinds.items() if is_list(kind)]
@@ -238,7 +257,7 @@ def plain(column: Any) -> np.ndarray:
     coded = column if pa.types.is_dictionary(column.type) else None
     coded = column.dictionary_encode() if coded is None else coded
     stored = coded.dictionary.cast(pa.large_binary()).to_pylist()
-    # decoded as they are: one that is no UTF-8 must not stop the others
+    # surrogateescape: a text that is not UTF-8 must not stop the others
     named = [
         None if text is None else text.decode("utf-8", "surrogateescape")
         for text in stored
@@ -248,14 +267,14 @@ def plain(column: Any) -> np.ndarray:
 
 
 def _filled(column: Any, missing: int) -> np.ndarray:
-    """Return indices or lengths as int64, with a number where there is none."""
+    """Return indices or lengths as int64, with `missing` where there is none."""
     pa = arrow()
     whole = column.cast(pa.int64())
     return whole.fill_null(missing).to_numpy(zero_copy_only=False)
 
 
 def _matrix(column: Any, width: int | None) -> np.ndarray:
-    """(k, width) of a column of lists, or (k, 1) of one of numbers."""
+    """Return (k, width) of a column of lists, or (k, 1) of a column of numbers."""
     if not is_list(column.type):
         return _floats(column)[:, None]
     pa = arrow()
@@ -263,14 +282,14 @@ def _matrix(column: Any, width: int | None) -> np.ndarray:
     out = np.full((len(column), width), np.nan)
     lengths = pa.compute.list_value_length(column)
     fits = _filled(lengths, -1) == width
-    # those alone are flattened: a list that is none may still span numbers
+    # flatten these lists alone: a missing list may still span numbers
     entries = _floats(pa.compute.list_flatten(column.filter(pa.array(fits))))
     out[fits] = entries.reshape(-1, width)
     return out
 
 
 def _floats(column: Any) -> np.ndarray:
-    """Numbers as float64, not a number where there is none."""
+    """Return numbers as float64, NaN where there is none."""
     pa = arrow()
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())

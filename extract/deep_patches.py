@@ -1,16 +1,16 @@
-"""Random patches of ScatterNet's maps: layers that are learned from no image.
+"""Convolve ScatterNet's maps with random patches: layers learned from no image.
 
-The filters of a layer are what the one below says of random patches of synthetic images
-(dead leaves, `extract.patches`, and 1/frequency, `extract.synthetic`), whitened: Coates
-and Ng (2012), whose layers are learned from the data, with scattering (Bruna, Mallat
-2013) below. A seed makes all of it, so that it costs no privacy and no file. No private
-image may be used here.
+Each layer's filters are the previous layer's responses to random patches, whitened, of
+synthetic images (dead leaves, `extract.patches`, and 1/frequency, `extract.synthetic`).
+Coates and Ng (2012) learn such layers from the data; here scattering (Bruna, Mallat
+2013) comes first. A seed makes all of it, so it costs no privacy and no file. No
+private image may be used here.
 
-A map's channels are signed roots, brought to mean zero and variance one on synthetic
-images, and at each place over their length plus one, as `--normalize local` does.
-Products of whitened patches with the filters are divided by their root mean square,
-split by their sign, and averaged: over a grid of places at the end, and between layers
-over squares of 2 x 2.
+A map's channels are signed square roots with mean zero and variance one on synthetic
+images. At each place they are divided by their length plus one, as `--normalize local`
+does. Products of whitened patches with the filters are divided by their root mean
+square, split by their sign, and averaged: over a grid of places at the end, and over
+squares of 2 x 2 between layers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from extract.scattering import ScatterNet
 from extract.synthetic import COUNT, synthetic_images
 from extract.threads import one_thread
 
-SEED = 0  # of the patches that are drawn; the images have their own
-# side of a patch, in places of a map, filters, and places along an axis of what leaves;
-# benchmarks/results/ablation, "Patches of maps"
+SEED = 0  # seed of the drawn patches; the images have their own
+# side of a patch in places of a map, number of filters, and places along an axis of the
+# output; benchmarks/results/ablation, "Patches of maps"
 SIDE, FILTERS, PLACES = 3, 512, 3
 BETWEEN = 128  # filters of a layer that is not the last; the same table
-PATCHES = 20_000  # whose covariance is whitened; chosen, not measured
-WHITEN = 1.0  # added to the eigenvalues, of their mean; the same table
-FLOOR = 0.1  # added to the products' root mean square; chosen, not measured
+PATCHES = 20_000  # patches for the covariance; a choice, not measured
+WHITEN = 1.0  # times the mean eigenvalue, added to the eigenvalues; the same table
+FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
 SETTINGS = {
     "filters": FILTERS,
     "side": SIDE,
@@ -47,15 +47,28 @@ SETTINGS = {
 
 
 class DeepPatches(nn.Module):
-    """Input (B, C, H, W) as `first` takes it; output (B, 2 * FILTERS, h, w), where h
-    and w are PLACES, or less where the last layer's maps are smaller than SIDE + PLACES
-    - 1.
+    """Convolve ScatterNet's maps with layers of random patches.
 
-    basis: (C, C), the orthonormal map from RGB that inputs go through, or None.
-    layers: of patches; each but the last halves the sides of the maps.
+    Input (B, C, H, W) as `first` takes it; output (B, 2 * FILTERS, h, w). h and w are
+    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. Rows
+    never mix: after the maps they are processed one at a time, so a row's bits do not
+    depend on its place in a batch.
 
-    Rows never mix: after the maps they are worked on one at a time, so that a row's
-    bits depend on no place in a batch. ExtractError for maps smaller than SIDE.
+    Parameters
+    ----------
+    first : ScatterNet
+        Makes the maps.
+    colours : int
+        Channels of the input.
+    basis : (C, C) tensor, optional
+        The orthonormal map from RGB that inputs go through. Default: none.
+    layers : int, default 1
+        Layers of patches. Each but the last halves the sides of the maps.
+
+    Raises
+    ------
+    ExtractError
+        If the maps are smaller than SIDE.
     """
 
     def __init__(
@@ -83,7 +96,7 @@ class DeepPatches(nn.Module):
         return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
 
     def _one(self, maps: torch.Tensor) -> torch.Tensor:
-        """(1, channels, h', w') to (1, 2 * FILTERS, h, w)."""
+        """Turn maps (1, channels, h', w') into (1, 2 * FILTERS, h, w)."""
         for layer in self.layers[:-1]:
             maps = _halved(layer, maps)
         found = self.layers[-1](maps)
@@ -92,10 +105,21 @@ class DeepPatches(nn.Module):
 
 
 class PatchLayer(nn.Module):
-    """Input (1, channels, h, w); output (1, 2 * filters, h - SIDE + 1, w - SIDE + 1).
+    """Convolve maps with filters that are drawn from maps of synthetic images.
 
-    leaves, noise: maps of synthetic images (COUNT, channels, h, w); noise gives
-    channels their spread, both give patches.
+    Input (1, channels, h, w); output (1, 2 * filters, h - SIDE + 1, w - SIDE + 1).
+
+    Parameters
+    ----------
+    leaves, noise : (COUNT, channels, h, w) tensors
+        Maps of synthetic images. `noise` gives the channels' spread; both give patches.
+    filters : int
+        Number of filters.
+
+    Raises
+    ------
+    ExtractError
+        If the maps are smaller than SIDE.
     """
 
     mean: torch.Tensor
@@ -127,12 +151,15 @@ class PatchLayer(nn.Module):
         return torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
 
     def _patches(self, maps: torch.Tensor) -> torch.Tensor:
-        """(n, patches, channels * SIDE**2) of normalised maps."""
+        """Return patches (n, patches, channels * SIDE**2) of normalized maps."""
         maps = (maps - self.mean) / self.spread
         return F.unfold(maps / place_lengths(maps), SIDE).transpose(1, 2)
 
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
-        """PATCHES of all, in a random order: never all of them, nine times the maps."""
+        """Return PATCHES of all patches, in a random order.
+
+        All of them at once would take nine times the memory of the maps.
+        """
         each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
         images, places = np.divmod(order, each)
@@ -145,13 +172,16 @@ class PatchLayer(nn.Module):
 
 
 def _all_halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
-    """`_halved` of each of many images."""
+    """Return `_halved` of each of many images."""
     return torch.cat([_halved(layer, maps[i : i + 1]) for i in range(len(maps))])
 
 
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
-    """(1, channels, h, w) to what the next layer takes, half as long a side."""
-    border = [SIDE // 2] * 4  # reflected, so that each place has a patch
+    """Turn maps (1, channels, h, w) into the next layer's input.
+
+    It is half as long a side.
+    """
+    border = [SIDE // 2] * 4  # reflect the border, so that each place has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
     return rooted(F.avg_pool2d(found, 2))
 
@@ -159,7 +189,7 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 def _synthetic(
     shape: tuple[int, int], colours: int, basis: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Dead leaves and 1/frequency images, COUNT of each, as the network takes them."""
+    """Return dead leaves and 1/frequency images, COUNT of each, as network inputs."""
     leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colours, COUNT))))
     noise = torch.from_numpy(np.stack(list(synthetic_images(*shape, colours, COUNT))))
     noise = noise[..., None] if colours == 1 else noise
@@ -170,8 +200,10 @@ def _synthetic(
 
 
 def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(columns, filters) float32 filters of patches (n, columns), whitening included,
-    and what each gives the mean patch (filters,).
+    """Return filters of patches (n, columns), and their responses to the mean patch.
+
+    The filters are (columns, filters) float32, with the whitening; the responses are
+    (filters,).
     """
     patches = patches.double()
     mean = patches.mean(dim=0)

@@ -1,4 +1,4 @@
-"""One row, one image: a network that looks at other rows of a batch is refused."""
+"""Refuse a network that uses other rows of a batch: one row is one image."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.weights import first_line
 
-# batch kernels round differently; a row that sees its companions moves far more
-ROW_TOLERANCE = 1e-3  # chosen, not measured
+# Kernels for batches round differently. A row that depends on other rows changes far
+# more than this.
+ROW_TOLERANCE = 1e-3  # a choice, not measured
 
 
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
-    """ExtractError if a row's features depend on the other rows of its batch, which
-    would break "one row, one person".
+    """Raise ExtractError if a row's features depend on the other rows of its batch.
 
-    Tried in the mode in which the module is: the same rows beside others, in another
-    order, and alone.
+    That would break "one row, one person". The module is tried in its present mode: the
+    same rows beside others, in another order, and alone.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)

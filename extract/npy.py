@@ -1,7 +1,7 @@
-"""Arrays of .npy and .npz files, read from front to back in blocks of rows.
+"""Read arrays of .npy and .npz files from front to back in blocks of rows.
 
-Nothing may be unpickled, and nothing allocated because a header says so: the bytes must
-be there.
+Nothing may be unpickled. Nothing may be allocated because a header says so: the bytes
+must be there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ import numpy as np
 
 from extract.errors import ExtractError
 
-MAX_TEXT_BYTES = 1 << 16  # of one label or group; chosen, not measured
+MAX_TEXT_BYTES = 1 << 16  # of one label or group; a choice, not measured
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a file: its header, which is public, and its rows in order.
+    """Describe one array of a file: its public header, and its rows in order.
 
-    path: of the .npy, or of the .npz whose member it is.
+    Attributes
+    ----------
+    path : Path
+        The .npy, or the .npz.
+    member : str or None
+        The member of an .npz.
+    shape, dtype : tuple of int and dtype
+        What the header says.
     """
 
     path: Path
@@ -33,7 +40,7 @@ class StoredArray:
     dtype: np.dtype
 
     def blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Its rows from the first to the last, so many at a time."""
+        """Yield the array's rows from the first to the last, `rows` at a time."""
         row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
         with _opened(self.path, self.member) as (file, _):
             _header(file, self.path)
@@ -44,10 +51,10 @@ class StoredArray:
 
 
 def stored_arrays(path: Path) -> dict[str, StoredArray]:
-    """The arrays of an .npz by name, or of an .npy under the name "".
+    """Return the arrays of an .npz by name, or of an .npy under the name "".
 
-    ExtractError for files that are damaged, pickled, or shorter or longer than their
-    headers say.
+    Raises ExtractError for files that are damaged, pickled, or shorter or longer than
+    their headers say.
     """
     if path.suffix == ".npy":
         return {"": _described(path, None)}
@@ -82,8 +89,9 @@ def _described(path: Path, member: str | None) -> StoredArray:
 
 
 class _opened:
-    """(file, its bytes) of an array, as a context manager; what goes wrong inside is
-    one line.
+    """Give the file and the byte count of an array, as a context manager.
+
+    Errors inside become one ExtractError.
     """
 
     def __init__(self, path: Path, member: str | None) -> None:
@@ -97,7 +105,7 @@ class _opened:
             with zipfile.ZipFile(self._path) as archive:
                 self._file = archive.open(self._member)
                 return self._file, archive.getinfo(self._member).file_size
-        # an archive's packing may be unknown, or ask for a password
+        # RuntimeError: the archive's packing is unknown, or needs a password
         except (OSError, zipfile.BadZipFile, RuntimeError) as error:
             raise _unusable(self._path) from error
 
@@ -113,7 +121,7 @@ def _header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
             (2, 0): np.lib.format.read_array_header_2_0,
         }
         shape, columns_first, dtype = readers[version](file)
-    # whatever a damaged or hostile header leads numpy to
+    # numpy may raise anything for a damaged or hostile header
     except Exception as error:
         raise _unusable(path) from error
     if dtype.hasobject or dtype.names or (columns_first and len(shape) > 1):
@@ -130,7 +138,7 @@ def _header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
 def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     try:
         data = file.read(size)
-    # zlib's and zipfile's own errors for damaged members
+    # zlib and zipfile raise errors of their own for damaged members
     except Exception as error:
         raise _unusable(path) from error
     if len(data) != size:

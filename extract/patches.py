@@ -1,14 +1,14 @@
-"""Random patches of synthetic images as filters: features learned from no image at all.
+"""Convolve images with random patches of synthetic images: learned from no image.
 
 Coates and Ng (2012) convolve an image's whitened patches with patches that were drawn
-at random from the data; here they are drawn from synthetic images of dead leaves (Lee,
-Mumford, Huang 2001; Baradad and others 2021), discs that cover one another, whose edges
-and spectra are those of natural images. A seed makes all of it, so that it costs no
-privacy and no file. No private image may be used here.
+at random from the data. Here they are drawn from synthetic images of dead leaves (Lee,
+Mumford, Huang 2001; Baradad and others 2021): discs that cover one another, with edges
+and spectra like those of natural images. A seed makes all of it, so it costs no privacy
+and no file. No private image may be used here.
 
-Each patch of an image loses its mean and is divided by its contrast; its products with
-the filters, which hold the whitening, are split by their sign, and each half is added
-up over a grid of places.
+Each patch of an image loses its mean and is divided by its contrast. Its products with
+the filters, which include the whitening, are split by their sign. Each half is averaged
+over a grid of places.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.synthetic import COLOURS
 
-SEED = 0  # of all that is drawn here: the filters are the same everywhere
-IMAGES = 200  # of dead leaves; chosen, not measured
-PATCHES = 40_000  # whose covariance is whitened; chosen, not measured
+SEED = 0  # one seed for all draws here: the filters are the same everywhere
+IMAGES = 200  # images of dead leaves; a choice, not measured
+PATCHES = 40_000  # patches for the covariance; a choice, not measured
 # side of a patch, pixels between patches, filters, and places along an axis;
 # benchmarks/results/ablation, "patches"
 SIDE, STRIDE, FILTERS, PLACES = 6, 2, 512, 3
-# of the patches beside ScatterNet's features, by the length of rows; the same table
+# length of the patches' part of a row beside ScatterNet's parts; the same table
 WEIGHT = 0.8
-# added to a patch's variance, of pixels from 0 to 1; Coates and Ng 2012
+# added to a patch's variance, for pixels from 0 to 1; Coates and Ng 2012
 CONTRAST = 10 / 255**2
 WHITEN = 0.1  # added to the eigenvalues; Coates and Ng 2012
-# Filters are rounded to so many parts of one, so that processors whose eigenvectors
-# differ in their last bits agree on nearly all of them.
+# Filters are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
+# their last bits agree on nearly all of them.
 GRID = 2**14
-LEAVES = 300  # discs of an image; chosen: they cover nearly all of it
-# radii, of the image's shorter side, whose density falls as their cube; chosen
+LEAVES = 300  # discs of an image; a choice: they cover nearly all of it
+# radii as shares of the image's shorter side; their density falls as their cube; a
+# choice
 SMALLEST_LEAF, LARGEST_LEAF = 0.05, 0.5
-TINT = 0.2  # standard deviation of a disc's colours; chosen
+TINT = 0.2  # standard deviation of a disc's colors; a choice
 
 
 def dead_leaves(
     height: int, width: int, colours: int, count: int = IMAGES
 ) -> Iterator[np.ndarray]:
-    """Random images (colours, height, width) of 0 to 1: discs before discs."""
+    """Yield random images (colours, height, width) from 0 to 1: discs over discs."""
     rng = np.random.default_rng(SEED)
     down, right = np.mgrid[:height, :width]
     for _ in range(count):
@@ -65,8 +66,10 @@ def dead_leaves(
 
 
 def filters(height: int, width: int, colours: int) -> tuple[np.ndarray, np.ndarray]:
-    """(FILTERS, colours * SIDE**2) float32 filters of normalised patches, whitening
-    included, and what each gives the mean patch (FILTERS,).
+    """Return filters of normalized patches, and their responses to the mean patch.
+
+    The filters are (FILTERS, colours * SIDE**2) float32, with the whitening; the
+    responses are (FILTERS,).
     """
     rng = np.random.default_rng([SEED, 1])
     each = PATCHES // IMAGES
@@ -90,12 +93,25 @@ def filters(height: int, width: int, colours: int) -> tuple[np.ndarray, np.ndarr
 
 
 class PatchNet(nn.Module):
-    """Input (B, C, H, W) float32 of 0 to 1; output (B, 2 * FILTERS, PLACES, PLACES).
+    """Convolve images with random patches of synthetic images.
 
-    basis: (C, C), the orthonormal map from RGB that the input went through, or None.
+    Input (B, C, H, W) float32 from 0 to 1; output (B, 2 * FILTERS, PLACES, PLACES).
+    Rows never mix: they are processed one at a time, so a row's bits do not depend on
+    its place in a batch.
 
-    Rows never mix: they are worked on one at a time, so that a row's bits depend on no
-    place in a batch. ExtractError if an axis is too short.
+    Parameters
+    ----------
+    shape : (int, int)
+        Height and width of the input.
+    colours : int
+        Channels of the input.
+    basis : (C, C) tensor, optional
+        The orthonormal map from RGB that the input went through. Default: none.
+
+    Raises
+    ------
+    ExtractError
+        If an axis is too short.
     """
 
     kernels: torch.Tensor
@@ -124,7 +140,7 @@ class PatchNet(nn.Module):
         return torch.cat([self._one(image) for image in images.float()])
 
     def _one(self, image: torch.Tensor) -> torch.Tensor:
-        """(C, H, W) to (1, 2 * FILTERS, PLACES, PLACES)."""
+        """Turn one image (C, H, W) into (1, 2 * FILTERS, PLACES, PLACES)."""
         if self.back is not None:
             image = torch.tensordot(self.back, image, dims=1)
         image = image[None]

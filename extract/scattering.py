@@ -1,7 +1,7 @@
-"""ScatterNet: the scattering transform of Oyallon and Mallat (CVPR 2015), second order.
+"""Compute ScatterNet: the scattering transform of Oyallon and Mallat (CVPR 2015).
 
-With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and a
-Gaussian average phi[J],
+It has order 2. With the modulus of convolutions with oriented Morlet wavelets psi[j,
+theta] and a Gaussian average phi[J],
 
     S0 = x * phi,   S1 = |x * psi1| * phi,   S2 = ||x * psi1| * psi2| * phi   (j1 < j2
     only),
@@ -12,12 +12,12 @@ S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymat
 
 Three facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting
 the border is one small real matrix for each axis (phi is a product of two
-one-dimensional Gaussians). Images are worked through in pieces whose largest
-intermediate fits in a core's cache. And small images need no Fourier transforms
+one-dimensional Gaussians). Images are processed in pieces whose largest intermediate
+fits in a core's cache. And small images need no Fourier transforms
 (`extract.wavelets.Hartley`).
 
-An image's bits may not depend on its place or on the others: all pieces of a batch have
-one number of planes, filled up with zeros (`_pieces`).
+An image's bits may not depend on its place or on other images. So all pieces of a batch
+have the same number of planes, filled up with zeros (`_pieces`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from torch.nn import functional as F
 from extract.errors import ExtractError
 from extract.wavelets import Fourier, Hartley, Scratch
 
-_GPU_BYTES = 256 << 20  # of planes in work at a time; chosen, not measured
-# longest padded axis, in pixels, for which products are faster than Fourier transforms
-# (as tried on a CPU; no stored row compares others)
+_GPU_BYTES = 256 << 20  # planes that are processed at a time; a choice, not measured
+# Longest padded axis, in pixels, for which products are faster than Fourier transforms.
+# It was tried on a CPU; no stored result compares other values.
 _MAX_HARTLEY_AXIS = 48
 
 
 def n_channels(J: int, L: int = 8) -> int:
-    """Number of scattering channels of one image channel, up to order 2."""
+    """Return the number of scattering channels of one image channel, up to order 2."""
     return 1 + J * L + L * L * J * (J - 1) // 2
 
 
 def padded_size(size: int, J: int) -> tuple[int, int, int]:
-    """Length of an axis after reflection, and how many pixels are added before and
-    after it.
+    """Return the length of an axis after reflection, and the pixels added.
+
+    These are the pixels before the axis and after it.
     """
     step = 2**J
     total = ((size + step) // step + 1) * step
@@ -51,8 +52,9 @@ def padded_size(size: int, J: int) -> tuple[int, int, int]:
 
 
 def reflect_index(size: int, before: int, after: int) -> np.ndarray:
-    """Index that extends an axis by reflection about its first and last pixel, however
-    far.
+    """Return an index that extends an axis by reflection, however far.
+
+    It reflects about the axis's first and last pixel.
     """
     period = max(2 * (size - 1), 1)
     position = np.arange(-before, size + after) % period
@@ -60,11 +62,11 @@ def reflect_index(size: int, before: int, after: int) -> np.ndarray:
 
 
 class ScatterNet(nn.Module):
-    """Scattering transform of images with a fixed height and width.
+    """Compute the scattering transform of images with a fixed height and width.
 
     Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K =
-    `n_channels(J, L)`; 28x28 with J = 2 gives 81x7x7 a channel, 32x32 gives 81x8x8.
-    Rows never mix. ExtractError if an axis is shorter than 2**J.
+    `n_channels(J, L)`. 28x28 with J = 2 gives 81x7x7 for each channel, 32x32 gives
+    81x8x8. Rows never mix. Raises ExtractError if an axis is shorter than 2**J.
     """
 
     def __init__(self, J: int, shape: tuple[int, int], L: int = 8):
@@ -112,8 +114,9 @@ class ScatterNet(nn.Module):
         return out[: B * C].reshape(B, C * k, h, w)
 
     def _pieces(self, n: int, device: torch.device) -> tuple[int, int]:
-        """How many planes a piece has, the same for all pieces of n planes, and how
-        many planes are missing for that.
+        """Return the number of planes of each piece, and how many planes are missing.
+
+        All pieces of n planes have the same number of planes.
         """
         budget = self.engine.cache_bytes if device.type == "cpu" else _GPU_BYTES
         fit = budget // (2 * self.L * self.M * self.N)
@@ -124,8 +127,9 @@ class ScatterNet(nn.Module):
         return size, count * size - n
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the channels (P, K, h, w) of planes (P, H, W); `to` counts the channels
-        of the second order.
+        """Write the channels (P, K, h, w) of planes (P, H, W).
+
+        `to` counts the channels of the second order.
         """
         J, L, engine = self.J, self.L, self.engine
         x = engine.signal(planes[:, self.rows][:, :, self.cols])  # type: ignore[index]
@@ -134,8 +138,8 @@ class ScatterNet(nn.Module):
         spectrum, to = engine.spectrum(x), 1 + J * L
         for j1 in range(J):
             parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
-            # The last scale has no second order, so its angles go together; else one
-            # angle at a time fills the cache.
+            # The last scale has no second order, so its angles are processed together.
+            # Otherwise one angle at a time fills the cache.
             together = L if j1 == J - 1 else 1
             own = out[:, 1 + j1 * L : 1 + (j1 + 1) * L]
             for t in range(0, L, together):
@@ -151,9 +155,7 @@ class ScatterNet(nn.Module):
 
 
 class Scales(nn.Module):
-    """Several transforms of the same images: (B, d), each flattened, one after the
-    other.
-    """
+    """Join several transforms of the same images: (B, d), each flattened, in order."""
 
     def __init__(self, nets: list[nn.Module]):
         super().__init__()

@@ -1,10 +1,9 @@
-"""Channel means and spreads on synthetic images: no image of the data may touch them.
+"""Measure channel means and spreads on synthetic images: no private image is used.
 
-ScatterNet's channels differ in size by a factor of a hundred, and a head with little
-noise to spare cannot learn to undo that. Natural images have a power spectrum near
-1/frequency² and colours that move together (Field 1987; Burton, Moorhead 1987); random
-images of that kind, drawn with a fixed seed, give each channel's size at no privacy
-cost.
+ScatterNet's channels differ in size by a factor of a hundred, and a head with a small
+budget cannot learn to undo that. Natural images have a power spectrum near 1/frequency²
+and correlated colors (Field 1987; Burton, Moorhead 1987). Random images of that kind,
+drawn with a fixed seed, give each channel's size at no privacy cost.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from extract.threads import one_thread
 if TYPE_CHECKING:  # backbones are made of patches, and these of synthetic colours
     from extract.backbones import Backbone
 
-COUNT = 400  # images; chosen, not measured
-SEED = 0  # of the images, which are the same everywhere
-GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a colour, of 255
-# from luminance, red-blue, green-magenta
+COUNT = 400  # number of images; a choice, not measured
+SEED = 0  # seed of the images, which are the same everywhere
+GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
+# each color from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]
 _GREEN = [1.0, 0.0, -0.2]
 _BLUE = [1.0, -0.3, 0.1]
@@ -33,8 +32,9 @@ COLOURS = np.array([_RED, _GREEN, _BLUE])
 def synthetic_images(
     height: int, width: int, colours: int, count: int = COUNT
 ) -> Iterator[np.ndarray]:
-    """Random images, uint8 (height, width[, 3]), whose amplitudes fall as
-    1/frequency.
+    """Yield random images, uint8 (height, width[, 3]), with a 1/frequency spectrum.
+
+    Their amplitudes fall as 1/frequency.
     """
     rng = np.random.default_rng(SEED)
     frequency = np.hypot(
@@ -54,8 +54,9 @@ def synthetic_images(
 
 
 def synthetic_features(backbone: Backbone) -> torch.Tensor:
-    """The network's outputs for COUNT synthetic images, with one CPU thread: shards
-    must not differ by a bit.
+    """Return the backbone's outputs for COUNT synthetic images.
+
+    They are computed with one CPU thread: shards must not differ by a bit.
     """
     colours, height, width = backbone.input_shape
     inputs = [

@@ -1,4 +1,4 @@
-"""How many threads torch uses: one, where a sum's order must not depend on cores."""
+"""Set how many threads torch uses: one, if a sum's order must not depend on cores."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +9,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread in this thread: sums do not depend on the machine's cores.
+    """Use one torch thread in this thread: sums do not depend on the machine's cores.
 
-    Threads that are begun within it are not sure to be so: see `pool_of`.
+    Threads that start within it may have more: see `pool_of`.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -22,10 +22,10 @@ def one_thread() -> Iterator[None]:
 
 
 def pool_of(workers: int) -> ThreadPoolExecutor:
-    """A pool whose threads have one torch thread each, from their first operation on.
+    """Return a pool whose threads have one torch thread each, from the first operation.
 
     A new thread takes over torch's number only when torch first splits an operation. A
-    product before that adds on as many threads as there are cores, so a thread's first
+    product before that adds on as many threads as there are cores. So a thread's first
     batch had other last bits than the same images later
     (`extract/threads::the_first_batch_has_the_bits_of_later_ones`).
     """
@@ -33,5 +33,6 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
 
 
 def _alone() -> None:
-    torch.get_num_threads()  # sets a new thread up, which would undo the next line
+    """Set one torch thread in a new thread."""
+    torch.get_num_threads()  # sets up a new thread; later it would undo the next line
     torch.set_num_threads(1)

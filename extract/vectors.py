@@ -1,12 +1,13 @@
-"""Batches in which torch rounds every row alike, whatever its place.
+"""Find batch sizes at which torch rounds every row alike, whatever its place.
 
-torch works through an array in whole vectors, and through the numbers that are left at
-its end one by one. A sum, a product or a root is the same number either way; a sigmoid
-need not be, and so a row at a batch's end had other last bits than the same row before
-it. No number is left where every such array's length is a whole number of vectors.
+torch processes an array in whole vectors, and the numbers that are left at its end one
+by one. A sum, a product or a root is the same number either way. A sigmoid need not be:
+a row at a batch's end had other last bits than the same row before it. No number is
+left if the length of every such array is a whole number of vectors.
 
-Products may follow the place too: MKL's of rows that are no multiple of 4 long have
-other last bits by where a row begins in memory. What is left is therefore tried.
+Products may depend on the place too. MKL's products of rows whose length is no multiple
+of 4 have other last bits, depending on where a row begins in memory. So the result is
+tried too (`are_alike`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# numbers: two registers of AVX-512, which torch's loops take together. Of the lengths
+# Numbers in two AVX-512 registers, which torch's loops process together. Among lengths
 # from 1 to 259, SiLU, sigmoid, tanh-GELU, softplus, mish, ELU, SELU and x**0.3 had
-# other last bits at many, and none at a multiple of 32 (torch 2.14, float32 and
+# other last bits at many lengths, but at no multiple of 32 (torch 2.14, float32 and
 # bfloat16, forward and backward).
 VECTOR = 32
 
-# operations whose result is the nearest number to the true one, or a choice: however
-# they are computed they give the same bits
+# Operations that return the number nearest to the true result, or one of their inputs.
+# They give the same bits however they are computed.
 EXACT = frozenset(
     (
         *("abs", "add", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "div"),
@@ -38,10 +39,13 @@ EXACT = frozenset(
 
 
 class WholeVectors(TorchDispatchMode):
-    """Looks at what is computed within it, which is to be of ONE row, for `rounded`.
+    """Watch the operations within it, on ONE row, to find a batch size (`rounded`).
 
-    multiple: so many rows, or twice, or three times, have whole vectors in every array
-    that an operation makes which torch calls pointwise and which is not `EXACT`.
+    Attributes
+    ----------
+    multiple : int
+        This many rows, or a multiple of it, have whole vectors in every array from an
+        operation that torch calls pointwise and that is not in `EXACT`.
     """
 
     def __init__(self) -> None:
@@ -51,7 +55,7 @@ class WholeVectors(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Called by torch for each operation, and by nobody else."""
+        """Watch one operation. Only torch calls it."""
         result = func(*args, **(kwargs or {}))
         if torch.Tag.pointwise in func.tags:
             made = result if isinstance(result, (tuple, list)) else (result,)
@@ -63,8 +67,10 @@ class WholeVectors(TorchDispatchMode):
         return result
 
     def rounded(self, rows: int, most: int | None = None) -> int:
-        """The least number of rows from `rows` on that has whole vectors; where that is
-        more than `most`, the largest below, or a single row, which has one place.
+        """Return the least number of rows, from `rows` on, that has whole vectors.
+
+        If that is more than `most`, return the largest number below that has them, or a
+        single row, which has only one place.
         """
         if rows == 1:
             return 1
@@ -75,13 +81,13 @@ class WholeVectors(TorchDispatchMode):
 
 
 def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
-    """Whether the value has the same bits by whatever instructions it is computed."""
-    if value.is_complex():  # products of several numbers, added in one rounding or two
+    """Return whether the value has the same bits by whatever instructions are used."""
+    if value.is_complex():  # products are added with one rounding or with two
         return False
     if not value.is_floating_point():
         return True
     name = func.overloadpacket.__name__.removesuffix("_")
-    if name == "pow":  # which has an exponent, or an array of them
+    if name == "pow":  # exact only with the exponent 1 or 2
         return isinstance(args[1], (int, float)) and args[1] in (1, 2)
     if name in ("add", "sub"):
         return kwargs.get("alpha", 1) == 1
@@ -89,7 +95,5 @@ def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
 
 
 def are_alike(rows: torch.Tensor) -> bool:
-    """Whether rows (k, ...) have the same bits; a number that is none is like no
-    other.
-    """
+    """Return whether rows (k, ...) have the same bits; NaN is like no number."""
     return torch.equal(rows, rows[:1].expand_as(rows))

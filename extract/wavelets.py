@@ -1,12 +1,13 @@
-"""The wavelets of `extract.scattering`, and two engines that convolve with them.
+"""Make the wavelets of `extract.scattering`, and two engines that convolve with them.
 
-`Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short
-transforms are matrix products, which on a CPU run near its peak rate. Both have the
-same methods: `signal` lays planes out as they like them; `spectrum` transforms a
-signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
-2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels,
-from parts; `average` writes local means. `take` gives memory: that of a `Scratch` for
-what only the next step reads, else new memory.
+`Fourier` uses fast Fourier transforms. `Hartley` is for small images: short transforms
+are matrix products there, which run near a CPU's peak rate.
+
+Both have the same methods. `signal` lays out planes as the engine needs them.
+`spectrum` transforms a signal. `parts` regroups a spectrum by the frequencies that fold
+onto one when every 2**(j - level)-th pixel is kept. `modulus` is |signal * psi[j,
+theta]| at those pixels, from parts. `average` writes local means. `take` gives memory:
+that of a `Scratch` for what only the next step reads, else new memory.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from torch import nn
 
 Take = Callable[..., torch.Tensor]
 
-# the reference filters divide by 2 * 3.1415 * sigma^2; with pi itself every wavelet
-# would be 3e-5 smaller
+# The reference filters divide by 2 * 3.1415 * sigma^2. With pi itself every wavelet
+# would be 3e-5 smaller.
 _PI = 3.1415
 
 
 def morlet(
     M: int, N: int, sigma: float, theta: float, xi: float, slant: float
 ) -> np.ndarray:
-    """Fourier transform (M, N), real, of the periodic Morlet wavelet g(u) (exp(i xi.u)
-    - beta) with zero mean.
+    """Return the Fourier transform (M, N), real, of a periodic Morlet wavelet.
 
-    g is a Gaussian of width sigma along theta and sigma / slant across it.
+    The wavelet is g(u) (exp(i xi.u) - beta), with zero mean. g is a Gaussian of width
+    sigma along theta and sigma / slant across it.
     """
     rows = np.arange(-2 * M, 3 * M)[:, None]
     cols = np.arange(-2 * N, 3 * N)[None, :]
@@ -51,8 +52,9 @@ def morlet(
 
 
 def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
-    """Fourier transforms (L, M / 2**level, N / 2**level) of the wavelets of scale j, on
-    every 2**level-th pixel.
+    """Return the Fourier transforms of the wavelets of scale j.
+
+    They are (L, M / 2**level, N / 2**level), on every 2**level-th pixel.
     """
     angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
     spectra = [
@@ -63,11 +65,11 @@ def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
 
 
 def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
-    """Matrix (size / 2**J - 2, size / 2**j): average with phi[J], keep every 2**J-th
-    pixel, drop one at each end.
+    """Return the matrix that averages one axis with phi[J] and samples it.
 
-    It acts on one axis of a signal already sampled every 2**j pixels; `size` is the
-    padded length at full resolution.
+    It keeps every 2**J-th pixel and drops one at each end: (size / 2**J - 2, size /
+    2**j). It acts on one axis of a signal that is already sampled every 2**j pixels.
+    `size` is the padded length at full resolution.
     """
     sigma = 0.8 * 2 ** (J - 1)
     places = np.arange(-2 * size, 3 * size)
@@ -92,8 +94,9 @@ def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
 
 
 class Scratch:
-    """Two pieces of memory in turn: one step writes what the next one reads, and both
-    pieces stay in the cache.
+    """Give two pieces of memory in turn.
+
+    One step writes what the next one reads, and both pieces stay in the cache.
     """
 
     def __init__(self, device: torch.device):
@@ -108,12 +111,13 @@ class Scratch:
 
 
 class _Engine(nn.Module):
-    """Filters by scale j and level: signals at a level hold every 2**level-th pixel of
-    the padded image (M, N).
+    """Hold filters by scale j and level.
+
+    Signals at a level hold every 2**level-th pixel of the padded image (M, N).
     """
 
     cache_bytes: int  # best size of a piece's largest intermediate on a CPU (measured)
-    planes: int  # a piece's number of planes is a multiple of it
+    planes: int  # a piece's number of planes is a multiple of this
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__()
@@ -139,14 +143,17 @@ class _Engine(nn.Module):
 
 
 class Fourier(_Engine):
-    """Signals are (P, angles, m, n) for P planes; spectra are complex."""
+    """Convolve by fast Fourier transforms.
+
+    Signals are (P, angles, m, n) for P planes; spectra are complex.
+    """
 
     cache_bytes = 4 << 20
     planes = 1
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
         blocks = np.stack(_blocks(psi, step)) / step**2
-        # real filters, for real and imaginary parts side by side
+        # repeat the real filters for real and imaginary parts side by side
         self._keep(f"psi{name}", blocks.repeat(2, axis=-1))
 
     def signal(self, planes: torch.Tensor) -> torch.Tensor:
@@ -181,8 +188,9 @@ class Fourier(_Engine):
 
 
 def _blocks(values: Any, step: int) -> list[Any]:
-    """The step**2 blocks (..., m / step, n / step) of (..., m, n) that lie on one
-    another after folding.
+    """Return the step**2 blocks (..., m / step, n / step) of (..., m, n).
+
+    They lie on one another after folding.
     """
     m, n = values.shape[-2] // step, values.shape[-1] // step
     return [
@@ -193,13 +201,15 @@ def _blocks(values: Any, step: int) -> list[Any]:
 
 
 class Hartley(_Engine):
-    """Signals are (m, n, angles * P), planes last, so that transforming an axis is a
+    """Convolve by Hartley transforms, as matrix products.
+
+    Signals are (m, n, angles * P), planes last, so that transforming an axis is a
     product of large matrices.
 
     Spectra are Hartley transforms H[k, l] = sum over (u, v) of x[u, v] cas(2 pi k u /
-    m) cas(2 pi l v / n), where cas = cos + sin: real, as large as the signal, and but
-    for a factor m n their own inverse. A wavelet's transform psi is real; its even part
-    makes the real part of a convolution, its odd part the imaginary one. From
+    m) cas(2 pi l v / n), where cas = cos + sin. They are real, as large as the signal,
+    and their own inverse up to a factor m n. A wavelet's transform psi is real. Its
+    even part makes the real part of a convolution, its odd part the imaginary one. From
     H[k, l] = Re X[k, -l] - Im X[k, l], X the Fourier transform, each is a sum of two
     terms:
 
@@ -208,8 +218,8 @@ class Hartley(_Engine):
     """
 
     cache_bytes = 25 << 16
-    # planes are columns of its products: a library computes the last columns, where
-    # they fill no cache line of 16, in another way, and these planes had other bits
+    # Planes are columns of its products. A library computes the last columns in another
+    # way if they do not fill a cache line of 16, and those planes had other bits.
     planes = 16
 
     def __init__(self, J: int, M: int, N: int, L: int):
@@ -219,8 +229,10 @@ class Hartley(_Engine):
             self._keep(f"cas{size}", np.cos(turns) + np.sin(turns))
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
-        """Rows (m n 2 terms) of a spectrum (M N, P) in the order of `parts`, and
-        weights (m n 2, L, terms).
+        """Keep the rows and weights of a wavelet's two terms.
+
+        The rows (m n 2 terms) of a spectrum (M N, P) are in the order of `parts`; the
+        weights are (m n 2, L, terms).
         """
         L, M, N = psi.shape
         m, n = M // step, N // step
@@ -282,7 +294,7 @@ class Hartley(_Engine):
     ) -> torch.Tensor:
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = take(*psi.shape[:2], parts.shape[2])
-        if j == level:  # two terms: too few for a product
+        if j == level:  # two terms are too few for a matrix product
             torch.mul(psi[:, :, :1], parts[:, :1], out=folded).addcmul_(
                 psi[:, :, 1:], parts[:, 1:]
             )
@@ -306,7 +318,7 @@ class Hartley(_Engine):
 def _both_axes(
     left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take
 ) -> torch.Tensor:
-    """(h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
+    """Return (h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
     h = len(left)
     w = len(right)
     _, n, B = signal.shape

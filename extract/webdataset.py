@@ -1,6 +1,6 @@
-"""Images in WebDataset's tar archives: members of one key are one sample.
+"""Read images in WebDataset's tar archives: members of one key are one sample.
 
-Archives are read in place, none may be unpacked; what a sample says is read from its
+Archives are read in place; none may be unpacked. What a sample says is read from its
 own members alone.
 """
 
@@ -29,13 +29,23 @@ from extract.listing import (
 )
 from extract.tables import ROLES, Columns, is_called
 
-MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; chosen, not measured
+MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
 
 @dataclass
 class Sample:
-    """What was found under one key: an image's member and its bytes, the text of .cls,
-    the fields of .json, and whether there is a .json without any.
+    """Hold what was found under one key.
+
+    Attributes
+    ----------
+    image, size : str or None, and int
+        The image's member and its bytes.
+    label : str
+        The text of .cls.
+    fields : dict or None
+        The fields of .json; None without .json.
+    is_unread : bool
+        Whether there is a .json that cannot be read.
     """
 
     image: str | None = None
@@ -46,14 +56,36 @@ class Sample:
 
 
 def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> Source:
-    """A Source of the samples of a .tar, or of all that lie in a folder, by name.
+    """Return a Source of the samples of a .tar, or of all .tar files in a folder.
 
-    Rows are in the archives' order; a sample without an image is an unreadable row. Its
-    label is the text of .cls, a class's name. columns: which fields of .json are label,
-    group and split; those that are not named are not looked at. Where a group is, a
-    sample whose .json cannot be read has no class: it may be anybody's. Raises
-    ExtractError for two images of one key, for a field that no sample has, and for what
-    `listing` refuses.
+    Parameters
+    ----------
+    path : Path
+        The archive, or the folder with archives, which are read by name.
+    classes : Classes
+        How the classes are declared.
+    split : str
+        The wanted split, or "all".
+    columns : Columns
+        The fields of .json that are label, group and split. Fields that are not named
+        decide nothing; those that are called like a role are counted as left out.
+
+    Returns
+    -------
+    Source
+        The rows, in the archives' order. A sample without an image is an unreadable
+        row.
+
+    Raises
+    ------
+    ExtractError
+        For two images of one key, a field that no sample has, or what `listing`
+        refuses.
+
+    Notes
+    -----
+    A sample's label is the text of .cls, a class's name. If a group is named, a sample
+    whose .json cannot be read has no class: it may belong to anybody.
     """
     tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
     if not tars:
@@ -108,7 +140,10 @@ def _n_others(path: Path, tars: Sequence[Path]) -> int:
 
 
 def _samples(path: Path, left_out: Counter[str]) -> dict[str, Sample]:
-    """Samples of an archive by key, in its order; counts what is part of none."""
+    """Return the samples of an archive by key, in its order.
+
+    `left_out` counts the members that belong to none.
+    """
     found: dict[str, Sample] = {}
     check_ends(path)
     try:
@@ -136,7 +171,7 @@ def _samples(path: Path, left_out: Counter[str]) -> dict[str, Sample]:
 def _take(
     sample: Sample, ending: str, archive: tarfile.TarFile, info: Any, path: Path
 ) -> bool:
-    """Note one member of a sample and return whether it is of a known kind.
+    """Note one member of a sample, and return whether it is of a known kind.
 
     Raises ExtractError for a second member of one kind.
     """
@@ -179,7 +214,10 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 class _Members:
-    """Bytes of members, quick in the archives' order: one archive is open at a time."""
+    """Read the bytes of members. One archive is open at a time.
+
+    It is fast in the archives' order.
+    """
 
     def __init__(self) -> None:
         self._path: Path | None = None

@@ -14,20 +14,23 @@ from extract.errors import ExtractError
 
 
 def first_line(error: BaseException) -> str:
-    """The start of another library's message, short enough for ours."""
+    """Return the start of another library's message, short enough for ours."""
     return (str(error).strip().splitlines() or [""])[0][:200]
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors, pth or npz file into the model as it was built, classifier
-    included.
+    """Load a safetensors, pth or npz file into the model as it was built.
 
-    ExtractError if the file is damaged or its tensors do not fit; pickled code is never
-    run.
+    The classifier is included. Pickled code is never run.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or its tensors do not fit.
     """
     try:
         state = _read_state(model, path)
-        # an .npz in the format of the model's authors, which timm knows how to read
+        # None: timm has read an .npz in the format of the model's authors
         if state is None:
             return
     except ExtractError:
@@ -71,9 +74,9 @@ def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors or pth file, by name; pickled code is never run.
+    """Return the tensors of a safetensors or pth file by name.
 
-    Whatever is wrong with the file is some exception.
+    Pickled code is never run. A wrong file raises any exception.
     """
     if not is_plain(path):
         raise ValueError("no plain file")
@@ -97,8 +100,9 @@ def file_sha256(path: Path) -> str:
 
 
 def state_sha256(model: nn.Module) -> str:
-    """sha256 over names and values of a model's tensors: for weights that came from the
-    hub, not from a file.
+    """Return the sha256 over names and values of a model's tensors.
+
+    It names weights that came from the hub, not from a file.
     """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
