@@ -161,7 +161,7 @@ def check_alone(
                 "that one."
             )
         if budget is not None and other.fits != 0:
-            whose = other.overlap.dataset_id if other.overlap else dataset_id
+            whose = other.overlap.dataset_id if other.overlap else str(dataset_id)
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} "
                 f"beside ledger={str(own)!r}. Nothing was charged or fixed: use a "
