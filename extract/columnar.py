@@ -181,6 +181,7 @@ def _record_batches(reader: Any) -> Iterator[Any]:
 
 
 def is_text(kind: Any) -> bool:
+    """Return whether a pyarrow type holds texts, in a dictionary or not."""
     pa = arrow()
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -188,6 +189,7 @@ def is_text(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
+    """Return whether a pyarrow type holds lists."""
     types = arrow().types
     found: tuple[Callable[[Any], bool], ...] = (
         types.is_list,
@@ -198,6 +200,7 @@ def is_list(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
+    """Return whether a pyarrow type holds integers, floats or booleans."""
     types = arrow().types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 

@@ -81,6 +81,7 @@ class Source:
 
     @property
     def n_rows(self) -> int:
+        """Return the number of rows."""
         return len(self.labels)
 
     def part(self, first: int, stop: int) -> Source:

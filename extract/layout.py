@@ -49,6 +49,7 @@ class Layout:
 
     @property
     def has_splits(self) -> bool:
+        """Return whether a folder of the layout is a split."""
         return "split" in self.parts
 
     def read(self, name: str) -> tuple[str, str]:

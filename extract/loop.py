@@ -215,6 +215,7 @@ class Loop:
         backbone.module.to(self.device)
 
     def run(self) -> None:
+        """Append all blocks that the features file does not have yet."""
         options = self.options
         with one_thread(), pool_of(options.workers) as pool:
             jobs = in_order(

@@ -117,18 +117,22 @@ class FeaturesFile:
 
     @cached_property
     def labels(self) -> np.ndarray:
+        """Return the class positions, int32 (n,); -1 for none."""
         return self._column("labels", np.int32)
 
     @cached_property
     def valid(self) -> np.ndarray:
+        """Return whether each row is valid, bool (n,); masked rows are not."""
         return self._column("valid", np.bool_)
 
     @cached_property
     def split(self) -> np.ndarray:
+        """Return the codes of the splits, uint8 (n,)."""
         return self._column("split", np.uint8)
 
     @cached_property
     def group(self) -> np.ndarray | None:
+        """Return the group ids, int64 (n,), or None without groups."""
         return self._column("group", np.int64) if "group" in self._file else None
 
     @cached_property
@@ -149,6 +153,7 @@ class FeaturesFile:
 
     @cached_property
     def block_digest(self) -> np.ndarray:
+        """Return the digest of each block, uint8 (blocks, 32). They are private."""
         return self._column("block_digest", np.uint8)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -209,6 +214,7 @@ class FeaturesFile:
         return self.fingerprint()["feature_space"]
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> FeaturesFile:

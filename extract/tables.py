@@ -93,6 +93,7 @@ class Columns:
 
 
 def is_called(name: str, role: str) -> bool:
+    """Return whether a column has a role's name or its plural, in any case."""
     return name.strip().lower() in (role, f"{role}s")
 
 

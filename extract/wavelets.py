@@ -103,6 +103,7 @@ class Scratch:
         self.device, self._pieces = device, [torch.empty(0, device=device)] * 2
 
     def take(self, *shape: int) -> torch.Tensor:
+        """Return memory of this shape: the piece that was not given last."""
         size = math.prod(shape)
         self._pieces.reverse()
         if len(self._pieces[0]) < size:
@@ -157,14 +158,20 @@ class Fourier(_Engine):
         self._keep(f"psi{name}", blocks.repeat(2, axis=-1))
 
     def signal(self, planes: torch.Tensor) -> torch.Tensor:
+        """Lay out planes (P, m, n) as (P, 1, m, n)."""
         return planes[:, None]
 
     def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
+        """Return the Fourier transforms of a signal."""
         return torch.fft.fft2(signal)
 
     def parts(
         self, spectrum: torch.Tensor, j: int, level: int, take: Take
     ) -> torch.Tensor:
+        """Return the blocks of a spectrum that fold onto one.
+
+        Real and imaginary parts alternate.
+        """
         return torch.view_as_real(
             torch.stack(_blocks(spectrum, 2 ** (j - level)))
         ).flatten(-2)
@@ -172,6 +179,7 @@ class Fourier(_Engine):
     def modulus(
         self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
     ) -> torch.Tensor:
+        """Return |signal * psi[j, theta]| for some angles, on every 2**j-th pixel."""
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = parts[0] * psi[0]
         for part, weights in zip(parts[1:], psi[1:], strict=True):
@@ -181,6 +189,7 @@ class Fourier(_Engine):
         return (squares[..., 0] + squares[..., 1]).sqrt_()
 
     def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
+        """Write local means of a signal at scale j to `out`."""
         left = self.get_buffer(f"left{j}")
         right = self.get_buffer(f"right{j}")
         columns = (signal @ right.T).transpose(-1, -2)
@@ -266,9 +275,11 @@ class Hartley(_Engine):
         )
 
     def signal(self, planes: torch.Tensor) -> torch.Tensor:
+        """Lay out planes (P, m, n) as (m, n, P)."""
         return planes.permute(1, 2, 0).contiguous()
 
     def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
+        """Return the Hartley transforms of a signal."""
         return self._transform(signal, signal.new_empty)
 
     def _transform(self, signal: torch.Tensor, take: Take) -> torch.Tensor:
@@ -280,6 +291,7 @@ class Hartley(_Engine):
     def parts(
         self, spectrum: torch.Tensor, j: int, level: int, take: Take
     ) -> torch.Tensor:
+        """Return the rows of a spectrum in the order of the wavelet's weights."""
         rows, psi = (
             self.get_buffer(f"rows{j}at{level}"),
             self.get_buffer(f"psi{j}at{level}"),
@@ -292,6 +304,7 @@ class Hartley(_Engine):
     def modulus(
         self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
     ) -> torch.Tensor:
+        """Return |signal * psi[j, theta]| for some angles, on every 2**j-th pixel."""
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = take(*psi.shape[:2], parts.shape[2])
         if j == level:  # two terms are too few for a matrix product
@@ -305,6 +318,7 @@ class Hartley(_Engine):
         return (real * real).addcmul_(imaginary, imaginary).sqrt_()
 
     def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
+        """Write local means of a signal at scale j to `out`."""
         means = _both_axes(
             self.get_buffer(f"left{j}"),
             self.get_buffer(f"right{j}"),

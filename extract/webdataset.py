@@ -224,6 +224,10 @@ class _Members:
         self._archive: tarfile.TarFile | None = None
 
     def read(self, path: Path, member: str | None) -> bytes:
+        """Return the bytes of a member.
+
+        Raises FileNotFoundError if the sample has no image.
+        """
         if member is None:
             raise FileNotFoundError("the sample has no image")
         if path != self._path or self._archive is None:

@@ -95,6 +95,7 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
 
 
 def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

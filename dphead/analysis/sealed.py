@@ -15,7 +15,7 @@ import numpy as np
 from dphead.privacy.atomic_write import write_atomically
 from extract.bounds import is_plain, read_text
 
-RECORD_BYTES = 1 << 30  # largest JSON record that is read; chosen, not measured
+RECORD_BYTES = 1 << 30  # largest JSON record that is read; a choice, not measured
 FORMAT = 1  # format number that `write_sealed` writes
 # digest of NAME.safetensors, and of all other entries of NAME.json
 DIGESTS = ("tensors_sha256", "sha256")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-# Both chosen, not measured.
+# Both are choices, not measured.
 LATER_SECONDS = 3600  # jax gives up this much later: its error names no address
 ANSWER_SECONDS = 5  # a listening address accepts a connection within this time
 _ABORTED = (

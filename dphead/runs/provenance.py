@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 5  # seconds for git; chosen, not measured
+PATIENCE = 5  # seconds to wait for git; a choice, not measured
 
 
 def commit(root: Path = ROOT) -> str | None:
