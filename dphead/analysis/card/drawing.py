@@ -1,5 +1,6 @@
-"""Where the lines and points of a card's pictures are, in SVG's own units; the template
-draws them.
+"""Place the lines and points of a card's pictures, in SVG units.
+
+The template draws them.
 """
 
 import math
@@ -9,15 +10,15 @@ from dphead.analysis.card.risk import CURVE_RATES, Limits
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH, HEIGHT = 360, 244  # of a picture, in pixels; chosen
+WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
-LABELLED = (1.0,)  # epsilons whose curves are drawn beside the run's
-DECADES = 4  # of each axis, from 0.01 % to 100 %; chosen
+LABELLED = (1.0,)  # epsilons with a curve beside the run's
+DECADES = 4  # decades of each axis, from 0.01 % to 100 %; a choice
 
 
 @dataclass(frozen=True)
 class Tick:
-    """at: along its axis."""
+    """Hold a tick: its place along the axis, and its text."""
 
     at: float
     text: str
@@ -25,7 +26,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Point:
-    """A false positive rate, and the most hits at it; text is beside it."""
+    """Hold a false-positive rate, the most hits at it, and the text beside it."""
 
     x: float
     y: float
@@ -34,9 +35,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """Upper bound on any attack: true against false positives, both on log scales.
+    """Hold the picture of the upper bound on any attack.
 
-    line, area: of the run; others: (epsilon, line, end) of curves to compare with.
+    It shows true against false positives, both on log scales. `line` and `area` are
+    those of the run. `others` are (epsilon, line, end) of curves to compare with.
     """
 
     line: str
@@ -55,7 +57,7 @@ class Curve:
 
 
 def curve_of(limits: list[Limits]) -> Curve:
-    """The picture of `risk.limits_of`."""
+    """Return the picture of the limits from `risk.limits_of`."""
     own = next(one for one in limits if one.own)
     line = _line(own.curve)
     corner = f"L {_x(1):.1f} {_y(1e-4):.1f} L {_x(1e-4):.1f} {_y(1e-4):.1f} Z"
@@ -81,14 +83,14 @@ def curve_of(limits: list[Limits]) -> Curve:
 
 
 def _line(hits: tuple[float, ...]) -> str:
-    """An SVG path through hits at CURVE_RATES."""
+    """Return an SVG path through hits at CURVE_RATES."""
     pairs = zip(CURVE_RATES, hits, strict=True)
     places = [f"{_x(rate):.1f} {_y(hit):.1f}" for rate, hit in pairs]
     return "M " + " L ".join(places)
 
 
 def _along(rate: float) -> float:
-    """0 at 0.01 %, 1 at 100 %."""
+    """Return the place of a rate along an axis: 0 at 0.01 %, 1 at 100 %."""
     return 1 + math.log10(max(rate, 10.0**-DECADES)) / DECADES
 
 

@@ -1,8 +1,8 @@
-"""How a run stands to the hazards of NIST SP 800-226, "Guidelines for Evaluating
-Differential Privacy Guarantees" (2025), from its report.
+"""Compare a run's report with the hazards of NIST SP 800-226.
 
-The names of the hazards are ours, in the order of that document's pyramid from top to
-bottom. Nothing may be called met that the report does not show.
+That document is "Guidelines for Evaluating Differential Privacy Guarantees" (2025). The
+names of the hazards are ours, in the order of its pyramid from top to bottom. A hazard
+may be called met only if the report shows it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,17 @@ MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
 
 @dataclass(frozen=True)
 class Hazard:
-    """name: what may go wrong; status: one of the four above; how: why so."""
+    """Hold one hazard.
+
+    Attributes
+    ----------
+    name : str
+        What may go wrong.
+    status : str
+        MET, STATED, OPEN or NOT_COVERED.
+    how : str
+        The reason for the status.
+    """
 
     name: str
     status: str
@@ -25,12 +35,12 @@ class Hazard:
 
 
 def hazards_of(report: dict[str, Any]) -> list[Hazard]:
-    """One row a hazard."""
+    """Return all hazards of a report, one row for each."""
     return [hazard for part in PARTS for hazard in part(report)]
 
 
 def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Epsilon, delta, and what they are of."""
+    """Yield the hazards of epsilon, delta and the relation."""
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     if g["private"]:
         how = f"ε = {g['epsilon']:.4g}; the card says what an attacker gains by it"
@@ -53,7 +63,7 @@ def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def unit(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Who is protected, over how many releases."""
+    """Yield the hazards of the unit of privacy and of several releases."""
     g, ledger, thing = report["guarantee"], report["ledger"], thing_in(report)
     if g["group_cap"] is None:
         how = f"One {thing}: people with several {thing}s are protected for each alone"
@@ -75,7 +85,7 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
-    """What the mechanism computes, and how."""
+    """Yield the hazards of the mechanism: what it computes, and how."""
     bounded = "Each row is clipped, and its integers are checked against the bound"
     yield Hazard("Contributions without a bound", MET, bounded)
     exact = "Sums are of integers; noise is a Gaussian rounded to integers, in its law"
@@ -101,7 +111,7 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def around(report: dict[str, Any]) -> Iterator[Hazard]:
-    """What is done with the data before and after."""
+    """Yield the hazards of what is done with the data before and after."""
     tuning, thing = report["tuning"], thing_in(report)
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
@@ -137,7 +147,7 @@ def around(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Who sees the data."""
+    """Yield the hazards of who sees the data."""
     thing = thing_in(report)
     how = f"Central: the data holder, the machine and its users see the {thing}s"
     yield Hazard("Trust model", STATED, how)

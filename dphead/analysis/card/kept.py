@@ -1,4 +1,4 @@
-"""Cards in a run folder: made of its report, and held against it."""
+"""Render the files that follow from a run's report, and compare them with it."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -9,12 +9,12 @@ from dphead import __version__
 from dphead.analysis.check import DERIVED, Finding
 from dphead.analysis.sealed import as_written
 
-RENDERERS = {  # what makes each file of a report: module:function
+RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
     "README.md": "dphead.analysis.card.model_card:model_card",
     "registry.yaml": "dphead.analysis.card.registry:registry_entry",
 }
-OPTIONS = {  # of `dphead report`, that write it
+OPTIONS = {  # file: arguments of `dphead report` that write it
     "report.html": "RUN/",
     "README.md": "RUN/ --card",
     "registry.yaml": "RUN/ --registry",
@@ -23,8 +23,9 @@ assert set(RENDERERS) == set(OPTIONS) == DERIVED
 
 
 def rendered(name: str, report: dict[str, Any]) -> str:
-    """The text of a file that is made of a report: one of RENDERERS. ValueError for a
-    report of another form.
+    """Return the text of a file in RENDERERS for a report.
+
+    Raises ValueError for a report of another form.
     """
     module, function = RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
@@ -33,9 +34,9 @@ def rendered(name: str, report: dict[str, Any]) -> str:
 
 
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
-    """Files of a run folder that hold another text than the report gives.
+    """Yield a finding for each file of a run folder that differs from its report.
 
-    Another version of dphead may have written other words, which cannot be told from an
+    Another version of dphead may have written other words. That cannot be told from an
     addition: the finding then says so.
     """
     why = "What was added may be an exact function of private rows"
@@ -53,7 +54,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _expected(name: str, report: dict[str, Any]) -> bytes | None:
-    """What a file must hold; None where there can be none of this report."""
+    """Return what a file must hold, or None if this report cannot have it."""
     try:
         return rendered(name, report).encode()
     except ValueError:

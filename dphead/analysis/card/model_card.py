@@ -1,6 +1,6 @@
-"""A Hugging Face model card, README.md with metadata, of a report.
+"""Render a Hugging Face model card from a report: README.md with metadata.
 
-A function of the report alone; what only people know is a TODO in it.
+It is a function of the report alone. What only people know is a TODO in it.
 """
 
 import re
@@ -21,11 +21,11 @@ from dphead.analysis.card.risk import limits_of
 from dphead.analysis.protected import made_of_images, thing_in
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100  # columns of prose; chosen
+WIDTH = 100  # columns of prose; a choice
 
 
 def model_card(report: dict[str, Any]) -> str:
-    """README.md of a report, as `make_report` makes it or `read_run` reads it."""
+    """Return the README.md of a report from `make_report` or `read_run`."""
     private, kind = report["guarantee"]["private"], words.kind_of(report)
     limits = limits_of(report) if private else []
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
@@ -61,8 +61,9 @@ def model_card(report: dict[str, Any]) -> str:
 
 
 def metadata(report: dict[str, Any]) -> dict[str, Any]:
-    """What Hugging Face reads at the head of the card. A result is there only where the
-    test rows are public.
+    """Return what Hugging Face reads at the head of the card.
+
+    A result is included only if the test rows are public.
     """
     thing = thing_in(report)
     task = "image-classification" if thing == "image" else "other"
@@ -71,7 +72,7 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
         "pipeline_tag": task,
         "tags": ["differential-privacy"] if report["guarantee"]["private"] else [],
     }
-    if thing == "image":  # of what other rows are made only people know
+    if thing == "image":  # only people know what other rows are made from
         found["tags"].append("image-classification")
     backbone = str((report["data"]["extraction"] or {}).get("backbone"))
     if backbone.startswith("hf-hub:"):

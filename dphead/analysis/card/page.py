@@ -1,6 +1,6 @@
-"""`report.html`: a report on one page, in one file that asks the network for nothing.
+"""Render `report.html`: a report on one page, in one file without network requests.
 
-It is a function of the report alone, and the same whenever it is made from it again.
+It is a function of the report alone, and the same each time it is rendered.
 """
 
 import math
@@ -17,13 +17,13 @@ from dphead.analysis.protected import thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100  # columns of prose in Markdown; chosen
-SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # what fits on the page; chosen
+WIDTH = 100  # columns of prose in Markdown; a choice
+SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # as many as fit on the page; a choice
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A share of a whole: value and text; low, high: an interval, or None."""
+    """Hold a share of a whole: value and text, and an interval or None."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Bar:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The HTML of a report, as `make_report` makes it or `read_run` reads it."""
+    """Return the HTML of a report from `make_report` or `read_run`."""
     private = report["guarantee"]["private"]
     limits = limits_of(report) if private else []
     releases = report["guarantee"]["releases"]
@@ -66,7 +66,7 @@ def page(report: dict[str, Any]) -> str:
 
 @cache
 def _environment() -> Any:
-    """Every text that goes into HTML is escaped."""
+    """Return the template environment, which escapes every text that goes into HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     found = Environment(
@@ -87,12 +87,15 @@ def _environment() -> Any:
 
 
 def template(name: str) -> Any:
-    """A template of this folder."""
+    """Return a template of this folder."""
     return _environment().get_template(name)
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Prose in lines of WIDTH; lines after the first are indented."""
+    """Return prose in lines of WIDTH, for a place that is `indent` characters in.
+
+    With indent 2, lines after the first are indented too.
+    """
     filled = textwrap.fill(
         " " * indent + text,
         WIDTH,
@@ -104,23 +107,26 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def cell(text: str) -> str:
-    """Text in Markdown, in a cell of a table too: no markup of its own."""
+    """Return text for Markdown, without markup of its own.
+
+    It also fits into a cell of a table.
+    """
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
     return safe.replace("|", "\\|").replace("\n", " ")
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number that is no limit, with so many digits."""
+    """Return a number that is not a limit, with `digits` significant digits."""
     return "–" if value is None else f"{value:.{digits}g}"
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """A share that is no limit."""
+    """Return a share that is not a limit, in percent."""
     return f"{100 * share:.{decimals}f} %"
 
 
 def budget_bar(report: dict[str, Any]) -> Bar | None:
-    """What all fits on the data set have spent of their limit, if there is one."""
+    """Return the share of the budget that all fits have spent, or None."""
     ledger = report["ledger"]
     budget, total = ledger["budget"], ledger["total_epsilon"]
     if budget is None:
@@ -131,7 +137,7 @@ def budget_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def expected_bar(report: dict[str, Any]) -> Bar | None:
-    """The accuracy that was released privately, with its interval."""
+    """Return the accuracy that was released privately, with its interval, or None."""
     found = report["expected_accuracy"]
     if found is None:
         return None
@@ -141,7 +147,7 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def test_bar(report: dict[str, Any]) -> Bar | None:
-    """The accuracy on test rows that were declared public."""
+    """Return the accuracy on test rows that were declared public, or None."""
     test = report["test"]
     if test is None:
         return None
@@ -154,7 +160,7 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def class_bars(report: dict[str, Any]) -> list[Bar]:
-    """Accuracy of each class on public test rows, the worst first."""
+    """Return the accuracy of each class on public test rows, the worst first."""
     test = report["test"]
     if test is None:
         return []

@@ -1,9 +1,10 @@
-"""An entry for OpenDP's registry of deployments, as YAML, of a report.
+"""Render an entry for OpenDP's registry of deployments from a report, as YAML.
 
 The fields are those of schemas/deployments-schema.yaml in
-opendp/deployments-registry-data at 057e5d8. It has no field for mu, which stands in
-`privacy_parameters_details`. A function of the report alone: what only people know is a
-TODO, or one of the schema's choices that the first lines ask to be corrected.
+opendp/deployments-registry-data at 057e5d8. It has no field for mu, which is in
+`privacy_parameters_details`. The entry is a function of the report alone. What only
+people know is a TODO, or one of the schema's choices that the first lines ask to
+correct.
 """
 
 import math
@@ -18,7 +19,7 @@ from dphead.analysis.protected import thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
-WIDTH = 100  # columns of YAML; chosen
+WIDTH = 100  # columns of YAML; a choice
 TODO = "TODO"
 HEAD = """\
 # An entry for OpenDP's registry of deployments, made of report.json. Before you propose
@@ -37,7 +38,7 @@ RELATIONS = {
 
 
 def registry_entry(report: dict[str, Any]) -> str:
-    """The YAML of an entry. ValueError for a run that is not private."""
+    """Return the YAML of an entry. Raises ValueError for a run that is not private."""
     if not report["guarantee"]["private"]:
         raise ValueError(
             "an entry of the registry needs a private run, got one without noise or "

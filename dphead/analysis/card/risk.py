@@ -1,4 +1,4 @@
-"""Limits on a membership-inference attack, from a report's releases."""
+"""Compute the limits on a membership-inference attack from a report's releases."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,19 +15,29 @@ from dphead.analysis.tradeoff import (
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, event_of
 
-COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons that a run's is set beside
-CURVE_RATES = np.geomspace(1e-4, 1, 81)  # false positive rates of a drawn curve
+COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons to compare a run's with
+CURVE_RATES = np.geomspace(1e-4, 1, 81)  # false-positive rates of a drawn curve
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that any membership-inference attack reaches.
+    """Hold upper bounds on any membership-inference attack.
 
-    replaced: whether an unused row has another in its place, or its place is empty.
-    hits: true-positive rates at false-positive rates REPORTED_RATES. guess: the share
-    of right answers where membership is a toss-up. curve: true-positive rates at
-    CURVE_RATES. own: whether it is the run's, not one to compare with; the first one
-    that is has the relation's default comparison.
+    Attributes
+    ----------
+    epsilon : float
+        The epsilon of the bounds.
+    replaced : bool
+        Whether an unused row has another in its place, or its place is empty.
+    hits : tuple of float
+        True-positive rates at the false-positive rates REPORTED_RATES.
+    guess : float
+        Share of right answers if membership is a fair coin toss.
+    curve : tuple of float
+        True-positive rates at CURVE_RATES.
+    own : bool
+        Whether the bounds are the run's, and not for comparison. The first of the run's
+        own has the relation's default comparison.
     """
 
     epsilon: float
@@ -39,7 +49,7 @@ class Limits:
 
 
 def events_of(report: dict[str, Any]) -> list[GaussianEvent]:
-    """What the accountant sees of a report's releases."""
+    """Return the events that the accountant counts for a report's releases."""
     releases = report["guarantee"]["releases"]
     return [replace(event_of(row), count=row["count"]) for row in releases]
 
@@ -47,8 +57,13 @@ def events_of(report: dict[str, Any]) -> list[GaussianEvent]:
 def limits_of(report: dict[str, Any]) -> list[Limits]:
     """Return the run's limits, and those of Gaussian mechanisms with COMPARED.
 
-    They have the same delta and comparison, and are sorted by epsilon. Exact for full
-    batches, upper limits for sampled ones. Raises ValueError for a run without noise.
+    The latter have the same delta and the default comparison. All are sorted by
+    epsilon. They are exact for full batches, and upper limits for sampled ones.
+
+    Raises
+    ------
+    ValueError
+        For a run without noise.
     """
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):

@@ -1,5 +1,6 @@
-"""What a card says in words: the guarantee in one sentence, what is not covered, and
-where things come from. From the report alone.
+"""Put a report into words: the guarantee in one sentence, what it does not cover.
+
+It also says where things come from. All words follow from the report alone.
 """
 
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ TUNED = {
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that the guarantee does not cover. warned: it was found in this run;
-    otherwise it holds for every run.
+    """Hold something that the guarantee does not cover.
+
+    `warned` says that it was found in this run; otherwise it holds for every run.
     """
 
     what: str
@@ -42,12 +44,12 @@ class Missing:
 
 
 def kind_of(report: dict[str, Any]) -> str:
-    """What was trained: head or network."""
+    """Return what was trained: "head" or "network"."""
     return "network" if report["method"]["name"].startswith("finetune ") else "head"
 
 
 def unit_of(report: dict[str, Any]) -> str:
-    """Whom the guarantee protects, short."""
+    """Return the unit of privacy in a few words."""
     cap, thing = report["guarantee"]["group_cap"], thing_in(report)
     if cap is None:
         return f"one {thing}"
@@ -55,7 +57,7 @@ def unit_of(report: dict[str, Any]) -> str:
 
 
 def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
-    """Return the guarantee for everybody, at FALSE_POSITIVE_RATE."""
+    """Return the guarantee for all readers, at FALSE_POSITIVE_RATE."""
     at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
     own = {one.replaced: one.hits[at] for one in limits if one.own}
     thing, grouped = thing_in(report), report["guarantee"]["group_cap"] is not None
@@ -69,28 +71,29 @@ def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
 
 
 def places(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the default comparison of the limits, and what both are called."""
+    """Return the default comparison of the limits, and both comparisons' names."""
     replaced = is_replaced(report["guarantee"]["neighboring_relation"])
     other = "place empty" if replaced else "another in place"
     return {"replaced": replaced, "place": PLACES[replaced], "other_place": other}
 
 
 def statement(report: dict[str, Any]) -> str:
-    """The report's statement; of the ledger it has the name without the folder, which
-    may hold a user's name.
+    """Return the report's statement, with the ledger's name but not its folder.
+
+    The folder may contain a user's name.
     """
     path = report["ledger"]["path"]
     return report["statement"].replace(path, Path(path).name)
 
 
 def about_total(report: dict[str, Any]) -> str:
-    """Why the total of all fits is above this run's epsilon; "" where it is its sum."""
+    """Explain why all fits' total may be above this run's epsilon, or return ""."""
     ledger = report["ledger"]
     return about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
 
 
 def not_covered(report: dict[str, Any]) -> list[Missing]:
-    """What `dphead check` finds in the report, then what holds for every run."""
+    """Return what `dphead check` finds in the report, then what holds for every run."""
     plan = plan_of(report, Path("report.json"))
     found = check(Run(report, plan, None, frozenset(), (), None))
     missing = [Missing(_capital(f.what), f.why, warned=True) for f in found]
@@ -130,7 +133,7 @@ def _always(report: dict[str, Any]) -> list[Missing]:
 
 
 def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """(name, value) of what made the run."""
+    """Return (name, value) pairs of what made the run."""
     data, method = report["data"], report["method"]
     made = data["extraction"] or {}
     origin = report.get("provenance") or {}
@@ -151,7 +154,7 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _selected(selection: dict[str, Any] | None) -> str | None:
-    """The networks of a choice, each with what its trial was expected to get right."""
+    """Return the backbones of a choice, each with the accuracy of its trial."""
     if selection is None:
         return None
     tried = [
