@@ -23,7 +23,7 @@ import torch
 from extract.errors import ExtractError
 from extract.synthetic import COUNT, SEED, synthetic_features
 
-if TYPE_CHECKING:  # one backbone normalises its own maps by what stands here
+if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
     from extract.backbones import Backbone
 
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread

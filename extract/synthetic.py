@@ -16,7 +16,7 @@ import torch
 
 from extract.threads import one_thread
 
-if TYPE_CHECKING:  # backbones are made of patches, and these of synthetic colours
+if TYPE_CHECKING:  # backbones import patches, and patches import this module
     from extract.backbones import Backbone
 
 COUNT = 400  # number of images; a choice, not measured

@@ -22,7 +22,7 @@ from dphead.privacy.contract import ReleaseSpec
 
 # Choices, not measured: their error is far below RELATIVE_ERROR, which tests check.
 LOSS_GRID = 2.0**-11  # distance of two losses
-LARGEST_LOSS = 128.0  # of the composition, in either direction
+LARGEST_LOSS = 128.0  # largest absolute loss of the composition
 OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
 TAILS = 12.0
 RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio

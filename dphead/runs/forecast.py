@@ -33,7 +33,7 @@ from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # as in the tables of the docs; a choice
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; a choice
 DRAWS = 3  # draws of the split and the noise; a choice
 # One of HELD_OUT_SHARE look-alike rows is held out to measure on, at most
 # MOST_HELD_OUT rows; both are choices.

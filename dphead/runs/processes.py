@@ -228,7 +228,7 @@ class Group:
         """
         try:
             return _to_first(process, value, self.index, self.count)
-        except Exception as error:  # what jax raises has no public name
+        except Exception as error:  # jax's own error class has no public name
             lost = process if self.first else 0
             raise LostProcess(
                 f"process {lost} of {self.count} was lost "
