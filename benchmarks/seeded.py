@@ -112,7 +112,7 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     report = json.loads((run / "report.json").read_text())
     # of this run alone, or of the commit
     del report["ledger"]["fit_id"], report["ledger"]["path"], report["sha256"]
-    del report["provenance"]["commit"]
+    del report["provenance"]["commit"], report["provenance"]["config_sha256"]
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"
 
 

@@ -74,7 +74,12 @@ def test_a_signal_is_one_line_that_says_what_was_charged(
     features_file(tmp_path / "f.h5")
     given = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", "--method", "dp-ls")
     env = os.environ | {"WHERE": where, "NUMBER": str(getattr(signal, number).value)}
-    done = ended(*given, command=(sys.executable, "-c", STRUCK), env=env)
+
+    def heeding():  # whoever runs these tests in the background ignores SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    struck = (sys.executable, "-c", STRUCK)
+    done = ended(*given, command=struck, env=env, preexec_fn=heeding, timeout=300)
     assert done.returncode == code
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"Ended by {number}: {said}")

@@ -48,7 +48,7 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     ("option", "value", "message"),
     [
         ("--n-rows", "0", "there must be rows, got n_rows=0"),
-        ("--epsilon", "nan", "epsilon must be > 0, got epsilon=nan"),
+        ("--epsilon", "0", "epsilon must be > 0, got epsilon=0"),
         ("--delta", "0", r"delta must be in \(0, 1\), got delta=0"),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from core import (
     D,
+    KnownNoise,
     M,
     clipped_sum,
     door,
@@ -139,7 +140,7 @@ def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows)
     rows = Watched(x, y, block_rows=block_rows)
     spec = spec_of(query, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
     ledger = reserve([spec])
-    noise = NoiseSource(6)
+    noise = KnownNoise(6)
     value = release(
         query, params, rows, spec, ledger=ledger, noise=noise, summer=door()
     ).value
