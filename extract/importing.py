@@ -65,8 +65,8 @@ class ImportOptions:
 class Imported:
     """Hold what was written, for the data holder's screen only.
 
-    `masked` counts rows that are not finite. `problems` are those of
-    `extract.format.verify`.
+    `masked` counts rows that are not finite. `problems` are arrays that are not read,
+    and what `extract.format.verify` finds.
     """
 
     path: Path
@@ -111,6 +111,7 @@ def import_features(
                 raise
     with open_features(options.output) as file:
         masked = int((~file.valid).sum())
+    unread = [f"array that is not read: {name}" for name in table.unread]
     return Imported(
         path=options.output,
         n_rows=n_rows,
@@ -121,7 +122,7 @@ def import_features(
         dataset_id=writer.dataset_id,
         masked=masked,
         already_complete=writer.already_complete,
-        problems=verify(options.output),
+        problems=unread + verify(options.output),
     )
 
 

@@ -145,6 +145,8 @@ class Table:
     read : callable
         Takes (rows, with_features) and yields blocks of that many rows, by role.
         Features are (k, n_features) under "features", with NaN for a missing entry.
+    unread : tuple of str
+        Names of the arrays that the file holds beside these.
     """
 
     kind: str
@@ -154,6 +156,7 @@ class Table:
     files: tuple[Path, ...]
     roles: tuple[str, ...]
     read: Callable[[int, bool], Iterator[Block]]
+    unread: tuple[str, ...] = ()
 
 
 def open_table(path: Path, columns: Columns) -> Table:
@@ -185,6 +188,7 @@ def open_table(path: Path, columns: Columns) -> Table:
 
 def _arrays(path: Path, columns: Columns) -> Table:
     stored = stored_arrays(path)
+    unread: tuple[str, ...] = ()
     if path.suffix == ".npy":
         others = {role: getattr(columns, role) for role in ROLES}
         named = {role: Path(name) for role, name in others.items() if name is not None}
@@ -192,12 +196,12 @@ def _arrays(path: Path, columns: Columns) -> Table:
         features, files = stored[""], (path, *named.values())
     else:
         names = list(stored)
-        arrays = {
-            role: stored[name] for role, name in columns.roles(names, path).items()
-        }
+        roles = columns.roles(names, path)
+        arrays = {role: stored[name] for role, name in roles.items()}
         wanted = columns.features or ("features",)
         check_columns(wanted[:1], names, path)
         features, files = stored[wanted[0]], (path,)
+        unread = tuple(sorted({*names} - {wanted[0], *roles.values()}))
     if len(features.shape) != 2 or features.dtype.kind not in "biuf":
         raise ExtractError(
             "features must be an array (n, d) of real numbers, got "
@@ -219,7 +223,7 @@ def _arrays(path: Path, columns: Columns) -> Table:
             yield dict(zip(chosen, parts, strict=True))
 
     kind, width = path.suffix[1:], features.shape[1]
-    return Table(kind, width, features.dtype, (), files, tuple(arrays), read)
+    return Table(kind, width, features.dtype, (), files, tuple(arrays), read, unread)
 
 
 def _one_array(path: Path) -> StoredArray:

@@ -39,6 +39,7 @@ def show(which: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from dphead.analysis.profiles import about_sum
+    from dphead.privacy.ledger_file import IN_MEMORY
     from dphead.runs.ledgers import charged_elsewhere
     from dphead.runs.report import plain
 
@@ -46,7 +47,8 @@ def show(which: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
         return
-    click.echo(section("Ledger", [str(book.path)]))
+    if book.path != IN_MEMORY:
+        click.echo(section("Ledger", [str(book.path)]))
     click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
     if fits:
         Console(highlight=False).print(_fits_table(fits))
@@ -126,8 +128,21 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
             "Under this home (DPHEAD_HOME), fits of the same images in another ledger "
             "are refused from now on."
         )
-    click.echo(section("Budget", [text, beside]))
+    click.echo(section("Budget", [text, beside, *_too_large(which, epsilon, delta)]))
     click.echo(section("Ledger", [str(book.path)]))
+
+
+def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
+    """Return a warning if delta is too large for the rows of a features file."""
+    from dphead.planning.plan import large_delta
+    from dphead.runs.files import is_features_file
+    from extract.format import open_features
+
+    if not is_features_file(which):
+        return []
+    with open_features(which) as file:
+        warning = large_delta(epsilon, delta, file.n_rows)
+    return [f"! {warning}"] if warning else []
 
 
 @ledger.command()

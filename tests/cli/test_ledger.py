@@ -252,3 +252,11 @@ def test_verify_finds_damage(tmp_path):
     again = dphead("fit", features, "-o", tmp_path / "again", "--ledger", book)
     assert "must be undamaged" in refused(again)
     assert "must be undamaged" in refused(dphead("ledger", "show", book))
+
+
+def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
+    features = features_file(tmp_path / "f.h5", n=240)
+    said = fitted("ledger", "show", features).out
+    assert ":memory:" not in said
+    said = fitted("ledger", "budget", features, "--epsilon", 1, "--delta", 0.9).out
+    assert "! delta must be below 1/n = 0.00417, got delta=0.9." in said

@@ -633,3 +633,13 @@ def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
     assert "ledger budget" in done.output
     wrong = CliRunner().invoke(command, ["import", "no.xyz", "-o", "f.h5"])
     assert wrong.exit_code == 2 and "must exist" in wrong.output
+
+
+def test_arrays_that_are_not_read_are_named(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    np.savez(tmp_path / "e.npz", features=rows, y=np.arange(6), patients=np.arange(6))
+    done = import_features(ImportOptions(tmp_path / "e.npz", tmp_path / "e.h5"))
+    assert done.problems[:2] == [
+        "array that is not read: patients",
+        "array that is not read: y",
+    ]
