@@ -16,7 +16,7 @@ import numpy as np
 
 from extract.disk import read_names
 from extract.errors import FormatError
-from extract.items import NO_GROUP
+from extract.items import NO_GROUP, text_group
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
@@ -25,6 +25,8 @@ _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
 # choice, not measured; `near_equal` relies on it.
 _NEAR_BITS = 2
 _NEAR = "near-equal images (by a coarse hash)"
+# names of groups that other software writes for a missing value
+_LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL")
 _SEED = 0  # for `near_by_chance`, which sets random rows apart; any seed will do
 
 
@@ -63,6 +65,7 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
         problems = _blocks(file)
         problems += _labels(file)
         problems += _equal(file)
+        problems += _groups(file)
         problems += _across_splits(file)
         if against is not None:
             with open_features(against) as other:
@@ -192,6 +195,17 @@ def _equal(file: FeaturesFile) -> list[Problem]:
         for where, rows in found.items()
         if len(rows)
     ]
+
+
+def _groups(file: FeaturesFile) -> list[Problem]:
+    """Report groups that are named like a missing value: each is one group."""
+    problems = []
+    for name in _LIKE_MISSING if file.group is not None else ():
+        rows = np.flatnonzero(file.group == text_group(name))
+        if len(rows):
+            text = f"rows of one group named {name} (leave the group empty if missing)"
+            problems.append(Problem(text, rows))
+    return problems
 
 
 def _images(file: FeaturesFile) -> np.ndarray:

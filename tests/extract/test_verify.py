@@ -65,3 +65,12 @@ def test_rows_of_no_image_are_found_in_another_file_by_their_features(tmp_path):
     assert verify(tmp_path / "train.h5", tmp_path / "same.h5") == [
         "rows whose features are those of a row of same.h5: 2 (rows 2, 5)"
     ]
+
+
+def test_groups_that_are_named_like_a_missing_value_are_reported(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    group = np.array(["p1", "NA", "", "NA", "p2"])
+    write_features(tmp_path / "f.h5", x, np.zeros(5, int), ["a"], group=group)
+    assert verify(tmp_path / "f.h5") == [
+        "rows of one group named NA (leave the group empty if missing): 2 (rows 1, 3)"
+    ]
