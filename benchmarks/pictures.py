@@ -30,6 +30,9 @@ PAGE = (1000, 1540)  # pixels of the card's picture; chosen by looking at it
 # a name of each picture, and what is typed, one after the other
 COMMANDS = {
     "extract": tour.COMMANDS[0],
+    # before there is a budget, which refuses exact figures on its images
+    "simulate": f"dphead tan simulate digits/ --data-is public {NETWORK} "
+    "--batch-size 512 --noise-multiplier 4 --steps 20 --factors 2,4,8 --runs 2",
     "verify": "dphead verify digits.h5",
     "plan": "dphead plan digits.h5 --split train --public-rows --n-rows 5000",
     "budget": tour.COMMANDS[1],
@@ -51,12 +54,10 @@ COMMANDS = {
     "join": "dphead features join parts.shard-0-of-2.h5 parts.shard-1-of-2.h5 "
     "-o parts.h5",
     "finetune": f"dphead finetune digits/ -o network --layout split/class {NETWORK} "
-    "--test-is public --new-data-set --epsilon 1 --batch-size 256 --steps 20",
+    "--test-is public --epsilon 1 --batch-size 1347 --steps 20",
     "tan": "dphead tan plan --n-rows 50000 --epsilon 8 --delta 1e-5",
     "tan-show": "dphead tan show --n-rows 50000 --batch-size 4096 --steps 2500 "
     "--noise-multiplier 3 --delta 1e-5 --more-data 2",
-    "simulate": f"dphead tan simulate digits/ --data-is public {NETWORK} "
-    "--batch-size 512 --noise-multiplier 4 --steps 20 --factors 2,4,8 --runs 2",
 }
 EXIT_CODES = {"verify": 1}  # of what has something to say
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

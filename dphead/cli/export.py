@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from dphead.cli.choices import PATH, KeptChoice
+from dphead.cli.paragraphs import filled
 
 FORMATS = KeptChoice("dphead.runs.portable.exporting:WRITERS")
 
@@ -41,7 +42,7 @@ def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
     out = out or named.with_name(f"{named.name}-{to}")
     done = write(run, to, out, weights)
     g = done.guarantee
-    click.echo(f"{done.folder}: {' '.join(done.files)}")
+    click.echo("\n".join(filled(f"{done.folder}: {' '.join(done.files)}")))
     click.echo(f"takes {done.takes}\n")
     click.echo(textwrap.indent(done.example, "    "))
     if g["private"]:

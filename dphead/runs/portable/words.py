@@ -15,7 +15,8 @@ from head import load_head  # needs torch and safetensors, not dphead
 
 head, classes = load_head("{folder}")
 features = torch.randn(3, {n_features})  # yours
-best = head.classes(head(features))  # -1: a row that is not finite has no class
+best = head.classes(head(features))
+# -1: a row that is not finite has no class
 print([classes[k] if k >= 0 else None for k in best])
 """
 TIMM = """
