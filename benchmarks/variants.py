@@ -13,8 +13,6 @@ from benchmarks.together import fit_together
 from dphead.solvers import Solver
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-HELD_OUT = "a held-out fifth of the training rows"  # what `features.load` can hold out
-OTHER_ROWS = "other training rows"  # than a random part of them
 Row = dict[str, Any]
 
 
@@ -28,26 +26,6 @@ def accuracies(
     return [
         float(np.mean(r.head.scores(data.x).argmax(axis=1) == data.y)) for r in results
     ]
-
-
-def row_of(
-    variant: str,
-    epsilon: float,
-    seed: int,
-    accuracy: float,
-    data: Loaded,
-    measured_on: str = HELD_OUT,
-) -> Row:
-    """What a fit is stored as, without its provenance."""
-    return {
-        "variant": variant,
-        "epsilon": epsilon,
-        "seed": seed,
-        "accuracy": accuracy,
-        "features": data.described,
-        "delta": DELTA,
-        "measured_on": measured_on,
-    }
 
 
 def table(rows: list[Row], base: str) -> str:
