@@ -48,7 +48,7 @@ tables: install
 	$(PY) -m benchmarks tables
 
 mutants: install
-	$(PY) -m mutants
+	PYTHONPATH=tests $(PY) -m seeded_defects
 
 # The lowest versions that pyproject.toml allows, in a virtual environment of their own, and
 # tests that need no network of images.
@@ -59,12 +59,12 @@ lowest:
 	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt '.[jax]' \
 		pytest pytest-xdist hypothesis
 	cd .lowest && ../$(LOWEST) -m pytest --numprocesses 2 --rootdir .. -c ../pyproject.toml \
-		../tests/privacy/test_ledger.py ../tests/privacy/test_release.py ../tests/rows \
-		../tests/solvers ../tests/sums ../tests/runs/test_fit.py \
-		../tests/runs/test_processes.py
+		../tests/privacy/ledger/test_ledger.py ../tests/privacy/test_release.py ../tests/data \
+		../tests/solvers ../tests/sums ../tests/fit/test_run.py \
+		../tests/fit/test_processes.py
 
 # Networks of images at their lowest versions, in the same environment.
 lowest-torch: lowest
 	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt '.[extract]'
 	cd .lowest && ../$(LOWEST) -m pytest --numprocesses 2 --rootdir .. -c ../pyproject.toml \
-		../tests/endtoend ../tests/extract
+		../tests/finetune ../tests/extract

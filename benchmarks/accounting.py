@@ -21,7 +21,7 @@ TAN23_STEPS = (1800, 7200, 18_000, 72_000)
 
 def write(folder: Path = RESULTS) -> list[Path]:
     """Write the plots to folders of `folder`; returns their paths."""
-    return [*tb21(folder / "accounting"), *tan23(folder / "endtoend")]
+    return [*tb21(folder / "accounting"), *tan23(folder / "finetune")]
 
 
 def tb21(folder: Path) -> list[Path]:

@@ -162,9 +162,9 @@ def curves() -> None:
     type=click.Choice(["tan", "tb21", "timing", "costs", "table"]),
     default="table",
 )
-def endtoend(job: str) -> None:
+def finetune(job: str) -> None:
     """Whole networks in miniature, and what the papers' own would cost."""
-    experiment("endtoend").run(job)
+    experiment("finetune").run(job)
 
 
 @command("experiments")

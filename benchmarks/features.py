@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.demo import digits
 from benchmarks.heads import describe
-from dphead.rows.arrays import ArrayRows
-from dphead.rows.features import load_features
+from dphead.data.arrays import ArrayRows
+from dphead.data.features import load_features
 from dphead.solvers.base import PublicFacts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -241,8 +241,7 @@ def grouped(x: np.ndarray, features: str) -> np.ndarray:
     if not groups:
         return x
     import torch
-
-    from extract.rowwise import RowNorm
+    from dphead_extract.normalization import RowNorm
 
     normalize = RowNorm("group", int(groups))
     channels = 243 if x.shape[1] == FACTS["cifar10"][1] else 81

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dphead_extract.features.format import FeaturesFile, open_features
 
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
+from dphead.data.arrays import ArrayRows
+from dphead.data.features import FeaturesRows
+from dphead.fit.loop import FitResult, Run, fit_head
+from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.rows.features import FeaturesRows
-from dphead.runs.loop import FitResult, Run, fit_head
-from dphead.runs.report import guarantee
 from dphead.solvers.base import PublicFacts
-from extract.format import FeaturesFile, open_features
 
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))

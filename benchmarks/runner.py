@@ -22,12 +22,12 @@ from benchmarks.shuffled import ShuffledBatches, true_epsilon
 from benchmarks.store import RESULTS, append, peak_memory_mb, provenance, read
 from benchmarks.together import Together
 from dphead.analysis.metrics import evaluate_scores
+from dphead.fit.loop import FitResult, Run, fit_head
+from dphead.fit.report import guarantee
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.loop import FitResult, Run, fit_head
-from dphead.runs.report import guarantee
 from dphead.solvers.base import Solver
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 OUT = RESULTS / "claims"
 SPEED = 1.5e-9  # seconds for a row times a feature, where nothing was measured yet

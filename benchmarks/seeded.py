@@ -70,7 +70,7 @@ def cases() -> list[tuple[str, str]]:
 
 def write_rows(path: Path, n: int = 700, d: int = 24, m: int = 5) -> Path:
     """A features file of n rows in 350 groups, whose first m columns tell the class."""
-    from extract.format import write_features
+    from dphead_extract.features.format import write_features
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, m, n)

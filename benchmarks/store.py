@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.runs.report import plain
+from dphead.fit.report import plain
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -13,18 +13,18 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.fused import Asked, FusedSums, content, fusible, rounded
+from dphead.data.arrays import ArrayRows
+from dphead.data.blocks import CHUNK
+from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Query
 from dphead.privacy.statistics import Gradient
-from dphead.rows.arrays import ArrayRows
-from dphead.rows.blocks import CHUNK
-from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.reference import Ask
+from dphead.sums.verified import Door
 
 T = TypeVar("T")
 

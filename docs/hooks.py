@@ -24,9 +24,9 @@ NOTEBOOK_LINK = re.compile(r'href="([^":]+\.(?:md|ipynb))"')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
 MODULES = {  # what is public, by what it is for
     "Estimators": ("dphead.estimators",),
-    "Networks": ("dphead.endtoend.estimator",),
-    "A run from files to files": ("dphead.runs.fit.fit_files", "dphead.runs.options"),
-    "What a budget buys": ("dphead.runs.forecast",),
+    "Networks": ("dphead.finetune.estimator",),
+    "A run from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
+    "What a budget buys": ("dphead.fit.forecast",),
     "Own methods": ("dphead.solvers.base", "dphead.solvers.head"),
     "What attackers are limited to": ("dphead.analysis.tradeoff",),
     "Checks": (
@@ -34,7 +34,7 @@ MODULES = {  # what is public, by what it is for
         "dphead.analysis.check.Finding",
         "dphead.analysis.records.read_run",
     ),
-    "Features files": ("extract.format",),
+    "Features files": ("dphead_extract.features.format",),
 }
 
 

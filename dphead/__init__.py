@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 # what needs PyTorch, which `from dphead import *` must not
-ELSEWHERE = {"DPFinetuneClassifier": "dphead.endtoend"}
+ELSEWHERE = {"DPFinetuneClassifier": "dphead.finetune"}
 
 
 def __getattr__(name: str) -> Any:

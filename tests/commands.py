@@ -14,12 +14,12 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+from dphead_extract.features.format import write_features
 
 from dphead.analysis.ledger_place import located
 from dphead.cli import main
+from dphead.fit.ledgers import default_ledger_path, ledger_home
 from dphead.privacy.ledger import Ledger
-from dphead.runs.ledgers import default_ledger_path, ledger_home
-from extract.format import write_features
 
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
@@ -89,7 +89,7 @@ def report_of(run: Path) -> dict:
 
 def ledger_of(features: Path) -> Ledger:
     """The default ledger of a features file's data set."""
-    from extract.format import open_features
+    from dphead_extract.features.format import open_features
 
     with open_features(features) as file:
         return Ledger(default_ledger_path(file.dataset_id))

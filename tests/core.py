@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 
+from dphead.data.arrays import ArrayRows
+from dphead.data.blocks import CHUNK
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -22,12 +24,10 @@ from dphead.privacy.statistics import (
     RowCounts,
     SigmoidHessians,
 )
-from dphead.rows.arrays import ArrayRows
-from dphead.rows.blocks import CHUNK
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import ask_of
+from dphead.sums.verified import Door
 
 M, D = 3, 4  # classes and features of the small problems
 QUERIES = [

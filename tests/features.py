@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import h5py
-
-from extract.reading import sha256_json
-from extract.seal import BYTES, read_seal, write_seal
-from extract.writing import digests_of, extents
+from dphead_extract.features.reading import sha256_json
+from dphead_extract.features.seal import BYTES, read_seal, write_seal
+from dphead_extract.features.writing import digests_of, extents
 
 
 def edited(path: Path, change, *, digests: bool = True, complete: bool = True) -> Path:

@@ -1,10 +1,10 @@
 """A fit in one line, for tests."""
 
+from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.contract import ReleaseSpec
-from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 
 def quick_sums() -> Door:

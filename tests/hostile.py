@@ -13,6 +13,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from dphead_extract.features.format import digests_of, open_features, write_features
 
 from dphead.analysis.audit_hostile import Pair, asked, pairs
 from dphead.analysis.audit_rows import NO_CLASS, exact, way_of
@@ -22,19 +23,18 @@ from dphead.analysis.audit_transcript import (
     Seen,
     planned,
 )
+from dphead.data.arrays import ArrayRows
+from dphead.data.blocks import CHUNK
+from dphead.data.features import FeaturesRows
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.query import Params, Query
 from dphead.privacy.sampling import NO_GROUP
-from dphead.rows.arrays import ArrayRows
-from dphead.rows.blocks import CHUNK
-from dphead.rows.features import FeaturesRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import BlockSum
-from extract.format import digests_of, open_features, write_features
 
 # Chosen, not measured.
 WORLD_SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded

@@ -4,11 +4,11 @@ import sqlite3
 
 from core import KnownNoise, M, door, reserve, spec_of, toy
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.arrays import ArrayRows
 
 QUERY = ClassSums(M)
 X, Y = toy(40)

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from dphead_extract.features.format import write_features
 
 import dphead
-from extract.format import write_features
 
 COMMAND = Path(sys.executable).with_name("dphead")
 

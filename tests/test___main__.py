@@ -31,7 +31,7 @@ STRUCK = textwrap.dedent("""
 
     from dphead.__main__ import main
     if os.environ["WHERE"] == "callback":
-        import dphead.runs.fit as fit
+        import dphead.fit.run as fit
         charge = fit.charge
         def charged(*given):
             found = charge(*given)
@@ -64,7 +64,7 @@ def ended(*arguments, command=COMMAND, **more):
     ("where", "said", "count"),
     [
         ("click", "nothing was charged", 0),
-        ("dphead.runs.loop", "nothing was charged", 0),
+        ("dphead.fit.loop", "nothing was charged", 0),
         ("callback", "epsilon 1 at delta 1e-05 is charged for the run in", 1),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from dphead_extract.features.format import FormatError, write_features
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -21,7 +22,6 @@ from dphead.estimators import base, guarantee, inputs
 from dphead.planning.methods import settable
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
-from extract.format import FormatError, write_features
 
 METHODS = [
     dphead.DPAutoClassifier,
@@ -708,7 +708,7 @@ def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
 
 
 def test_a_files_budget_is_checked_before_its_rows_are_read(features, monkeypatch):
-    from dphead.runs.ledgers import open_ledger
+    from dphead.fit.ledgers import open_ledger
 
     path, dataset_id = features
     open_ledger(None, dataset_id).set_budget(0.5, 1e-5)
@@ -762,7 +762,7 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
 
 
 def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
-    from dphead.runs.ledgers import default_ledger_path
+    from dphead.fit.ledgers import default_ledger_path
 
     assert default_ledger_path("ab12") == tmp_path / "home" / "ledgers" / "ab12.sqlite"
     monkeypatch.delenv("DPHEAD_HOME")

@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from mutants.__main__ import edited, first_failure, load
+from seeded_defects.__main__ import edited, first_failure, load
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = load()
@@ -76,7 +75,9 @@ def test_every_test_that_should_kill_exists():
         ("error", "AssertionError: in a fixture", False),
     ],
 )
-@pytest.mark.parametrize("where", ["tests.privacy.test_noise", "mutants.alive"])
+@pytest.mark.parametrize(
+    "where", ["tests.privacy.test_noise", "tests.seeded_defects.alive"]
+)
 def test_only_an_assertion_of_a_test_kills(tmp_path, where, tag, message, kills):
     report = tmp_path / "report.xml"
     case = (
@@ -85,5 +86,5 @@ def test_only_an_assertion_of_a_test_kills(tmp_path, where, tag, message, kills)
     )
     report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
     killer, reason = first_failure(report)
-    assert bool(killer) == (kills and where != "mutants.alive")
+    assert bool(killer) == (kills and where != "tests.seeded_defects.alive")
     assert bool(killer) != bool(reason)

@@ -50,7 +50,7 @@ def test_the_wheel_has_two_packages_and_their_data(built):
 
 def test_the_sdist_has_what_its_tests_need(built):
     sdist, _ = built
-    for folder in ("tests", "benchmarks", "mutants", "dphead", "extract"):
+    for folder in ("tests", "benchmarks", "dphead", "extract"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
             assert path.relative_to(ROOT).as_posix() in sdist
     for name in (

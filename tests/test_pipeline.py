@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 from commands import charges, contents, dphead, fitted, ledger_of, refused, report_of
+from dphead_extract.features.format import open_features
 from PIL import Image
 
 from dphead.cli import missing
-from extract.format import open_features
 
 pytest.importorskip("torch")
 TRAIN, TEST = 400, 150
@@ -278,7 +278,7 @@ def refused_after_progress(done):
 
 def test_another_package_named_extract_is_named():
     """It would hide ours, and an error deep inside would not say so."""
-    assert "dphead's own package `extract`" in missing("extract.format")
+    assert "dphead's own package `extract`" in missing("dphead_extract.features.format")
     assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
     assert "pip install 'dphead[jax]'" in missing("jaxlib")
     assert "pip install 'dphead[tables]'" in missing("pyarrow.parquet")

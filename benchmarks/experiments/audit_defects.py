@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis import audit, audit_transcript
+from dphead.data import arrays
 from dphead.planning import calibration, plan
 from dphead.planning.methods import make_method
 from dphead.privacy import accounting, release, sampling
@@ -24,7 +25,6 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Query
-from dphead.rows import arrays
 from dphead.solvers.base import PublicFacts
 from dphead.sums import passes
 from dphead.sums.cpu import CpuSums

@@ -20,10 +20,10 @@ from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.verdicts import mean_sd
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto
 from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Solver

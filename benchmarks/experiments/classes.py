@@ -16,9 +16,9 @@ from benchmarks.experiments.expected import subsets
 from benchmarks.features import Loaded
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto
 
 OUT = RESULTS / "classes.jsonl"

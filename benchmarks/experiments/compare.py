@@ -24,12 +24,12 @@ from benchmarks.heads import DELTA, METHODS
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.variants import EPSILONS, accuracies, paired, spread
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import (
     DPFC,
     Auto,

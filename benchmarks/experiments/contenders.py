@@ -17,15 +17,15 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
     Rows are kept as a fit keeps them.
     """
+    from dphead.data.arrays import ArrayRows
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
     from dphead.privacy.query import Params
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient
-    from dphead.rows.arrays import ArrayRows
     from dphead.sums.cpu import CpuSums
-    from dphead.sums.door import Door
+    from dphead.sums.verified import Door
 
     query = Gradient(w.shape[1])
     rows = ArrayRows(x, y)

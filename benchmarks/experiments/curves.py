@@ -16,11 +16,11 @@ from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.together import Together
 from dphead.analysis.metrics import evaluate_scores
+from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.calibration import epsilon_by
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
-from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import PublicFacts, Solver, Steps
 from dphead.solvers.head import LinearHead, split_intercept
 

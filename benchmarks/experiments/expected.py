@@ -21,11 +21,11 @@ from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto_rules import NORMAL_95
 from dphead.solvers.expectation import interval, on_new, overfit

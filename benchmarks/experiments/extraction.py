@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from dphead_extract.backbones.registry import BackboneOptions, load_backbone
+from dphead_extract.backbones.scattering import ScatterNet
+from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.sources.classes import Classes
 
 from benchmarks.store import RESULTS, append, provenance
-from extract.backbones import BackboneOptions, load_backbone
-from extract.classes import Classes
-from extract.run import ExtractOptions, extract
-from extract.scattering import ScatterNet
 
 OUT = RESULTS / "extraction.jsonl"
 REPEATS = 5
@@ -180,7 +180,7 @@ def timm() -> None:
     """MobileNetV2 at 128 pixels: plain timm and extraction's path (batch norms folded,
     channels last).
     """
-    from extract.backbones import timm_backbone
+    from dphead_extract.backbones.registry import timm_backbone
 
     arguments = {"num_classes": 1001, "pad_type": "same"}
     options = BackboneOptions(

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.endtoend import OUT, Run, do, plain
+from benchmarks.experiments.finetune import OUT, Run, do, plain
 from benchmarks.store import read
-from dphead.endtoend.settings import Settings
+from dphead.finetune.settings import Settings
 
 ROWS = 32_768  # of a run: 4 epochs
 # tried from batch / 512, or the line before's if larger, on

@@ -24,8 +24,8 @@ from benchmarks.fused import residual_of
 from benchmarks.iteration import iteration_epsilon, iteration_noise
 from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
 
 OUT = RESULTS / "last_iterate.jsonl"
 EPSILONS = (1.0, 2.0, 3.0)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import timm
 import torch
+from dphead_extract.backbones.patches import dead_leaves
+from dphead_extract.backbones.registry import OPPONENT
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.features import fifth_apart, images
-from extract.backbones import OPPONENT
-from extract.patches import dead_leaves
 
 # three of its test rows stand in CIFAR-10 too; only training rows train a network
 ALSO_IN_CIFAR10 = (3693, 7603, 8383)

@@ -15,8 +15,8 @@ from time import perf_counter
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dphead.sums import loops_numba as integers
-from dphead.sums.products_numba import add_products
+from dphead.sums.kernels import loops as integers
+from dphead.sums.kernels.products import add_products
 
 ROWS = 2048
 CHUNK = integers.CHUNK_ROWS

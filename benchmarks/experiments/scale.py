@@ -27,13 +27,13 @@ from timeit import repeat
 from typing import Any
 
 import numpy as np
+from dphead_extract.features.format import open_features
+from dphead_extract.features.rows import Header
+from dphead_extract.features.writing import FeaturesWriter
 
 from benchmarks.machine import machine_rates, peak_memory
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
-from extract.format import open_features
-from extract.rows import Header
-from extract.writing import FeaturesWriter
 
 OUT = RESULTS / "scale"
 COLUMNS, CLASSES = 1664, 1000
@@ -81,7 +81,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
-    from dphead.rows.features import FeaturesRows
+    from dphead.data.features import FeaturesRows
 
     with open_features(path) as file:
         rows = FeaturesRows(file, memory=0)
@@ -98,6 +98,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
 def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
+    from dphead.fit.loop import Run, fit_head
     from dphead.planning.plan import make_plan
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
@@ -106,12 +107,11 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.privacy.release import release
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
-    from dphead.runs.loop import Run, fit_head
     from dphead.solvers import LeastSquares, PublicFacts
     from dphead.solvers.centering import Centering
     from dphead.sums.caches import KeptSums
     from dphead.sums.cpu import CpuSums
-    from dphead.sums.door import Door
+    from dphead.sums.verified import Door
 
     n = rows.n_rows
     summer = Door(CpuSums(), KeptSums())
@@ -139,10 +139,10 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     """
     from threadpoolctl import threadpool_limits
 
+    from dphead.data.blocks import BLOCK_ROWS, to_float32
     from dphead.privacy.transform import RowTransform
-    from dphead.rows.blocks import BLOCK_ROWS, to_float32
-    from dphead.sums.products_numba import add_class_rows, add_products
-    from dphead.sums.rows_numba import clipped_rows
+    from dphead.sums.kernels.products import add_class_rows, add_products
+    from dphead.sums.kernels.rows import clipped_rows
 
     transform = RowTransform(unit_norm=True)
     rng = np.random.default_rng(0)
@@ -230,6 +230,8 @@ def device_seconds(
     """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that
     lie on the devices already.
     """
+    from dphead.data.arrays import ArrayRows
+    from dphead.fit.run import block_sum
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
@@ -237,9 +239,7 @@ def device_seconds(
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform
-    from dphead.rows.arrays import ArrayRows
-    from dphead.runs.fit import block_sum
-    from dphead.sums.door import Door
+    from dphead.sums.verified import Door
 
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))

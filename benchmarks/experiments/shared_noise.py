@@ -21,10 +21,10 @@ from benchmarks import features
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, measured
 from dphead.analysis.metrics import evaluate_scores
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.loop import Run, fit_head
 
 OUT = RESULTS / "shared_noise.jsonl"
 EPSILONS = (0.1, 0.5, 1.0, 8.0)

@@ -15,12 +15,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dphead_extract.backbones.weights import file_sha256
+
 from benchmarks import features, runner
 from benchmarks.jobs import DRAWS, Job
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, mean_sd
-from extract.weights import file_sha256
 
 OUT = RESULTS / "transfer"
 ROWS, TRIED, NETWORKS = "rows.jsonl", "tried.jsonl", "networks.jsonl"

@@ -28,6 +28,8 @@ from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, measured
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.selection import selection_calibrate
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning import presets
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
@@ -35,11 +37,9 @@ from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Query
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts
-from dphead.sums.door import Door
 from dphead.sums.reference import Ask
+from dphead.sums.verified import Door
 
 OUT = RESULTS / "tuning.jsonl"
 METHODS = {"dp-fc": {"steps": 10}, "dp-newton": {"steps": 1}, "dp-ls": {}}

@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 def features_file(path: Path, seed: int = 0, **more: Any) -> Path:
     """60 rows of 6 features and 3 classes."""
-    from extract.format import write_features
+    from dphead_extract.features.format import write_features
 
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, 60)
@@ -144,7 +144,7 @@ def problems_of_run(folder: Path, run: Path) -> list[str]:
 
 def problems_of_features(folder: Path, path: Path) -> list[str]:
     """What is wrong with a features file that is said to be finished."""
-    from extract.format import open_features, verify
+    from dphead_extract.features.format import open_features, verify
 
     problems = verify(path)
     if path.with_name(path.name + ".part").exists():

@@ -222,7 +222,7 @@ def outcome(place: Path, done: Ended, damaged: str, seeded: bool) -> Outcome:
 
 def _rows(path: Path) -> list[str]:
     """The rows of a finished features file; its salt and id are random."""
-    from extract.format import open_features
+    from dphead_extract.features.format import open_features
 
     with open_features(path) as file:
         columns = (file.features[:], file.labels, file.valid, file.image_hash)

@@ -6,6 +6,8 @@ import shlex
 
 import dp_accounting.pld.privacy_loss_distribution
 import dp_accounting.rdp
+import dphead_extract.run
+import dphead_extract.sources.opening
 import jinja2
 import PIL.Image
 import rich.console
@@ -26,21 +28,19 @@ import dphead.cli.check
 import dphead.cli.evaluate
 import dphead.cli.finetune
 import dphead.cli.ledger
-import dphead.cli.outcome
+import dphead.cli.summary
 import dphead.cli.tan
-import dphead.endtoend.run
-import dphead.endtoend.saved
-import dphead.endtoend.tan
-import dphead.runs.fit
-import extract.run
-import extract.sources
+import dphead.finetune.run
+import dphead.finetune.saved
+import dphead.finetune.tan
+import dphead.fit.run
 
 __all__ = [
     "PIL",
     "dp_accounting",
     "dphead",
+    "dphead_extract",
     "encodings",
-    "extract",
     "jinja2",
     "rich",
     "safetensors",

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
 from dphead.privacy.query import Params, Query
 from dphead.privacy.sampling import NO_GROUP, Allocation
-from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum

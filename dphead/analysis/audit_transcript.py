@@ -17,7 +17,7 @@ from dphead.privacy.query import Params, Query, root
 from dphead.privacy.release import release
 from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import Answer, PublicFacts, Solver
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 # Choices, not measured.
 # rows of synthetic problems beside the canary; the rest are slots of unreadable images

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dphead.privacy.ledger_file import IN_MEMORY, LedgerError
+from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
 
 HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, whichever variable sets it
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dphead_extract.bounds import is_plain, read_text
 
 from dphead.privacy.atomic_write import write_atomically
-from extract.bounds import is_plain, read_text
 
 RECORD_BYTES = 1 << 30  # largest JSON record that is read; a choice, not measured
 FORMAT = 1  # format number that `write_sealed` writes

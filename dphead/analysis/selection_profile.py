@@ -145,7 +145,7 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
     """
     mu = total_mu(trial)
     if mu is None:
-        from dphead.privacy.loss_distribution import loss_distribution  # takes seconds
+        from dphead.privacy.accounting.pld import loss_distribution  # takes seconds
 
         directions = loss_distribution(trial, relation) or []
     else:

@@ -117,7 +117,7 @@ def delta_curve(
     mu = total_mu(events)
     if mu is not None:
         return np.array([delta_from_mu(mu, float(e)) for e in epsilons])
-    from dphead.privacy.loss_distribution import loss_distribution  # it takes seconds
+    from dphead.privacy.accounting.pld import loss_distribution  # it takes seconds
 
     noiseless = any(e.noise_multiplier == 0 and e.count for e in events)
     distribution = None if noiseless else loss_distribution(events, relation)

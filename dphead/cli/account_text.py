@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from dphead.analysis.rounding import rounded_up
-from dphead.cli.paragraphs import filled
+from dphead.cli.text import filled
 
 
 def print_found(found: dict[str, Any]) -> None:

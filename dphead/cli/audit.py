@@ -11,9 +11,9 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import LOSSES, METHODS, PATH
 from dphead.cli.options import DELTA, GROUP_CAP, PUBLIC_ROWS, RELATION
-from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+from dphead.cli.text import filled, tied
 
 
 @click.command(
@@ -238,8 +238,8 @@ def _rows(
 
     Rows are (x, y), or None for sizes alone.
     """
+    from dphead.fit.files import load_features
     from dphead.planning.plan import PublicFacts
-    from dphead.runs.files import load_features
 
     if features is None:
         if n_rows is None or n_features is None or n_classes is None:
@@ -274,7 +274,7 @@ def _network(
 
     --steps sets another number of steps.
     """
-    from dphead.endtoend.audit import audited
+    from dphead.finetune.audit import audited
     from dphead.planning.methods import Method
 
     allocation = rest.pop("sampling") == "allocation"

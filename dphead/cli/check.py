@@ -7,9 +7,9 @@ import click
 
 from dphead.cli.choices import PATH
 from dphead.cli.options import AS_JSON
-from dphead.cli.paragraphs import section
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+from dphead.cli.text import section
 
 
 def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
@@ -17,7 +17,7 @@ def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located
-    from dphead.runs.ledgers import charged_elsewhere
+    from dphead.fit.ledgers import charged_elsewhere
 
     own = (located(run.report["ledger"]["path"], folder), *([ledger] if ledger else []))
     found = charged_elsewhere(run.report["data"].get("dataset_id"), *own)
@@ -27,7 +27,7 @@ def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
 def unknown_images(run: Any) -> list[str]:
     """Return a note if this home cannot know of other data sets with the images."""
     from dphead.analysis.protected import made_of_images
-    from dphead.runs.ledgers import has_home, image_index
+    from dphead.fit.ledgers import has_home, image_index
 
     dataset_id = run.report["data"].get("dataset_id")
     if dataset_id and has_home() and len(image_index().images(dataset_id)):
@@ -66,7 +66,7 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
     from dphead.analysis.records import read_run
-    from dphead.runs.ledgers import ledger_holding
+    from dphead.fit.ledgers import ledger_holding
 
     with shown("computing epsilon again"):
         finished = read_run(run, ledger)
@@ -133,7 +133,7 @@ def as_text(g: dict[str, Any], findings: list[Any], remarks: list[str]) -> str:
     import json
     from dataclasses import asdict
 
-    from dphead.runs.report import plain
+    from dphead.fit.report import plain
 
     found = {
         "findings": [asdict(f) for f in findings],

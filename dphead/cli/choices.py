@@ -53,7 +53,7 @@ LOSSES = KeptChoice("dphead.privacy.predictions:LOSSES")
 METHODS = KeptChoice("dphead.planning.registry:names")
 RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
 ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
-TUNING = KeptChoice("dphead.runs.report:TUNING")
+TUNING = KeptChoice("dphead.fit.report:TUNING")
 
 
 def check_private(epsilon: float, not_private: bool) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-from extract.bounds import read_text
+from dphead_extract.bounds import read_text
 
 CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
 GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config

@@ -12,9 +12,9 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
-from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
+from dphead.cli.text import section, tied
 
 SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
 SPLIT_OF_SOURCE = click.option("--split", help="Split of SOURCE, if it has several.")
@@ -96,7 +96,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
     asked = Asked(**given)
     asked.check_there()
 
-    from dphead.runs.report import plain
+    from dphead.fit.report import plain
 
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
@@ -174,7 +174,7 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
 
     `trained` is what was recorded of the training images.
     """
-    from extract.images import PixelRange
+    from dphead_extract.images import PixelRange
 
     given, own = PixelRange(asked.bits, asked.intensity), PixelRange.of(trained)
     if given not in (PixelRange(), own):
@@ -188,7 +188,7 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
 def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """Return (metrics, class names)."""
     if asked.of_network:
-        from dphead.endtoend import saved
+        from dphead.finetune import saved
 
         _networks_have_weights(asked.weights)
         network, state, facts = saved.load_network(asked.run, asked.device)
@@ -201,7 +201,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
         return found, facts["class_names"]
     import tempfile
 
-    from dphead.runs import files
+    from dphead.fit import files
 
     _heads_do_not_vote(asked.vote)
     with tempfile.TemporaryDirectory() as folder:
@@ -218,8 +218,8 @@ def _features(
 
     It is the source, or a file extracted from images into `folder`.
     """
-    from dphead.runs import files
-    from dphead.runs.head_file import load_head
+    from dphead.fit import files
+    from dphead.fit.head_file import load_head
 
     made = load_head(asked.run)[1].get("extraction") or {}
     _check_range(asked, made.get("transform") or {})
@@ -298,7 +298,7 @@ def _predicted(asked: Asked, progress: Progress) -> Predicted:
     import tempfile
 
     from dphead.analysis.metrics import probabilities
-    from dphead.runs import files
+    from dphead.fit import files
 
     _heads_do_not_vote(asked.vote)
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +313,7 @@ def _predicted(asked: Asked, progress: Progress) -> Predicted:
 
 def _predicted_by_network(asked: Asked, progress: Progress) -> Predicted:
     from dphead.analysis.metrics import probabilities
-    from dphead.endtoend import saved
+    from dphead.finetune import saved
 
     _networks_have_weights(asked.weights)
     network, state, facts = saved.load_network(asked.run, asked.device)

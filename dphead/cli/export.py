@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from dphead.cli.choices import PATH, KeptChoice
-from dphead.cli.paragraphs import filled
+from dphead.cli.text import filled
 
-FORMATS = KeptChoice("dphead.runs.portable.exporting:WRITERS")
+FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
 
 
 @click.command(short_help="Write a head for PyTorch, timm, ONNX or scikit-learn.")
@@ -36,7 +36,7 @@ def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
 
     What each format leaves out is in docs/export.md. It costs no privacy.
     """
-    from dphead.runs.portable.exporting import export as write
+    from dphead.export.exporting import export as write
 
     named = run if run.name.strip(".") else run.resolve()  # not . or ..
     out = out or named.with_name(f"{named.name}-{to}")

@@ -30,9 +30,9 @@ from dphead.cli.options import (
     SAME_DATA_AS,
     UNLABELLED,
 )
-from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+from dphead.cli.text import section, tied
 
 SECTIONS = {
     "File and data set": ("output", "dataset_id", "same_data_as", "new_data_set"),
@@ -257,7 +257,7 @@ def extract(**given: Any) -> None:
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.
     """
-    from extract.errors import FormatError
+    from dphead_extract.errors import FormatError
 
     check_there("the source", given["source"])
     check_there("the weights file", given["weights"])
@@ -265,7 +265,7 @@ def extract(**given: Any) -> None:
     try:
         _check_source(given)
         with shown("loading the network and looking at all images") as progress:
-            from extract.run import extract as run
+            from dphead_extract.run import extract as run
 
             options = _options(given)
 
@@ -296,9 +296,9 @@ def _check_source(given: dict[str, Any]) -> None:
 
     This needs no network, so it happens before one is loaded.
     """
-    from extract.classes import Classes
-    from extract.images import PixelRange
-    from extract.sources import open_source
+    from dphead_extract.images import PixelRange
+    from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.opening import open_source
 
     declared = (
         *("classes", "folder_names_are_public"),
@@ -362,14 +362,15 @@ OWN_OPTIONS = (  # fields of `ExtractOptions`
 
 
 def _options(given: dict[str, Any]) -> Any:
-    from dphead.runs.ledgers import image_index
-    from extract.backbones import UNLEARNED, BackboneOptions
-    from extract.classes import Classes
-    from extract.images import PixelRange
-    from extract.rowwise import RowNorm
-    from extract.run import ExtractOptions
-    from extract.shards import Shard
-    from extract.views import Views
+    from dphead_extract.backbones.registry import UNLEARNED, BackboneOptions
+    from dphead_extract.images import PixelRange
+    from dphead_extract.normalization import RowNorm
+    from dphead_extract.run import ExtractOptions
+    from dphead_extract.shards import Shard
+    from dphead_extract.sources.classes import Classes
+    from dphead_extract.views import Views
+
+    from dphead.fit.ledgers import image_index
 
     rest = {name: given[name] for name in OWN_OPTIONS}
     if given["columns"]:
@@ -402,7 +403,7 @@ def _options(given: dict[str, Any]) -> Any:
 
 
 def _named_columns(named: dict[str, str]) -> Any:
-    from extract.tables import Columns
+    from dphead_extract.sources.tables import Columns
 
     return Columns(
         (named["image"],) if "image" in named else (),

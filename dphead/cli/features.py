@@ -20,8 +20,8 @@ from dphead.cli.options import (
     SAME_DATA_AS,
     UNLABELLED,
 )
-from dphead.cli.paragraphs import section, tied
 from dphead.cli.progress import shown
+from dphead.cli.text import section, tied
 
 
 @click.group()
@@ -87,8 +87,8 @@ def import_(source: Path, output: Path, **given: Any) -> None:
     to these rows. A row that is not finite is masked: it keeps its place and counts
     zero. A killed run resumes with the same command.
     """
-    from extract.errors import FormatError
-    from extract.importing import import_features
+    from dphead_extract.errors import FormatError
+    from dphead_extract.importing import import_features
 
     try:
         options = _import_options(source, output, given)
@@ -118,9 +118,9 @@ def _shortened(names: tuple[str, ...]) -> str:
 
 
 def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
-    from extract.classes import Classes
-    from extract.importing import ImportOptions
-    from extract.tables import Columns
+    from dphead_extract.importing import ImportOptions
+    from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.tables import Columns
 
     names = given["features_"] or ""
     direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
@@ -153,9 +153,9 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
     Every block of rows is held against its digest; missing, damaged and differing
     shards are refused.
     """
-    from extract.format import FormatError, open_features
-    from extract.format import verify as check
-    from extract.shards import join as run
+    from dphead_extract.features.format import FormatError, open_features
+    from dphead_extract.features.format import verify as check
+    from dphead_extract.shards import join as run
 
     try:
         with shown("joining and checking shards"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from dphead.cli.paragraphs import section
+from dphead.cli.text import section
 
 
 class Unusable(click.ClickException):
@@ -27,8 +27,9 @@ def print_budget(features: Path) -> None:
 
     A limit can be fixed only before the first fit.
     """
-    from dphead.runs.ledgers import default_ledger_path
-    from extract.format import open_features
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.ledgers import default_ledger_path
 
     with open_features(features) as file:
         several, grouped = len(file.split_names) > 1, file.group is not None

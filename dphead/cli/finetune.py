@@ -1,6 +1,6 @@
 """Implement `dphead finetune`: its options, and its output during the training.
 
-`dphead.endtoend.run` trains. Everything heavy may be imported only when the command
+`dphead.finetune.run` trains. Everything heavy may be imported only when the command
 runs.
 """
 
@@ -261,7 +261,7 @@ def finetune(
         check_private(given["epsilon"], not_private)
     check_there("the source", images, given["test"], given["same_data_as"])
 
-    from dphead.runs.custody import noted
+    from dphead.fit.run_folder import noted
 
     options = _options(images, given)
     with noted(options) if is_first() else nullcontext():
@@ -270,8 +270,8 @@ def finetune(
 
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     """Train, and print the outcome."""
-    from dphead.cli.outcome import details, outcome
-    from dphead.endtoend.run import finetune as train
+    from dphead.cli.summary import details, outcome
+    from dphead.finetune.run import finetune as train
 
     planned: Any = None
 
@@ -307,9 +307,10 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
 
 def _options(images: Path, given: dict[str, Any]) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
-    from dphead.endtoend.options import FinetuneOptions
-    from dphead.endtoend.settings import NAMES, make_settings
-    from extract.classes import Classes
+    from dphead_extract.sources.classes import Classes
+
+    from dphead.finetune.options import FinetuneOptions
+    from dphead.finetune.settings import NAMES, make_settings
 
     given["layers"] = given["layers"] or None
     settings, source = make_settings(

@@ -1,6 +1,6 @@
 """Implement `dphead fit`: its options, and its output during the fit.
 
-`dphead.runs.fit` fits the head. Everything heavy may be imported only when the command
+`dphead.fit.run` fits the head. Everything heavy may be imported only when the command
 runs.
 """
 
@@ -178,9 +178,9 @@ def fit(
         "a features file", given["features"], *given["backbones"], given["test"]
     )
 
-    from dphead.runs.connect import require_jax
-    from dphead.runs.custody import noted
-    from dphead.runs.launch import launch
+    from dphead.fit.connect import require_jax
+    from dphead.fit.launch import launch
+    from dphead.fit.run_folder import noted
 
     if processes is not None and coordinator is None and not dry_run:
         require_jax("--processes")
@@ -195,8 +195,8 @@ def fit(
 
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
     """Fit, and print the outcome."""
-    from dphead.cli.outcome import details, outcome
-    from dphead.runs.fit import fit_files
+    from dphead.cli.summary import details, outcome
+    from dphead.fit.run import fit_files
 
     planned: Any = None
 
@@ -243,7 +243,7 @@ def _place(
     connect_timeout: float,
 ) -> Any:
     """Return this process's place among several, or None."""
-    from dphead.runs.connect import Place
+    from dphead.fit.connect import Place
 
     if coordinator is not None:
         return Place(coordinator, num_processes, process_id, connect_timeout)
@@ -256,7 +256,7 @@ def _options(given: dict[str, Any], place: Any) -> Any:
     """Return the `FitOptions` of the command's options; the rest are the method's."""
     from dataclasses import fields
 
-    from dphead.runs.options import FitOptions
+    from dphead.fit.options import FitOptions
 
     names = {f.name for f in fields(FitOptions)}
     return FitOptions(

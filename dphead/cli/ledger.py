@@ -10,8 +10,8 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
-from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
+from dphead.cli.text import section, tied
 
 
 @click.group(short_help="Show what was spent on a data set, or fix its budget.")
@@ -39,9 +39,9 @@ def show(which: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from dphead.analysis.profiles import about_sum
-    from dphead.privacy.ledger_file import IN_MEMORY
-    from dphead.runs.ledgers import charged_elsewhere
-    from dphead.runs.report import plain
+    from dphead.fit.ledgers import charged_elsewhere
+    from dphead.fit.report import plain
+    from dphead.privacy.ledger.store import IN_MEMORY
 
     fits = book.fits()
     if as_json:
@@ -116,7 +116,7 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
 @click.option("--delta", type=values.NUMBER, required=True)
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
-    from dphead.runs.ledgers import fix_budget
+    from dphead.fit.ledgers import fix_budget
 
     book = _open(which, write=True)
     fix_budget(book, epsilon, delta)
@@ -134,9 +134,10 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
     """Return a warning if delta is too large for the rows of a features file."""
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.files import is_features_file
     from dphead.planning.plan import large_delta
-    from dphead.runs.files import is_features_file
-    from extract.format import open_features
 
     if not is_features_file(which):
         return []
@@ -167,11 +168,12 @@ def verify(which: Path) -> None:
 def _open(which: Path, write: bool = False) -> Any:
     check_there("a ledger or features file", which)
 
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.files import is_features_file
+    from dphead.fit.ledgers import default_ledger_path
     from dphead.privacy.ledger import Ledger
-    from dphead.privacy.ledger_file import IN_MEMORY
-    from dphead.runs.files import is_features_file
-    from dphead.runs.ledgers import default_ledger_path
-    from extract.format import open_features
+    from dphead.privacy.ledger.store import IN_MEMORY
 
     if is_features_file(which):
         with open_features(which) as file:

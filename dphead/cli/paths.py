@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from extract.bounds import check_ends
+from dphead_extract.bounds import check_ends
 
 
 def check_there(what: str, *paths: Path | None) -> None:

@@ -21,9 +21,9 @@ from dphead.cli.options import (
     RELATION,
     SET,
 )
-from dphead.cli.paragraphs import INDENT, section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+from dphead.cli.text import INDENT, section, tied
 
 BAR = 24  # width in columns of an accuracy of 100 %; chosen
 
@@ -86,8 +86,8 @@ def plan(
     import json
 
     from dphead.analysis.plots import accuracy_plot, check_drawable
-    from dphead.runs.forecast import Question, forecast, open_look_alike
-    from dphead.runs.report import plain
+    from dphead.fit.forecast import Question, forecast, open_look_alike
+    from dphead.fit.report import plain
 
     asked = {name: value for name, value in given.items() if value is not None}
     question = Question(**asked)

@@ -153,7 +153,7 @@ def plan(
     from rich.console import Console
     from rich.table import Table
 
-    from dphead.endtoend.tan import cheapest, plans
+    from dphead.finetune.tan import cheapest, plans
 
     found = plans(
         n_rows,
@@ -253,8 +253,8 @@ def simulate(
     from rich.console import Console
 
     from dphead.analysis.tan import require_public
-    from dphead.endtoend.settings import make_settings
-    from dphead.endtoend.tan import predict, run_simulations
+    from dphead.finetune.settings import make_settings
+    from dphead.finetune.tan import predict, run_simulations
     from dphead.privacy.atomic_write import write_text
 
     require_public(data_is == "public")
@@ -303,10 +303,11 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
     """
     import tempfile
 
-    from dphead.endtoend.options import FinetuneOptions
-    from dphead.endtoend.run import finetune
-    from dphead.runs.ledgers import IN_MEMORY
-    from extract.classes import Classes
+    from dphead_extract.sources.classes import Classes
+
+    from dphead.finetune.options import FinetuneOptions
+    from dphead.finetune.run import finetune
+    from dphead.fit.ledgers import IN_MEMORY
 
     with tempfile.TemporaryDirectory() as folder:
         options = FinetuneOptions(

@@ -26,8 +26,8 @@ def verify(file: Path, against: Path | None) -> None:
 
     Exit code 0: no problems; 1: problems, listed; 2: the file cannot be used.
     """
-    from extract.format import FormatError
-    from extract.format import verify as check
+    from dphead_extract.features.format import FormatError
+    from dphead_extract.features.format import verify as check
 
     try:
         with shown("checking rows"):

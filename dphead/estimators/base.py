@@ -23,6 +23,7 @@ from dphead.analysis.metrics import (
     predicted_classes,
     probabilities,
 )
+from dphead.data.features import check_classes, load_features
 from dphead.estimators import parameters
 from dphead.estimators.fitting import Data, carry_out, head_plan, public_rows
 from dphead.estimators.inputs import (
@@ -34,12 +35,11 @@ from dphead.estimators.inputs import (
     refuse_weights,
     unmasked,
 )
+from dphead.estimators.leakage_warnings import WatchedMixin
 from dphead.estimators.ledger import LedgerMixin
-from dphead.estimators.surroundings import WatchedMixin
+from dphead.fit.files import check_features
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import check_facts, check_unit
-from dphead.rows.features import check_classes, load_features
-from dphead.runs.files import check_features
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.settings import check_settings
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
+from dphead.estimators.leakage_warnings import around, is_news
 from dphead.estimators.ledger import in_other_ledgers, ledger_of
-from dphead.estimators.surroundings import around, is_news
+from dphead.fit.loop import Planned, Run, door_for, fit_head, reserve
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.ledger_file import IN_MEMORY
+from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.loop import Planned, Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts, Solver
 
 

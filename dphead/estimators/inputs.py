@@ -16,6 +16,16 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
+from dphead.data.arrays import ArrayRows, declared_dtype, group_ids
+from dphead.data.features import (
+    FeaturesFile,
+    FeaturesRows,
+    check_classes,
+    check_groups,
+    check_views,
+    open_features,
+    split_slots,
+)
 from dphead.estimators.labels import (
     column,
     positions,
@@ -25,16 +35,6 @@ from dphead.estimators.labels import (
     unread_rows,
 )
 from dphead.privacy.contract import Rows
-from dphead.rows.arrays import ArrayRows, declared_dtype, group_ids
-from dphead.rows.features import (
-    FeaturesFile,
-    FeaturesRows,
-    check_classes,
-    check_groups,
-    check_views,
-    open_features,
-    split_slots,
-)
 from dphead.solvers.settings import shown
 
 MOST_CLASSES = 2**20  # chosen, not measured

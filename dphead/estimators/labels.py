@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from dphead.rows.arrays import declared_dtype, is_missing, read_column
+from dphead.data.arrays import declared_dtype, is_missing, read_column
 
 _REAL = {bool, int, float} | {
     np.dtype(code).type

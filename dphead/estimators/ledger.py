@@ -7,10 +7,10 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.report import uncounted
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger_file import IN_MEMORY
-from dphead.runs.ledgers import charged_elsewhere, open_ledger
-from dphead.runs.report import uncounted
+from dphead.privacy.ledger.store import IN_MEMORY
 
 
 def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:

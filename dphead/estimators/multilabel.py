@@ -16,6 +16,18 @@ from scipy.special import expit
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from dphead.analysis.metrics import classified
+from dphead.data.arrays import (
+    ArrayRows,
+    declared_dtype,
+    held_labels,
+    read_column,
+)
+from dphead.data.features import (
+    check_groups,
+    check_one_each,
+    check_views,
+    open_features,
+)
 from dphead.estimators.base import DPClassifier, check_classified, share_right
 from dphead.estimators.fitting import delta_of
 from dphead.estimators.inputs import (
@@ -37,21 +49,9 @@ from dphead.estimators.labels import (
     told,
     unread_rows,
 )
+from dphead.fit.loop import check_takes_sets
 from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
-from dphead.rows.arrays import (
-    ArrayRows,
-    declared_dtype,
-    held_labels,
-    read_column,
-)
-from dphead.rows.features import (
-    check_groups,
-    check_one_each,
-    check_views,
-    open_features,
-)
-from dphead.runs.loop import check_takes_sets
 from dphead.solvers.auto import Auto
 from dphead.solvers.auto_rules import MOVE_LOGITS
 from dphead.solvers.base import PublicFacts, Solver

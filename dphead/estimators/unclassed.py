@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from dphead.data.arrays import ArrayRows
 from dphead.estimators import parameters
 from dphead.estimators.fitting import (
     Data,
@@ -45,10 +46,9 @@ from dphead.estimators.labels import (
     told,
     unread_rows,
 )
+from dphead.estimators.leakage_warnings import WatchedMixin
 from dphead.estimators.ledger import LedgerMixin
-from dphead.estimators.surroundings import WatchedMixin
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.head import float_rows

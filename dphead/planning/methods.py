@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dphead.planning import presets, registry
-from dphead.planning.shorthands import STANDS_FOR, Batches, RowPreparation, taken
+from dphead.planning.option_aliases import STANDS_FOR, Batches, RowPreparation, taken
 from dphead.solvers import PublicFacts, Solver
 from dphead.solvers.prior import PublicPrior, read_prior
 from dphead.solvers.settings import Declared, settings_of

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dphead.planning.methods import settable
+from dphead.planning.option_aliases import Batches, RowPreparation
 from dphead.planning.registry import OURS
-from dphead.planning.shorthands import Batches, RowPreparation
 from dphead.solvers.settings import TRIALS, Declared, settings_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -249,7 +249,7 @@ class SumRequest:
 
 
 class Summer(Protocol):
-    """Add up a statistic over rows (`dphead.sums.door.Door`).
+    """Add up a statistic over rows (`dphead.sums.verified.Door`).
 
     Guarantee
     ---------

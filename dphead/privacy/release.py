@@ -19,10 +19,10 @@ from dphead.privacy.contract import (
     Summer,
     SumRequest,
 )
+from dphead.privacy.ledger.charge import FitLedger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.query import Params, Query, check_whole, root
-from dphead.privacy.reserved import FitLedger
 from dphead.privacy.sampling import poisson_sample
 
 MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)

@@ -12,7 +12,7 @@ and of public numbers. They do not depend on the row's position or on other rows
 That arithmetic does not show that the integers are within the clip norm. A check in
 integers does.
 
-`dphead.sums.rows_numba` does the same one row at a time. Tests hold the two equal.
+`dphead.sums.kernels.rows` does the same one row at a time. Tests hold the two equal.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Define the protocol between a solver and the loop in `dphead.runs.loop`.
+"""Define the protocol between a solver and the loop in `dphead.fit.loop`.
 
 A solver plans its releases, asks for each one, receives its value, and returns a head.
 """

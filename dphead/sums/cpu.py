@@ -60,14 +60,14 @@ class CpuSums:
         wide = ENTRIES_PER_FEATURE * features >= self._least
         if not wide or not _has_rows(query, features):
             return _rows_by_numpy(ask, block.x)
-        from dphead.sums import rows_numba
+        from dphead.sums.kernels import rows
 
         if isinstance(query, ChannelMoment):
             query.rows(transform, block.x[:1], ask.clip_norm)  # refuses a constant
-            return rows_numba.moment_rows(query, transform, block.x, ask.clip_norm)
+            return rows.moment_rows(query, transform, block.x, ask.clip_norm)
         if query.clips == "features":
-            return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
-        return rows_numba.direction_rows(transform, block.x)
+            return rows.clipped_rows(transform, block.x, ask.clip_norm)
+        return rows.direction_rows(transform, block.x)
 
     def add(
         self,
@@ -84,17 +84,17 @@ class CpuSums:
         if out.size < self._least:
             return _by_numpy(ask, rows, y, used, out)
         if _is_softmax(query) and out.T.flags.c_contiguous:
-            from dphead.sums.gradient_numba import add_softmax_gradient
+            from dphead.sums.kernels.gradient import add_softmax_gradient
 
             add_softmax_gradient(ask, rows, y, used, out.T)
             return out
         if type(query) is ClassSums and out.T.flags.c_contiguous:
-            from dphead.sums.products_numba import add_class_rows
+            from dphead.sums.kernels.products import add_class_rows
 
             add_class_rows(rows.q, y, counting(query, rows, y, used), out.T)
             return out
         if type(query) is Gram:
-            from dphead.sums.products_numba import add_products
+            from dphead.sums.kernels.products import add_products
 
             keep = counting(query, rows, y, used)
             q = rows.q

@@ -1,6 +1,6 @@
 """Bound the memory of sums on this host's processor, in bytes, from public sizes alone.
 
-Whoever makes a sum hold more must raise the numbers here: `dphead.runs.memory` promises
+Whoever makes a sum hold more must raise the numbers here: `dphead.fit.memory` promises
 a bound.
 """
 

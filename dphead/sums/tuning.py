@@ -1,7 +1,7 @@
 """List the sizes of sums: bounds of exactness, and sizes that affect speed alone.
 
 No bound may be raised: with a larger one, a sum could be wrong. Any other size may
-change, and every sum stays the same. `processor_numba` has the sizes of the processor
+change, and every sum stays the same. `processor` has the sizes of the processor
 (registers, tiles). "chosen" means chosen, not measured: no row of benchmarks/results
 compares other sizes. `python -m benchmarks products` times the compiled loops.
 """

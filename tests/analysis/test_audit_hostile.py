@@ -11,8 +11,8 @@ import hostile
 import numpy as np
 import pytest
 
-import dphead.rows.arrays
-import dphead.rows.features
+import dphead.data.arrays
+import dphead.data.features
 from dphead.analysis import audit
 from dphead.analysis.audit_transcript import worst_case
 from dphead.planning.methods import make_method
@@ -210,7 +210,7 @@ def test_integers_that_nothing_keeps_within_the_clip_fail(monkeypatch, method, s
 def test_a_group_cap_that_is_ignored_fails(monkeypatch):
     """Four rows of a group count instead of two."""
     monkeypatch.setattr(
-        dphead.rows.arrays,
+        dphead.data.arrays,
         "within_group_cap",
         lambda groups, cap, shape: np.ones(shape, bool),
     )
@@ -267,13 +267,13 @@ def test_a_block_that_a_core_adds_twice_fails(monkeypatch):
 
 
 def test_rows_that_a_streamed_file_gives_wrongly_fail(monkeypatch):
-    real = dphead.rows.features.FeaturesRows._block
+    real = dphead.data.features.FeaturesRows._block
 
     def wrong(self, index, raw, size):
         block = real(self, index, raw, size)
         return Block(block.index, block.x[::-1].copy(), block.y)
 
-    monkeypatch.setattr(dphead.rows.features.FeaturesRows, "_block", wrong)
+    monkeypatch.setattr(dphead.data.features.FeaturesRows, "_block", wrong)
     found = measured()
     assert not found["passed"]
     assert found["largest_disagreement"] > 0.1

@@ -19,10 +19,10 @@ from safetensors.numpy import load_file, save_file
 from dphead.analysis import records
 from dphead.analysis.check import CHECKS, check, notes
 from dphead.analysis.records import read_run
+from dphead.fit import report as reports
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
-from dphead.runs import report as reports
 
 
 @pytest.fixture(scope="module")

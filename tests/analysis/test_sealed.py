@@ -1,4 +1,4 @@
-"""JSON under a digest of itself; heads are in tests/runs/test_head_file.py."""
+"""JSON under a digest of itself; heads are in tests/fit/test_head_file.py."""
 
 import json
 from typing import Any

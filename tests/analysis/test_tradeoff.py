@@ -16,7 +16,7 @@ from dphead.analysis.tradeoff import (
     true_positive_rates,
 )
 from dphead.privacy.accounting import GaussianEvent, epsilon
-from dphead.privacy.loss_distribution import loss_distribution
+from dphead.privacy.accounting.pld import loss_distribution
 
 FULL = [GaussianEvent(4.0), GaussianEvent(3.0)]
 SAMPLED = [GaussianEvent(2.0, 0.1, 100)]

@@ -28,6 +28,6 @@ def test_what_is_returned_is_what_is_drawn(drawn):
 
 
 def test_the_page_of_networks_shows_figures_of_both_epsilons(drawn):
-    page = (accounting.RESULTS / "endtoend" / "README.md").read_text()
+    page = (accounting.RESULTS / "finetune" / "README.md").read_text()
     for path in accounting.tan23(Path()):
         assert f"({path})" in page

@@ -52,7 +52,7 @@ def test_the_group_lists_every_command_under_its_kind():
     [
         (("compare", "nothing"), "name must be one of"),
         (("expected", "nothing"), "dataset must be one of"),
-        (("endtoend", "nothing"), "Invalid value"),
+        (("finetune", "nothing"), "Invalid value"),
         (("run", "nothing"), "got"),
     ],
 )

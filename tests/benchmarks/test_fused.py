@@ -7,18 +7,18 @@ import pytest
 from fits import planned
 
 from benchmarks.fused import FusedSums, residual_of
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import GradientDescent, PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.reference import ask_of
+from dphead.sums.verified import Door
 
 D, M = 12, 3
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from benchmarks import claims, features, jobs, runner
 from benchmarks.store import read
-from dphead.rows.arrays import ArrayRows
+from dphead.data.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 
 FACTS = PublicFacts(200, 16, 10)

@@ -6,14 +6,14 @@ from fits import plan_and_fit, planned
 
 from benchmarks.fused import FusedSums
 from benchmarks.together import Together, fit_together
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 D, M = 12, 3
 

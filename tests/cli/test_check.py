@@ -23,7 +23,7 @@ from dphead.analysis.card.model_card import model_card
 from dphead.analysis.card.page import page
 from dphead.analysis.card.registry import registry_entry
 from dphead.analysis.records import read_run
-from dphead.runs.report import write
+from dphead.fit.report import write
 
 LS = ("--method", "dp-ls", "--backend", "numpy")
 

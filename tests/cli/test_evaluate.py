@@ -18,11 +18,11 @@ from commands import (
     refused,
     rows,
 )
+from dphead_extract.features.disk import write_names
+from dphead_extract.features.format import write_features
 
 from dphead.analysis.metrics import probabilities
-from dphead.runs.head_file import load_head
-from extract.disk import write_names
-from extract.format import write_features
+from dphead.fit.head_file import load_head
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 from commands import dphead, fitted, refused, report_of
+from dphead_extract.features.format import open_features
 from PIL import Image
-
-from extract.format import open_features
 
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--classes", 3)
 FIT = ("--method", "prototypes", "--backend", "numpy")

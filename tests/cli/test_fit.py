@@ -22,17 +22,17 @@ from commands import (
     report_of,
     rows,
 )
+from dphead_extract.features.format import open_features, write_features
 from features import edited
 
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
-from dphead.cli.outcome import next_commands
+from dphead.cli.summary import next_commands
+from dphead.fit.head_file import load_head
+from dphead.fit.ledgers import ledger_home
 from dphead.planning import presets
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
-from dphead.runs.head_file import load_head
-from dphead.runs.ledgers import ledger_home
-from extract.format import open_features, write_features
 
 LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method
 
@@ -555,7 +555,7 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
 def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
     features, run, tmp_path, monkeypatch
 ):
-    from dphead.runs import fit as module
+    from dphead.fit import run as module
 
     seen = {}
     save = module.save_head

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 from commands import charges, contents, dphead, features_file, fitted, refused
+from dphead_extract.features.format import write_features
 from sklearn.datasets import load_digits
 
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
+from dphead.fit.forecast import DRAWS, EPSILONS
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
-from dphead.runs.forecast import DRAWS, EPSILONS
-from extract.format import write_features
 
 LINE = re.compile(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █")
 QUICK = ("--method", "dp-ls", "--draws", "2")

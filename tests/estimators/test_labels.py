@@ -18,10 +18,10 @@ from dphead import (
     DPRegressor,
     PrivateNotice,
 )
+from dphead.data.arrays import ArrayRows
 from dphead.estimators import inputs, labels
 from dphead.privacy.ledger import Ledger
-from dphead.rows.arrays import ArrayRows
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 CLASSES = np.array(
     [

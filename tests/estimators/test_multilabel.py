@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from dphead_extract.features.format import FormatError, write_features
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
@@ -18,7 +19,6 @@ import dphead
 from dphead import DPAutoClassifier, DPMultiLabelClassifier
 from dphead.estimators import multilabel
 from dphead.privacy.ledger import Ledger, LedgerError
-from extract.format import FormatError, write_features
 
 N, D, M = 600, 8, 3
 METHODS = [

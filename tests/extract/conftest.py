@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from extract.classes import Classes
-from extract.format import open_features
+from dphead_extract.features.format import open_features
+from dphead_extract.sources.classes import Classes
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -37,8 +36,8 @@ def in_two_batch_sizes(digits_npz, tmp_path) -> Callable[[Any], Path]:
     come in batches of 8 or of 3; gives one file.
     """
     # here, since other tests of this folder run without torch
-    from extract.rowwise import RowNorm
-    from extract.run import ExtractOptions, extract
+    from dphead_extract.normalization import RowNorm
+    from dphead_extract.run import ExtractOptions, extract
 
     def extracted(backbone: Any) -> Path:
         how = {"normalize": RowNorm("local"), "limit": 40, "workers": 2}

@@ -4,12 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-
-from extract import bounds
-from extract.bounds import check_ends, check_unpacked, is_plain, read_text
-from extract.classes import Classes
-from extract.errors import ExtractError
-from extract.sources import open_source
+from dphead_extract import bounds
+from dphead_extract.bounds import check_ends, check_unpacked, is_plain, read_text
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
 
 
 def test_what_unpacks_to_far_more_is_refused(tmp_path):

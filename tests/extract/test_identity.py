@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-
-from extract.backbones import BackboneOptions
-from extract.classes import Classes
-from extract.errors import ExtractError
-from extract.index import ImageIndex
-from extract.rowwise import RowNorm
-from extract.run import ExtractOptions, extract
-from extract.shards import Shard
+from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.errors import ExtractError
+from dphead_extract.index import ImageIndex
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.shards import Shard
+from dphead_extract.sources.classes import Classes
 
 
 @pytest.fixture

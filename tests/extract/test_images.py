@@ -14,24 +14,23 @@ import zipfile
 import numpy as np
 import pictures
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pictures import encoded
-from PIL import Image
-
-from extract.classes import Classes
-from extract.errors import ExtractError, FormatError
-from extract.image_source import _FREQUENCIES, image_hash
-from extract.images import (
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.rows import group_ids
+from dphead_extract.images import (
     PixelRange,
     UnreadableImage,
     canonical_array,
     decode_image,
     open_picture,
 )
-from extract.layout import Layout
-from extract.rows import group_ids
-from extract.sources import open_source
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.image import _FREQUENCIES, image_hash
+from dphead_extract.sources.layout import Layout
+from dphead_extract.sources.opening import open_source
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pictures import encoded
+from PIL import Image
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
@@ -608,7 +607,7 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 HUGE = """
 import sys
 from PIL import Image
-from extract.images import decode_image
+from dphead_extract.images import decode_image
 Image.MAX_IMAGE_PIXELS = 800
 print(decode_image(sys.stdin.buffer.read()).shape)
 """
@@ -726,7 +725,7 @@ def test_links_in_a_zip_are_refused(tmp_path):
 
 
 def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("extract.listing.MAX_FILE_BYTES", 50)
+    monkeypatch.setattr("dphead_extract.sources.listing.MAX_FILE_BYTES", 50)
     with pytest.raises(ExtractError, match="at most 50 bytes"):
         open_source(make_zip(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
 

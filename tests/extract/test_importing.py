@@ -9,22 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from dphead.cli.features import features as command
-from extract import bounds, importing
-from extract.classes import Classes
-from extract.errors import ExtractError, FormatError
-from extract.format import group_ids, open_features
-from extract.importing import (
+from dphead_extract import bounds, importing
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.format import group_ids, open_features
+from dphead_extract.importing import (
     ImportOptions,
     encoded,
     finite,
     import_features,
     regrouped,
 )
-from extract.tables import Columns, open_table
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.tables import Columns, open_table
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dphead.cli.features import features as command
 
 KINDS = ["npz", "csv", "tsv", "parquet", "list.parquet", "arrow"]
 NAMES = ["cat", "dog", "eel"]
@@ -592,7 +592,7 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind, damage):
 
 
 def test_a_row_group_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    from extract import columnar
+    from dphead_extract.sources import columnar
 
     path, columns = write(tmp_path, "parquet", *rows())
     monkeypatch.setattr(columnar, "MAX_GROUP_BYTES", 100)

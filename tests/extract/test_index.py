@@ -7,10 +7,9 @@ import stat
 
 import numpy as np
 import pytest
-
-from extract.errors import ExtractError, FormatError
-from extract.index import ImageIndex, Overlap, recognised
-from extract.rows import row_digest
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.rows import row_digest
+from dphead_extract.index import ImageIndex, Overlap, recognised
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 

@@ -5,11 +5,10 @@ from collections import deque
 
 import numpy as np
 import pytest
-
-from extract.columnar import plain
-from extract.errors import FormatError
-from extract.format import group_ids
-from extract.items import declared_dtype, is_missing, read_column
+from dphead_extract.errors import FormatError
+from dphead_extract.features.format import group_ids
+from dphead_extract.items import declared_dtype, is_missing, read_column
+from dphead_extract.sources.columnar import plain
 
 # neighbours beyond 2**53: as floats they would be one
 BIG = [

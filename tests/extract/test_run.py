@@ -13,14 +13,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.format import open_features, verify
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.sources.classes import Classes
 from PIL import Image
-
-from extract.backbones import BackboneOptions
-from extract.classes import Classes
-from extract.errors import ExtractError, FormatError
-from extract.format import open_features, verify
-from extract.rowwise import RowNorm
-from extract.run import ExtractOptions, extract
 
 TEN = Classes.parse("10")
 
@@ -128,8 +127,8 @@ import sys, time
 # not `tests`: installed packages may bring one of their own
 sys.path.insert(0, "tests/extract")
 from test_run import options
-from extract.run import extract
-import extract.writing as w
+from dphead_extract.run import extract
+import dphead_extract.features.writing as w
 append = w.FeaturesWriter.append
 def slow(self, *rest):
     append(self, *rest)
@@ -464,7 +463,7 @@ def test_features_that_are_not_finite_leave_nothing_behind(
     import torch
 
     monkeypatch.setattr(
-        "extract.loop.forward",
+        "dphead_extract.loop.forward",
         lambda _, __, x: torch.full((len(x), 144), np.nan),
     )
     with pytest.raises(FormatError, match="finite"):
@@ -473,7 +472,7 @@ def test_features_that_are_not_finite_leave_nothing_behind(
 
 
 def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch):
-    import extract.writing as writing
+    import dphead_extract.features.writing as writing
 
     calls = []
 

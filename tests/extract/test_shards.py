@@ -15,21 +15,21 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.disk import write_names
+from dphead_extract.features.format import open_features
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import extract
+from dphead_extract.shards import Shard, join, shared_identifiers
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
+from dphead_extract.views import Views
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from dphead.cli import cli
-from extract.backbones import BackboneOptions
-from extract.classes import Classes
-from extract.disk import write_names
-from extract.errors import ExtractError, FormatError
-from extract.format import open_features
-from extract.rowwise import RowNorm
-from extract.run import extract
-from extract.shards import Shard, join, shared_identifiers
-from extract.sources import open_source
-from extract.views import Views
 from tests.extract.test_run import CHILD, TEN, options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +141,7 @@ def test_a_shard_looks_at_its_own_images_only(
     """Else every process would decode all images; size and channels are declared, so
     none has to.
     """
-    from extract.image_source import Source
+    from dphead_extract.sources.image import Source
     from tests.extract.test_backbones import SMALL
 
     for row in range(20):
@@ -153,7 +153,7 @@ def test_a_shard_looks_at_its_own_images_only(
     )
     declared = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     backbone = declared if scatternet else BackboneOptions(**SMALL)
-    monkeypatch.setattr("extract.backbones._build", _random_model)
+    monkeypatch.setattr("dphead_extract.backbones.registry._build", _random_model)
     choice = {"block_rows": 5, "batch_size": 5, "classes": Classes(ignore_labels=True)}
     given = options(tmp_path, tmp_path / "f.h5", shard=Shard(1, 2), **choice)
     given.backbone = backbone
@@ -259,7 +259,8 @@ def test_a_killed_shard_resumes(copy):
     before = second.read_bytes()
     second.unlink()
     child = CHILD.replace("sys.argv[2])", "sys.argv[2], shard=Shard(1, 2))").replace(
-        "from extract.run", "from extract.shards import Shard\nfrom extract.run"
+        "from dphead_extract.run",
+        "from dphead_extract.shards import Shard\nfrom dphead_extract.run",
     )
     command = [
         sys.executable,
@@ -333,8 +334,7 @@ def test_torchrun_fills_in_the_shard(monkeypatch):
 
 def test_each_process_of_a_host_has_its_own_gpu(monkeypatch):
     import torch
-
-    from extract.run import choose_device
+    from dphead_extract.run import choose_device
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

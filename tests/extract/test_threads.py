@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from extract.format import open_features
-from extract.threads import pool_of
+from dphead_extract.features.format import open_features
+from dphead_extract.threads import pool_of
 
 ROOT = Path(__file__).parents[2]
 

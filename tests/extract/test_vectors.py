@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from dphead_extract.backbones.registry import Backbone, BackboneOptions
+from dphead_extract.features.format import open_features
+from dphead_extract.loop import LoopSettings, with_equal_places
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.sources.classes import Classes
+from dphead_extract.threads import one_thread
+from dphead_extract.vectors import VECTOR, WholeVectors, are_alike
 from torch import nn
-
-from extract.backbones import Backbone, BackboneOptions
-from extract.classes import Classes
-from extract.format import open_features
-from extract.loop import LoopSettings, with_equal_places
-from extract.rowwise import RowNorm
-from extract.run import ExtractOptions, extract
-from extract.threads import one_thread
-from extract.vectors import VECTOR, WholeVectors, are_alike
 
 ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
     "silu": nn.SiLU(),
@@ -132,7 +131,7 @@ def rows_of(monkeypatch, tmp_path, digits):
 
     def extracted(module, parts, size, block_rows=4096):
         backbone = backbone_of(module, parts)
-        monkeypatch.setattr("extract.run.load_backbone", lambda *_: backbone)
+        monkeypatch.setattr("dphead_extract.run.load_backbone", lambda *_: backbone)
         images = np.tile(digits[0][:16], (8, 1, 1))
         labels = np.zeros(128, int)
         np.savez(tmp_path / "same.npz", images=images, labels=labels)

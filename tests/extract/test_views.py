@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.scattering import ScatterNet
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.format import open_features
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import extract
+from dphead_extract.views import Views
 
-from extract.backbones import BackboneOptions
-from extract.errors import ExtractError
-from extract.format import open_features
-from extract.rowwise import RowNorm
-from extract.run import extract
-from extract.scattering import ScatterNet
-from extract.views import Views
 from tests.extract.test_run import datasets, options
 
 

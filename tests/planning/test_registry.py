@@ -12,10 +12,10 @@ from commands import dphead, features_file, fitted, report_of, rows
 
 from benchmarks import features, jobs, runner
 from dphead import DPHeadClassifier
+from dphead.data.arrays import ArrayRows
 from dphead.planning import registry
 from dphead.planning.methods import make_method, settable, shorthands
 from dphead.privacy.ledger import Ledger
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"

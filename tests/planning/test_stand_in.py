@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from fits import quick_sums
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import Plan, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers.base import PublicFacts
 
 TIMES = 3  # rows that each stands for

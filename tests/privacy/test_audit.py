@@ -12,11 +12,11 @@ from core import M, integer_sum, release_one, reserve, spec_of
 from randomgen import ChaCha
 
 import dphead.privacy
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.query import Params
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums, Gradient
-from dphead.rows.arrays import ArrayRows
 
 
 @pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))

@@ -26,8 +26,11 @@ from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dphead.runs.loop
+import dphead.fit.loop
 from dphead.analysis.records import fit_events
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
+from dphead.fit.report import guarantee
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import RELATIONS, together
@@ -35,9 +38,6 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
-from dphead.runs.report import guarantee
 from dphead.solvers import (
     DPFC,
     GradientDescent,
@@ -83,7 +83,7 @@ def quick_profiles(monkeypatch):
     """The papers' accountants beside each other take half a second, and charge
     nothing.
     """
-    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
 
 
 def delta_of(mu, epsilon):
@@ -127,14 +127,14 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
     charged ones.
     """
     ran = []
-    real = dphead.runs.loop.release
+    real = dphead.fit.loop.release
 
     def spy(query, params, rows, spec, **more):
         released = real(query, params, rows, spec, **more)
         ran.append((query, params, spec, released))
         return released
 
-    monkeypatch.setattr(dphead.runs.loop, "release", spy)
+    monkeypatch.setattr(dphead.fit.loop, "release", spy)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
     run = Run(ledger=ledger, noise=NoiseSource(seed))

@@ -25,6 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
+from dphead.fit.report import guarantee
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import (
     RELATIONS,
@@ -34,17 +37,14 @@ from dphead.privacy.accounting import (
     rdp_curve,
     total_mu,
 )
+from dphead.privacy.accounting.pld import loss_distribution
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger_file import SCHEMA
-from dphead.privacy.loss_distribution import loss_distribution
+from dphead.privacy.ledger.store import SCHEMA
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
-from dphead.runs.report import guarantee
 from dphead.solvers import LeastSquares, PublicFacts
 
 small_groups = st.lists(st.integers(-2, 6), max_size=40)

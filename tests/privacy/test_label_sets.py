@@ -20,6 +20,8 @@ from definitions import per_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger
@@ -31,8 +33,6 @@ from dphead.privacy.predictions import (
 from dphead.privacy.query import Chunk, Params, labelled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.gradient import GradientDescent
 from dphead.sums.cpu import CpuSums

@@ -12,11 +12,11 @@ import pytest
 from core import D, M, python, release_many, release_one, toy
 from scipy import stats
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 

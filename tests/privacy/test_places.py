@@ -19,6 +19,7 @@ import pytest
 from core import integer_sum, python
 from fits import plan_and_fit
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
@@ -29,14 +30,13 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto_rules import DESCENT
 from dphead.solvers.centering import Centering
 from dphead.solvers.prior import PublicPrior
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.jax import JaxSums
+from dphead.sums.verified import Door
 
 CLASSES = (*range(2, 18), 37, 100, 1000)
 WIDTHS = (1, 3, 64, 65, 768)

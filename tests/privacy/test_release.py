@@ -23,6 +23,7 @@ from core import (
     toy,
 )
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
@@ -30,9 +31,8 @@ from dphead.privacy.query import Params, Query
 from dphead.privacy.release import noise_scale, release
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 
 HOSTILE = np.array(
     [

@@ -22,12 +22,12 @@ from core import (
 )
 from scipy import stats
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import Allocation, poisson_sample, random_steps
 from dphead.privacy.statistics import ClassCounts, ClassSums
-from dphead.rows.arrays import ArrayRows
 
 
 class Watched(ArrayRows):

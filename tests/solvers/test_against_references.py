@@ -8,7 +8,7 @@ from core import toy
 from fits import plan_and_fit
 from sklearn.linear_model import LogisticRegression
 
-from dphead.rows.arrays import ArrayRows
+from dphead.data.arrays import ArrayRows
 from dphead.solvers import (
     DPFC,
     GradientDescent,

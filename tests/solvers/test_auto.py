@@ -7,12 +7,12 @@ import pytest
 from core import toy
 from fits import plan_and_fit, quick_sums
 
+from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import Lengthening
 from dphead.solvers.auto_rules import (

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from fits import quick_sums
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto_rules import (
     MOST_CENTER_SHARE,

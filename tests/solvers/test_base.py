@@ -12,10 +12,10 @@ from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.predictions import LOSSES
 from dphead.privacy.transform import RowTransform, clipped_rows
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import (
     DPFC,
     Auto,

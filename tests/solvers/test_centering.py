@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from fits import plan_and_fit, quick_sums
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 from dphead.solvers.base import Answer
 from dphead.solvers.centering import COUNT_DEVIATIONS, rows_that_count

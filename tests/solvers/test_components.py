@@ -6,10 +6,10 @@ from definitions import per_example
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.loop import Run, fit_head
 from dphead.solvers.base import Answer, PublicFacts
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.regression import RidgeRegression

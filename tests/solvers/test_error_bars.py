@@ -7,9 +7,9 @@ import pytest
 from fits import plan_and_fit, quick_sums
 from sklearn.datasets import load_digits
 
+from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.head import center_classes

@@ -96,9 +96,9 @@ def test_few_rows_and_classes_without_a_spectrum_gain_by_it():
     """Isotropic classes, 500 rows, ε = 0.5: the Gram matrix says nothing that its own
     noise does not hide, and the sums are worth the budget.
     """
+    from dphead.data.arrays import ArrayRows
+    from dphead.fit.loop import Run, fit_head
     from dphead.privacy.noise import NoiseSource
-    from dphead.rows.arrays import ArrayRows
-    from dphead.runs.loop import Run, fit_head
 
     rng = np.random.default_rng(0)
     means = 0.7 * rng.normal(size=(10, 20))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from fits import plan_and_fit, quick_sums
 
+from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto_rules import MOVE_LOGITS, PRIOR_MOVE_LOGITS
 from dphead.solvers.head import float_rows

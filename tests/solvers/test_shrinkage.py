@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from fits import plan_and_fit
 
+from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, spectral_edge

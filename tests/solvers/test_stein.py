@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from fits import plan_and_fit
 
+from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.stein import SpectralRidge, candidates
 

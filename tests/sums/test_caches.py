@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from core import D, KnownNoise, M, integer_sum, reserve, spec_of, toy
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -19,11 +20,10 @@ from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform, direction_rows
-from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
+from dphead.sums.verified import Door
 
 PLAIN = Params(weights=np.zeros((D, M)))
 

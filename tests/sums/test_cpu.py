@@ -20,8 +20,9 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.sums import gradient_numba, passes
+from dphead.sums import passes
 from dphead.sums.cpu import CpuSums
+from dphead.sums.kernels import gradient
 from dphead.sums.reference import ReferenceSums
 from dphead.sums.tuning import COMPILED_ENTRIES
 
@@ -132,9 +133,9 @@ def test_sums_beyond_24_bits_are_exact(compiled_from):
 def test_small_gradients_are_not_compiled(monkeypatch):
     """The choice is made from public sizes alone."""
     used = []
-    real = gradient_numba.add_softmax_gradient
+    real = gradient.add_softmax_gradient
     monkeypatch.setattr(
-        gradient_numba,
+        gradient,
         "add_softmax_gradient",
         lambda *a: used.append(a[-1].shape) or real(*a),
     )

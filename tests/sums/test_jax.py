@@ -11,6 +11,8 @@ import pytest
 from commands import Fork
 from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.run import block_sum
 from dphead.privacy.contract import Block
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
@@ -23,15 +25,13 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.rows.arrays import ArrayRows
-from dphead.runs.fit import block_sum
 from dphead.sums import jax as jax_sums
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door, known_answers
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
+from dphead.sums.verified import Door, known_answers
 
 # a query of each kind of sum
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
@@ -41,14 +41,14 @@ SCRIPT = """
 import json, sys
 import jax, numpy as np
 from core import D, M, integer_sum, one_block, toy
-from dphead.rows.arrays import ArrayRows
+from dphead.data.arrays import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
-from dphead.sums.door import Door
+from dphead.sums.verified import Door
 from dphead.sums.jax import JaxSums
 from dphead.sums.reference import ask_of
 from dphead.solvers import DPFC, PublicFacts

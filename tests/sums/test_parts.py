@@ -26,6 +26,7 @@ from core import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
@@ -37,13 +38,12 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.rows.arrays import ArrayRows
 from dphead.sums import parts as parts_module
 from dphead.sums.cpu import CpuSums
-from dphead.sums.door import Door
 from dphead.sums.parts import PartAsk, SumOfParts, _sum, bounds, serve
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import ask_of
+from dphead.sums.verified import Door
 
 
 class Threads:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, integer_sum, release_one, toy
 
+from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram
-from dphead.rows.arrays import ArrayRows
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import CLASSES, dphead, features_file, fitted, rows
+from dphead_extract.features.format import write_features
 
 from dphead import __version__
 from dphead.analysis.card.hazards import hazards_of
@@ -19,11 +20,10 @@ from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import PLACES
+from dphead.fit.options import FitOptions
+from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.ledger import Ledger
-from dphead.runs.fit import fit_files
-from dphead.runs.options import FitOptions
-from extract.format import write_features
 
 LS = ("--method", "dp-ls", "--delta", 1e-4, "--backend", "numpy")
 CHROMIUM = shutil.which("chromium")

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from benchmarks import features
 from benchmarks.commands import main
-from dphead.rows.arrays import ArrayRows
+from dphead.data.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 
 D = 6

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments import last_iterate
-from dphead.rows.arrays import ArrayRows
+from dphead.data.arrays import ArrayRows
 
 
 def test_the_last_iterate_is_gradient_descent(tiny):

@@ -9,11 +9,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from dphead_extract.features.format import open_features
 
 from benchmarks.experiments import transfer
 from dphead.cli import cli
-from dphead.rows.features import FeaturesRows
-from extract.format import open_features
+from dphead.data.features import FeaturesRows
 
 torch = pytest.importorskip("torch")
 pretraining = pytest.importorskip("benchmarks.experiments.pretraining")

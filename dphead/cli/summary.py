@@ -1,0 +1,304 @@
+"""Compose what `dphead fit` and `dphead finetune` print at their end.
+
+Every number is the report's, or follows from the plan's releases. A figure on private
+test rows is shown on the screen and nowhere else.
+"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.analysis.profiles import about_sum
+from dphead.analysis.protected import made_of_images, thing_in
+from dphead.cli.text import section, tied
+from dphead.privacy.ledger.store import IN_MEMORY
+
+NETWORK = "finetune "  # prefix of the method name of a trained network
+NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
+
+
+def outcome(
+    out: Path,
+    result: dict[str, Any],
+    plan: Any,
+    files: str = "head.safetensors head.json",
+) -> str:
+    """Return the sections Trained, Privacy, Accuracy, Budget, Saved and Next, as text.
+
+    `result` is that of `fit_files` or `finetune`; `plan` is the announced one. With
+    sampled batches, the limit on attacks takes seconds to compute.
+    """
+    report, test = result["report"], result["test"]
+    parts = {
+        "Trained": [trained(report), *selected(report)],
+        "Privacy": privacy(report, plan),
+        "Accuracy": accuracy(report, test),
+        "Budget": budget(report["ledger"], thing_in(report)),
+        "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
+        "Next": next_commands(out, report),
+    }
+    return "\n".join(section(label, lines) for label, lines in parts.items())
+
+
+def details(result: dict[str, Any]) -> str:
+    """Return what `-v` adds: exact parameters, other accountants, and the statement."""
+    report = result["report"]
+    g = report["guarantee"]
+    exact = [f"epsilon {g['epsilon']:.6g}"]
+    exact += [f"{name} {g[name]:.5g}" for name in ("mu", "rho") if g[name] is not None]
+    lines = [", ".join(exact)]
+    others = [
+        f"{name} {value:.4g}"
+        for name, value in g["profiles"].items()
+        if isinstance(value, float)
+    ]
+    if others:
+        lines.append("epsilon by other accountants: " + ", ".join(others))
+    lines.append(f"tuning: {report['tuning']}; {result['seconds']:.1f} s")
+    return section("Details", [*lines, report["statement"]])
+
+
+def trained(report: dict[str, Any]) -> str:
+    """Say what was trained, on how many rows."""
+    data = report["data"]
+    name = str(report["method"]["name"]).removeprefix(NETWORK)
+    private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
+    rows = ("about " if private_n else "") + tied(
+        f"{data['n_rows']:,} {thing_in(report)}s"
+    )
+    if is_network(report):
+        return f"the network {name}, on {rows}, {data['n_classes']} classes"
+    features = tied(f"{data['n_features']:,} features")
+    return (
+        f"a head (the last layer) by {name}, on {rows} x {features}, "
+        f"{data['n_classes']} classes"
+    )
+
+
+def selected(report: dict[str, Any]) -> Iterator[str]:
+    """Say how the features were chosen among several backbones', if they were."""
+    selection = report.get("selection")
+    if selection is None:
+        return
+    networks = selection["networks"]
+    tried = [
+        tied(f"{network_name(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
+        for one in networks
+    ]
+    chosen = network_name(networks[selection["chosen"]])
+    share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
+    yield (
+        f"by the network {chosen}, chosen for what small heads are expected to get "
+        f"right ({', '.join(tried)}); {share} of this fit's mu² paid for the choice"
+    )
+
+
+def network_name(network: dict[str, Any]) -> str:
+    """Name a backbone and its width: several may have one name."""
+    return tied(f"{network['backbone']} ({network['n_features']:,} features)")
+
+
+def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
+    """State the guarantee, its meaning for an attacker, and what it leaves out."""
+    g = report["guarantee"]
+    if not g["private"]:
+        yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
+        yield f"! {report['statement']}"
+    else:
+        yield guarantee(report)
+        yield attack_limit(report, plan)
+        yield f"! {unprotected(report)}"
+    for warning in report["warnings"]:
+        yield f"! {warning}"
+    if report["tuning"] == "NOT ACCOUNTED":
+        yield (
+            "! How the settings were chosen is not accounted for; say how with "
+            f"{tied('--tuning.')}"
+        )
+
+
+def guarantee(report: dict[str, Any]) -> str:
+    """State epsilon, delta, the unit, the relation, and the ledger that was charged."""
+    g = report["guarantee"]
+    amount = [
+        tied(f"epsilon {g['epsilon']:.4g}"),
+        tied(f"delta {g['delta']:g}"),
+    ]
+    path, dataset_id = report["ledger"]["path"], report["data"]["dataset_id"]
+    counted = f"charged to the ledger {Path(path).name}"
+    if path == IN_MEMORY:
+        counted = "counted alone"
+    elif Path(path).name == f"{dataset_id}.sqlite":
+        counted = "charged to the data set's ledger"
+    relation = tied(f"relation {g['neighboring_relation']}")
+    return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
+
+
+def attack_limit(report: dict[str, Any], plan: Any) -> str:
+    """Return the limit on a membership-inference attack, rounded up.
+
+    With several fits in the ledger, it is for all of them together: an attacker sees
+    everything that was published. A plain sum holds only if no fit was chosen by the
+    results of another; with a budget the limit is therefore the budget's.
+    """
+    from dphead.analysis import tradeoff
+
+    ledger, n_fits = report["ledger"], report["ledger"]["fits"]
+    unit = thing_in(report) if plan.group_cap is None else "group"
+    if n_fits == 1:
+        limits = tradeoff.detection_limits(plan.events(), plan.relation)
+        what = "network" if is_network(report) else "head"
+        return tradeoff.detection(limits, f"this {what}", unit)
+    exact = ledger["total_accountant"] == "exact"
+    whose = "in this ledger" if ledger["elsewhere"] else "together"
+    what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
+    total = (ledger["total_epsilon"], ledger["delta"])
+    if limit := ledger["budget"]:
+        what = f"all fits {whose} that the budget of epsilon {limit['epsilon']:g} takes"
+        total = (limit["epsilon"], limit["delta"])
+    limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
+    return tradeoff.detection(limits, what, unit)
+
+
+def unprotected(report: dict[str, Any]) -> str:
+    """Say what is public, and whom the unit leaves out.
+
+    A network has no --group-cap.
+    """
+    g = report["guarantee"]
+    private_n = g["neighboring_relation"] == "add_remove"
+    thing = thing_in(report)
+    number = "" if private_n else f", the number of {thing}s"
+    remedy = tied("a head can: dphead fit --group-cap")
+    if not is_network(report):
+        remedy = "--group-cap"
+    whom = (
+        f"several {thing}s of one person taken together ({remedy})"
+        if g["group_cap"] is None
+        else "whoever the group column names wrongly"
+    )
+    return f"Not protected: class names, settings{number}; {whom}."
+
+
+def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
+    """State the expected accuracy, and that on test rows with its weak classes."""
+    expected, things = report["expected_accuracy"], f"{thing_in(report)}s"
+    publish = ": may be published" if report["guarantee"]["private"] else ""
+    if expected is not None:
+        low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
+        between = tied(f"{low:.1f} to {high:.1f} %")
+        yield (
+            f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
+            f"{between}), from released numbers alone{publish}"
+        )
+    yield from worst_class(report)
+    if test is None:
+        if expected is None:
+            yield "not measured: give test rows with --test or --test-split"
+        return
+    scope = (
+        "declared public, in the report"
+        if report["test_is"] == "public"
+        else "for your eyes, not in the report"
+    )
+    yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
+    if report["test_rows"] == "training rows":
+        yield f"! some or all are training {things}: no accuracy on new ones"
+    if none := test["n_without_class"]:
+        yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
+    if "vote_accuracy" in test:
+        yield f"{tied(percent(test['vote_accuracy']))} by vote of the views"
+    names = report["data"]["class_names"]
+    weak = weak_classes(test)
+    named = [
+        tied(f"{names[position]} {percent(test['per_class_accuracy'][position])}")
+        for position in weak[:NAMED_CLASSES]
+    ]
+    if weak:
+        rest = len(weak) - len(named)
+        more = f" and {rest} more" if rest else ""
+        yield f"! below half of the classes' mean: {', '.join(named)}{more}"
+
+
+def worst_class(report: dict[str, Any]) -> Iterator[str]:
+    """State the least released class accuracy, if class accuracies were released."""
+    found = report.get("class_accuracy")
+    if found is None:
+        return
+    publish = ": may be published" if report["guarantee"]["private"] else ""
+    name = report["data"]["class_names"][found["weakest"]]
+    low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
+    between = tied(f"{low:.1f} to {high:.1f} %")
+    yield (
+        f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
+        f"interval, whichever class is worst: {between}){publish}. The least "
+        "of noisy numbers is too low on average; the interval allows for it"
+    )
+
+
+def measured(metrics: dict[str, Any]) -> str:
+    """Return the accuracy ± one standard error."""
+    value, error = 100 * metrics["accuracy"], 100 * metrics["accuracy_se"]
+    return tied(f"{value:.2f} ± {error:.2f} %")
+
+
+def percent(share: float) -> str:
+    """Return a fraction in percent."""
+    return f"{100 * share:.2f} %"
+
+
+def weak_classes(metrics: dict[str, Any]) -> list[int]:
+    """Return the positions of classes with less than half the mean class accuracy.
+
+    The weakest comes first.
+    """
+    each = np.array(metrics["per_class_accuracy"], float)
+    low = np.flatnonzero(each < np.nanmean(each) / 2)
+    return sorted(low.tolist(), key=lambda position: each[position])
+
+
+def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
+    """State what all fits of the data set have spent, and their limit."""
+    fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
+    spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
+    why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
+    fits += " in this ledger alone" if ledger["elsewhere"] else " of this data set"
+    if limit := ledger["budget"]:
+        yield (
+            f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
+            f"{fits}"
+        )
+        if why:
+            yield why
+        return
+    if ledger["path"] == IN_MEMORY:
+        yield f"{spent} spent; other fits of these {thing}s are not counted"
+        if why:
+            yield why
+        return
+    yield f"{spent} spent (delta {ledger['delta']:g}) in {fits}"
+    if why:
+        yield why
+    yield (
+        "! No limit: it can be fixed before a data set's first fit alone, by dphead "
+        "ledger budget"
+    )
+
+
+def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
+    """Yield the commands to type next."""
+    run = shlex.quote(str(out))
+    extraction = report["data"]["extraction"] or {}
+    new = "new_images/" if made_of_images(extraction) else "new.h5"
+    yield f"dphead check {run}"
+    yield f"dphead predict {run} {new} -o predictions.csv"
+    if extraction.get("transform", {}).get("library") == "timm":
+        yield f"(with {tied('--weights FILE')}, if dphead extract had it)"
+
+
+def is_network(report: dict[str, Any]) -> bool:
+    """Return whether a whole network was trained, not a head."""
+    return str(report["method"]["name"]).startswith(NETWORK)

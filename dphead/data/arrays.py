@@ -1,0 +1,159 @@
+"""Hold rows in memory; the values of a row affect that row alone."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from dphead_extract.features.format import (
+    check_ids,
+    declared_dtype,
+    group_ids,
+    is_missing,
+    read_column,
+)
+
+from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
+from dphead.privacy.contract import Block, Known
+from dphead.privacy.sampling import within_cap
+
+__all__ = [
+    "ArrayRows",
+    "declared_dtype",
+    "group_ids",
+    "held_labels",
+    "is_missing",
+    "read_column",
+    "within_group_cap",
+]
+
+
+class ArrayRows:
+    """Hold rows in memory.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n_rows, n_features)
+        Features, kept as float32. A float64 value beyond float32's range becomes
+        infinite, and its row counts zero.
+    y : ndarray of shape (n_rows,) or (n_rows, n_classes)
+        Class positions, or label sets of ones and zeros. A row with any other label
+        counts zero.
+    block_rows : int, optional
+        Rows of a block. The default is 2,048, and several blocks together if each core
+        has enough.
+    groups : ndarray of int, shape (n_rows,), optional
+        Ids from `group_ids`; -1 for a row on its own.
+    group_cap : int, optional
+        Largest number of rows that count in each group: the first ones.
+
+    Raises
+    ------
+    ValueError
+        If an array has the wrong type or shape, or if `group_cap` has no groups.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        block_rows: int | None = None,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
+        _check_plain(x, "x")
+        _check_plain(y, "y")
+        labels = y.ndim <= 2 and y.shape[1:] != (1,)
+        if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
+            raise ValueError(
+                "x must be (n, d) and y (n,), or (n, n_classes) for sets of several "
+                f"classes, got {x.shape=}, {y.shape=}. Reshape them."
+            )
+        # numbers beyond float32 and signaling NaNs would warn
+        with np.errstate(all="ignore"):
+            # C order and aligned: a chunk, masked or not, goes to the same kernel
+            self._x = np.require(x, np.float32, ["C", "A"])
+        self._y = held_labels(y)
+        self.has_sets = y.ndim == 2
+        self.within = within_group_cap(groups, group_cap, y.shape[:1])
+        self._y[~self.within] = -1
+        self.group_cap = group_cap
+        self._most, self._together = (
+            (block_rows, 1) if block_rows else (BLOCK_ROWS, BLOCKS_TOGETHER)
+        )
+        self.n_rows, self.n_features = x.shape
+
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Yield blocks that hold each row, or each of `indices`, once.
+
+        The last block is padded with index -1.
+        """
+        size = rows_of_block(self._most, self.n_rows, indices is not None)
+        if indices is not None:
+            for chosen in (indices[i : i + size] for i in range(0, len(indices), size)):
+                yield padded(chosen, self._x[chosen], self._y[chosen], size)
+            return
+        large = self._together * size
+        # every core gets the same number of large blocks
+        round_of_cores = large * (os.cpu_count() or 1)
+        end = self.n_rows // round_of_cores * round_of_cores
+        for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
+            for i in range(first, last, rows):
+                part = slice(i, min(i + rows, last))  # views, except for the last block
+                yield padded(
+                    np.arange(part.start, part.stop), self._x[part], self._y[part], rows
+                )
+
+
+def _check_plain(array: Any, name: str) -> None:
+    """Raise ValueError unless `array` is a plain numpy array of real numbers.
+
+    Converted from anything else, one row's value could set the dtype of all rows.
+    """
+    plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    if not plain or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} must be a numpy array of real numbers, got "
+            f"type={type(array).__name__}, dtype={getattr(array, 'dtype', None)}. "
+            "Convert it."
+        )
+
+
+def held_labels(y: np.ndarray) -> np.ndarray:
+    """Return class positions (n,) int32, or label sets (n, n_classes) int8.
+
+    An invalid class position is -1. A label set with any number other than one and zero
+    is -1 in every entry.
+    """
+    with np.errstate(all="ignore"):  # no warning may depend on a value
+        if y.ndim == 1:
+            held = (y >= 0) & (y < 2**31)  # 2**32 must not wrap to class 0
+            return np.where(held, y, -1).astype(np.int32)
+        known = ((y == 0) | (y == 1)).all(axis=1, keepdims=True)
+        return np.where(known, y, -1).astype(np.int8)
+
+
+def within_group_cap(
+    groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return (n,) bool: True for the rows within their group's cap.
+
+    Without a cap, all are True. groups are ids from `group_ids`, not the user's values.
+    Raises ValueError if a cap has no groups, or not one group for each row.
+    """
+    if group_cap is None:
+        return np.ones(shape, bool)
+    if groups is None:
+        raise ValueError(
+            f"group_cap needs a group for each row, got {group_cap=} and no groups. "
+            "Give them."
+        )
+    check_ids(groups)
+    if groups.shape != shape:
+        raise ValueError(
+            f"groups must be one for each row, got shape={groups.shape} for "
+            f"{shape[0]} rows. Give one a row."
+        )
+    return within_cap(groups, group_cap)

@@ -1,0 +1,121 @@
+"""Export a run folder for other software, with the statement of its guarantee.
+
+It reads only the head, public facts and the report. It writes only what the run folder
+holds already, and the frozen backbone's public weights.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dphead_extract import images
+
+from dphead.analysis.protected import made_of_images
+from dphead.export.trained import TrainedHead, guarantee_of, write_json
+from dphead.export.words import example, in_words, readme
+from dphead.fit.head_file import load_head
+from dphead.privacy.atomic_write import write_folder
+
+WRITERS = {  # format: module:function(trained, folder), imported on first use
+    "torch": "dphead.export.heads:write_torch",
+    "timm": "dphead.export.networks:write_timm",
+    "onnx": "dphead.export.networks:write_onnx",
+    "sklearn": "dphead.export.heads:write_sklearn",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Describe what was written.
+
+    Attributes
+    ----------
+    folder : Path
+        The export.
+    files : list of str
+        Names of its files.
+    takes : str
+        The input of the head, in words.
+    example : str
+        Python code that loads the export.
+    guarantee : dict
+        The contents of guarantee.json.
+    """
+
+    folder: Path
+    files: list[str]
+    takes: str
+    example: str
+    guarantee: dict[str, Any]
+
+
+def export(
+    run: str | Path, to: str, out: str | Path, weights: str | Path | None = None
+) -> Exported:
+    """Write the head of a run folder to the new folder `out`.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run folder.
+    to : str
+        A key of WRITERS.
+    out : str or Path
+        A new or empty folder.
+    weights : str or Path, optional
+        A local file of the backbone's weights, for timm and onnx. Default: look them up
+        as timm does.
+
+    Returns
+    -------
+    Exported
+        What was written.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no head, was changed, or cannot be written in this format.
+        Nothing is left behind then.
+    """
+    run, out = Path(run), Path(out)
+    if to not in WRITERS:
+        raise ValueError(f"to must be one of {tuple(WRITERS)}, got {to=}. Choose one.")
+    if (run / "model.json").exists():
+        raise ValueError(
+            f"an export needs the run folder of a head, got a network in {run}. Its "
+            "weights are in model.safetensors: docs/export.md says under which names."
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(
+            f"an export needs a new or empty folder, got {out=!s}. Choose another."
+        )
+    head, facts = load_head(run)
+    path = None if weights is None else Path(weights)
+    trained = TrainedHead(run, head, facts, guarantee_of(run, facts), path)
+    takes = code = ""
+
+    def fill(folder: Path) -> None:
+        nonlocal takes, code
+        takes = _writer(to)(trained, folder)
+        code = example(trained, to, takes, out.name)
+        text = readme(trained, takes, code)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_json(folder / "guarantee.json", trained.guarantee)
+        if made_of_images(facts.get("extraction")):
+            shutil.copyfile(images.__file__, folder / "decode.py")
+
+    write_folder(out, fill)
+    files = sorted(path.name for path in out.iterdir())
+    return Exported(out, files, in_words(trained, takes), code, trained.guarantee)
+
+
+def _writer(to: str) -> Callable[[TrainedHead, Path], str]:
+    """Return the function that writes a format's own files.
+
+    That function returns what they take.
+    """
+    module, name = WRITERS[to].split(":")
+    return getattr(import_module(module), name)

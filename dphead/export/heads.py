@@ -1,0 +1,52 @@
+"""Export the head alone: rows of features in, scores out."""
+
+from pathlib import Path
+
+from dphead.export.trained import (
+    TrainedHead,
+    described,
+    metadata,
+    tensors_of,
+    write_json,
+)
+
+HERE = Path(__file__).parent
+
+
+def write_torch(trained: TrainedHead, folder: Path) -> str:
+    """Write head.safetensors, head.json, and a head.py that loads them."""
+    return _write_head(trained, folder, "torch_head.py")
+
+
+def write_sklearn(trained: TrainedHead, folder: Path) -> str:
+    """Write the same with a head.py that makes a scikit-learn classifier of them.
+
+    Raises
+    ------
+    ValueError
+        If the head clips the norm of rows: no class of scikit-learn does that.
+    """
+    if (clip := trained.head.feature_clip) is not None:
+        raise ValueError(
+            "a scikit-learn pipeline cannot shorten rows, got a head with "
+            f"feature_clip={clip:g} below the rows' norm. Use --to torch or onnx."
+        )
+    return _write_head(trained, folder, "sklearn_head.py")
+
+
+def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
+    from safetensors.numpy import save
+
+    tensors = tensors_of(trained.head)
+    about = metadata(trained.guarantee)
+    (folder / "head.safetensors").write_bytes(save(tensors, metadata=about))
+    write_json(folder / "head.json", described(trained, tensors))
+    write_code(loader, folder / "head.py")
+    return "features"
+
+
+def write_code(module: str, path: Path) -> None:
+    """Write a module of this folder into an export, next to its decoder `decode.py`."""
+    text = (HERE / module).read_text(encoding="utf-8")
+    text = text.replace("from dphead_extract.images import", "from decode import")
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,336 @@
+"""Export the whole classifier: images in, scores out (timm, ONNX).
+
+Each written file is loaded again and compared before the export counts.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from dphead_extract.backbones.registry import Backbone, load_backbone, timm_model
+from dphead_extract.normalization import RowNorm
+from torch import Tensor, nn
+
+from dphead.export.heads import write_code
+from dphead.export.torch_head import Head, load_model
+from dphead.export.trained import (
+    TrainedHead,
+    described,
+    metadata,
+    tensors_of,
+    write_json,
+)
+from dphead.fit.files import backbone_options
+from dphead.privacy.transform import RowTransform
+
+# Choices, not measured.
+TOLERANCE = 1e-4  # largest error of scores, times the largest score if above one
+TRIED = 4  # number of random images that a written file is tried on
+OPSET = 18  # the ONNX opset that torch's exporter writes without a conversion
+
+
+class Classifier(nn.Module):
+    """Turn images into `answers`.
+
+    Images are (n, channels, height, width) from 0 to 1, of the backbone's size.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone, norm: RowNorm, head: Head):
+        super().__init__()
+        self.network, self.norm, self.head = backbone.module, norm, head
+        self.mirror, self.input_shape = backbone.mirror, backbone.input_shape
+        for name in ("mean", "std"):
+            values = torch.tensor(backbone.transform[name], dtype=torch.float32)
+            self.register_buffer(name, values.reshape(-1, 1, 1))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return features (n, n_features), as the extraction made them."""
+        x = (images - self.mean) / self.std
+        rows = self.norm(self.network(x))
+        if self.mirror:
+            rows = (rows + self.norm(self.network(x.flip(-1)))) / 2
+        return rows
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return answers(self.head, self.features(images))
+
+
+class Scores(nn.Module):
+    """Turn features (n, n_features) into `answers`."""
+
+    def __init__(self, head: Head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return answers(self.head, features)
+
+
+def answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, probabilities (n, n_classes), and classes (n,), -1 for none."""
+    scores = head(features)
+    return scores, head.probabilities(scores), head.classes(scores)
+
+
+def torch_head(trained: TrainedHead) -> Head:
+    """Return the head as a module, in eval mode."""
+    tensors = tensors_of(trained.head)
+    n_classes, n_features = tensors["weight"].shape
+    head = Head(
+        n_features,
+        n_classes,
+        trained.head.transform.unit_norm,
+        "center" in tensors,
+        "scale" in tensors,
+        trained.head.loss,
+        trained.head.feature_clip,
+    )
+    state = {k: torch.from_numpy(v) for k, v in tensors.items()}
+    head.load_state_dict(state, assign=True)
+    return head.eval()
+
+
+def write_timm(trained: TrainedHead, folder: Path) -> str:
+    """Write model.safetensors, head.json, and a head.py that loads them.
+
+    For a head without a unit norm or a feature clip it also writes timm's config.json,
+    for `timm.create_model("local-dir:...")`.
+
+    Raises
+    ------
+    ValueError
+        If the features need more than a timm model (normalization, mirrored images,
+        axes), or the written model gives other scores.
+    """
+    from safetensors.torch import save
+
+    extraction = trained.facts["extraction"]
+    classifier = _classifier(trained)
+    kind = extraction["normalization"]["kind"]
+    axes = extraction["transform"].get("axes")
+    if kind != "none" or classifier.mirror or axes is not None:
+        raise ValueError(
+            "a timm model holds a network and a head alone, got features of "
+            f"normalization={kind!r}, mirror={classifier.mirror}, {axes=}. Use --to "
+            "onnx."
+        )
+    trained = _folded(trained)
+    model, _ = timm_model(backbone_options(extraction, trained.weights))
+    name = _name_of_classifier(model)
+    model.set_submodule(name, torch_head(trained))
+    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+    about = {"format": "pt"} | metadata(trained.guarantee)
+    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    facts = described(trained, tensors_of(trained.head))
+    facts["timm"] = _timm_facts(model, name, extraction)
+    write_json(folder / "head.json", facts)
+    if not trained.head.transform.unit_norm and trained.head.feature_clip is None:
+        write_json(folder / "config.json", _timm_config(facts, model))
+    write_code("torch_head.py", folder / "head.py")
+    loaded = load_model(folder)[0]
+    images = _random_images(classifier)
+    with torch.inference_mode():
+        normalised = (images - classifier.mean) / classifier.std
+        _compare(classifier(images)[0], loaded(normalised), "--to onnx")
+    return "images"
+
+
+def _timm_facts(
+    model: nn.Module, classifier: str, extraction: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the facts that rebuild the model and its transform.
+
+    `classifier` is the submodule's name.
+    """
+    transform = dict(extraction["transform"])
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    arguments = {
+        key: value
+        for key, value in extraction["backbone_kwargs"].items()
+        if key != "num_classes"
+    }
+    config: Any = model.pretrained_cfg
+    return {
+        "architecture": config["architecture"],
+        "model_args": arguments,
+        "classifier": classifier,
+        "transform": {key: transform[key] for key in keys},
+    }
+
+
+def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return the contents of timm's own config.json."""
+    made = facts["timm"]
+    source: Any = model.pretrained_cfg
+    n_classes = len(facts["class_names"])
+    config: Any = {
+        key: source[key] for key in ("pool_size", "first_conv", "classifier")
+    }
+    config |= made["transform"] | {"num_classes": n_classes}
+    return {
+        "architecture": made["architecture"],
+        "num_classes": n_classes,
+        "num_features": facts["n_features"],
+        "label_names": facts["class_names"],
+        "model_args": made["model_args"],
+        "pretrained_cfg": config,
+    }
+
+
+def write_onnx(trained: TrainedHead, folder: Path) -> str:
+    """Write model.onnx, for images if a timm backbone made the features.
+
+    Otherwise the graph takes features. For images it also writes prepare.py, and
+    head.json with the transform.
+
+    Raises
+    ------
+    ValueError
+        If onnx is not installed, or the written graph gives other scores.
+    """
+    extraction = trained.facts["extraction"]
+    if _is_timm(extraction):
+        module: nn.Module = _classifier(trained)
+        given, takes = _random_images(module), "images"
+        facts = described(trained, tensors_of(trained.head))
+        write_json(folder / "head.json", facts)
+        write_code("pictures.py", folder / "prepare.py")
+    else:
+        module = Scores(torch_head(trained))
+        given = torch.randn(TRIED, len(trained.head.weights))
+        takes = "features"
+    about = metadata(trained.guarantee)
+    about["class_names"] = json.dumps(trained.facts["class_names"])
+    _save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
+    with torch.inference_mode():
+        scores = module(given)[0]
+    _compare(scores, _run_onnx(folder / "model.onnx", given), "--to torch")
+    return takes
+
+
+def _save_onnx(
+    module: nn.Module, given: Tensor, name: str, about: dict[str, str], path: Path
+) -> None:
+    _need_onnx()
+    program: Any = torch.onnx.export(
+        module,
+        (given,),
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[name],
+        output_names=["scores", "probabilities", "classes"],
+        dynamic_shapes=({0: torch.export.Dim("rows")},),
+        verbose=False,
+    )
+    program.model.metadata_props.update(about)
+    program.save(str(path))
+
+
+def _need_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"--to onnx needs onnx, onnxscript and onnxruntime, got none ({error}). "
+            "Install them: pip install 'dphead[onnx]'."
+        ) from error
+
+
+def _run_onnx(path: Path, given: Tensor) -> Tensor:
+    """Return the scores of a written graph, by onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (name,) = [node.name for node in session.get_inputs()]
+    return torch.from_numpy(
+        np.asarray(session.run(["scores"], {name: given.numpy()})[0])
+    )
+
+
+def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
+    """Raise ValueError unless a written file gives the scores of backbone and head."""
+    size = max(1.0, float(ours.abs().max()))
+    moved = float((ours - theirs).abs().max())
+    if not moved <= TOLERANCE * size:
+        raise ValueError(
+            "an export must give the head's own scores, got ones that differ by "
+            f"{moved:.3g} of {size:.3g} on random images. Use {instead}."
+        )
+
+
+def _classifier(trained: TrainedHead) -> Classifier:
+    """Return backbone, normalization and head as the extraction ran them.
+
+    Raises ValueError if the features are not a timm model's, or the weights differ.
+    """
+    extraction = trained.facts["extraction"]
+    if not _is_timm(extraction):
+        raise ValueError(
+            "a whole model needs features of a timm network, got "
+            f"backbone={extraction.get('backbone')!r}. Export the head alone: --to "
+            "torch, sklearn, or onnx, which then takes features."
+        )
+    options = backbone_options(extraction, trained.weights)
+    # a timm backbone ignores the declared size and channels: it has its own
+    backbone = load_backbone(options, (0, 0), True)
+    if backbone.weights_sha256 != extraction["weights_sha256"]:
+        raise ValueError(
+            "weights must be those that made the head's features, got "
+            f"sha256={backbone.weights_sha256[:12]} for "
+            f"{extraction['weights_sha256'][:12]}. Name that file with --weights."
+        )
+    kind = extraction["normalization"]
+    norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)
+    return Classifier(backbone, norm, torch_head(trained)).eval()
+
+
+def _is_timm(extraction: dict[str, Any]) -> bool:
+    return (extraction.get("transform") or {}).get("library") == "timm"
+
+
+def _folded(trained: TrainedHead) -> TrainedHead:
+    """Return the same head with center and scale in its weights.
+
+    This needs a head without a unit norm or a feature clip; others stay as they are.
+    """
+    head, transform = trained.head, trained.head.transform
+    if transform.unit_norm or head.feature_clip is not None:
+        return trained
+    weights, intercept = head.weights, head.intercept
+    if transform.scale is not None:
+        weights = weights * transform.scale[:, None]
+    if transform.center is not None:
+        intercept = intercept - transform.center @ weights
+    plain = replace(
+        head, weights=weights, intercept=intercept, transform=RowTransform()
+    )
+    return replace(trained, head=plain)
+
+
+def _name_of_classifier(model: nn.Module) -> str:
+    """Return the name of the submodule that a head can replace.
+
+    Raises ValueError if there is none.
+    """
+    last: Any = model
+    classifier = last.get_classifier() if hasattr(model, "get_classifier") else None
+    names = [name for name, part in model.named_modules() if part is classifier]
+    if len(names) != 1 or not isinstance(classifier, nn.Linear):
+        raise ValueError(
+            "a timm model must end in one linear classifier, got "
+            f"{type(classifier).__name__}. Use --to onnx."
+        )
+    return names[0]
+
+
+def _random_images(classifier: Any) -> Tensor:
+    shape = classifier.input_shape
+    return torch.rand(TRIED, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,154 @@
+"""The head of a dphead run as a PyTorch module. `dphead export` writes this file as
+`head.py`, so nothing but torch and safetensors may be imported at its top.
+
+head, classes = load_head(folder)            # of `dphead export --to torch`
+model, prepare, classes = load_model(folder) # of `dphead export --to timm`
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
+
+
+class Head(nn.Linear):
+    """scores = transform(x) @ weight.T + bias.
+
+    A row that is not finite has no class: its scores and probabilities are NaN.
+    The transform acts on each row by itself: divide by the norm (unit_norm), subtract
+    center, multiply by scale, divide by the norm again (unit_norm with a center), and
+    shorten the row to feature_clip if it is longer.
+
+    loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
+    scores are not calibrated). ValueError for another.
+    """
+
+    center: Tensor | None
+    scale: Tensor | None
+
+    def __init__(
+        self,
+        n_features: int,
+        n_classes: int,
+        unit_norm: bool = False,
+        center: bool = False,
+        scale: bool = False,
+        loss: str = "softmax",
+        feature_clip: float | None = None,
+    ):
+        if loss not in LOSSES:
+            raise ValueError(
+                f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
+            )
+        super().__init__(n_features, n_classes)
+        self.unit_norm, self.loss = unit_norm, loss
+        self.feature_clip = feature_clip
+        self.register_buffer("center", torch.zeros(n_features) if center else None)
+        self.register_buffer("scale", torch.ones(n_features) if scale else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return scores (..., n_classes) of features (..., n_features).
+
+        float32, or the type of the weights where that is wider.
+        """
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        x = input.float().to(wide)  # dphead rounds features to float32, too
+        finite = torch.isfinite(x).all(dim=-1, keepdim=True)
+        if self.unit_norm:
+            x = _unit(x)
+        if self.center is not None:
+            x = x - self.center.to(wide)
+        if self.scale is not None:
+            x = x * self.scale.to(wide)
+        finite = finite & torch.isfinite(x).all(dim=-1, keepdim=True)
+        if self.unit_norm and self.center is not None:
+            x = _unit(x)
+        if self.feature_clip is not None:
+            unit = _unit(x)
+            # a row's norm is its product with the unit row: infinite where too long
+            longer = (x * unit).sum(dim=-1, keepdim=True) > self.feature_clip
+            x = torch.where(longer, unit * self.feature_clip, x)
+        x = torch.where(finite, x, torch.full_like(x, torch.nan))
+        return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return (..., n_classes) of scores: they add up to one, or are NaN."""
+        if self.loss == "sigmoid":
+            two = scores.shape[-1] == 2
+            scores = scores / 2 if two else nn.functional.logsigmoid(scores)
+        return torch.softmax(scores, dim=-1)
+
+    def classes(self, scores: Tensor) -> Tensor:
+        """Return the position (...) of the highest score, -1 for a row without class.
+
+        Do not index a list with -1: Python takes its last entry.
+        """
+        known = torch.isfinite(scores).all(dim=-1)
+        best = scores.argmax(dim=-1)
+        return torch.where(known, best, torch.full_like(best, -1))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Return rows of norm one; rows of zeros stay so.
+
+    Dividing by the largest entry first keeps the squares of any scale in range.
+    """
+    x = x / _or_one(x.abs().amax(dim=-1, keepdim=True))
+    return x / _or_one((x * x).sum(dim=-1, keepdim=True).sqrt())
+
+
+def _or_one(size: Tensor) -> Tensor:
+    return torch.where(size > 0, size, torch.ones_like(size))
+
+
+def load_head(folder: str | Path) -> tuple[Head, list[str]]:
+    """(the head in eval mode, its classes' names)."""
+    facts = _facts(folder)
+    head = _empty(facts)
+    # with the types of the file: float64 where float32 cannot hold the weights
+    head.load_state_dict(load_file(Path(folder) / "head.safetensors"), assign=True)
+    return head.eval(), facts["class_names"]
+
+
+def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], Any]:
+    """Return a timm model whose classifier is the head, its transform, its classes.
+
+    The model is in eval mode. The transform decodes an image file as the extraction
+    did, and returns (channels, height, width).
+    """
+    import timm
+    from dphead_extract.images import open_picture
+    from timm import data
+
+    facts = _facts(folder)
+    made = facts["timm"]
+    n_classes = len(facts["class_names"])
+    arguments = made["model_args"] | {"num_classes": n_classes}
+    model = timm.create_model(made["architecture"], pretrained=False, **arguments)
+    model.set_submodule(made["classifier"], _empty(facts))
+    model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    library: Any = data  # it does not say what it exports
+    transform = library.create_transform(**made["transform"], is_training=False)
+
+    def prepare(file: str | Path) -> Tensor:
+        return transform(open_picture(file, folder))
+
+    return model.eval(), prepare, facts["class_names"]
+
+
+def _facts(folder: str | Path) -> dict[str, Any]:
+    return json.loads((Path(folder) / "head.json").read_text())
+
+
+def _empty(facts: dict[str, Any]) -> Head:
+    """A head of the right shape, to be filled."""
+    names = ("n_features", "unit_norm", "center", "scale", "loss", "feature_clip")
+    return Head(
+        n_classes=len(facts["class_names"]), **{name: facts[name] for name in names}
+    )

@@ -1,0 +1,130 @@
+"""Hold what an export is made of: a head, public facts of its run, the guarantee.
+
+Every number here is in the run folder already.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead import __version__
+from dphead.analysis.card.words import statement
+from dphead.analysis.records import read_run
+from dphead.fit.report import plain
+from dphead.solvers.head import LinearHead
+
+FORMAT = 1  # format number of an export's head.json
+GUARANTEE = (
+    "private",
+    "epsilon",
+    "delta",
+    "mu",
+    "neighboring_relation",
+    "protected_unit",
+    "group_cap",
+)
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """Hold a head to export.
+
+    Attributes
+    ----------
+    run : Path
+        The run folder.
+    head : LinearHead
+        The head.
+    facts : dict
+        The run's head.json.
+    guarantee : dict
+        The result of `guarantee_of`.
+    weights : Path or None
+        The file of the backbone's weights.
+    """
+
+    run: Path
+    head: LinearHead
+    facts: dict[str, Any]
+    guarantee: dict[str, Any]
+    weights: Path | None
+
+
+def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the contents of guarantee.json.
+
+    They are the guarantee of the head's report, recomputed from its releases, and the
+    digests of that report and head.
+
+    Raises
+    ------
+    ValueError
+        If the report was changed.
+    """
+    report = read_run(run).report
+    found = {key: report["guarantee"][key] for key in GUARANTEE}
+    digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
+    return plain(
+        {
+            **found,
+            "budget_of_all_fits": report["ledger"]["budget"],
+            "tuning": report["tuning"],
+            "statement": statement(report),
+            "class_names": facts["class_names"],
+            "fit_id": report["ledger"]["fit_id"],
+            "head_sha256": facts.get("tensors_sha256"),
+            "report_sha256": digest,
+            "dphead": __version__,
+        }
+    )
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write JSON for other programs, without the digest of a run's own files."""
+    text = json.dumps(plain(facts), indent=2, sort_keys=True, allow_nan=False)
+    path.write_text(f"{text}\n")
+
+
+def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
+    """Return tensors under the names of `torch_head.Head`.
+
+    They are float32, or float64 if float32 cannot hold the scale of the numbers.
+    """
+    found = {"weight": head.weights.T, "bias": head.intercept}
+    found |= {"center": head.transform.center, "scale": head.transform.scale}
+    return {name: _narrow(value) for name, value in found.items() if value is not None}
+
+
+def _narrow(value: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.array(value, np.float32, order="C")
+    same = np.allclose(narrow, value, rtol=1e-6, atol=1e-6 * np.abs(value).max())
+    return narrow if same else np.array(value, np.float64, order="C")
+
+
+def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the head.json of an export: all facts of the head, without its tensors."""
+    return {
+        "format": FORMAT,
+        "class_names": trained.facts["class_names"],
+        "n_features": tensors["weight"].shape[1],
+        "loss": trained.head.loss,
+        "unit_norm": trained.head.transform.unit_norm,
+        "center": "center" in tensors,
+        "scale": "scale" in tensors,
+        "feature_clip": trained.head.feature_clip,
+        "features": trained.facts["extraction"],
+    }
+
+
+def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
+    """Return what a file of tensors or a graph says of itself.
+
+    The file keeps its guarantee if it is passed on alone.
+    """
+    keys = (*GUARANTEE, "statement", "fit_id")
+    return {f"dphead.{key}": str(guarantee[key]) for key in keys}

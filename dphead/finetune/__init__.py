@@ -1,0 +1,21 @@
+"""Train whole networks end to end. This needs `pip install 'dphead[finetune]'`.
+
+No network may mix rows, and nothing here may add noise: sums go through the same
+`release` as those of heads. `DPFinetuneClassifier` is imported on first use, so that
+planning (`choose`, `tan`) does not import torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dphead.finetune.estimator import DPFinetuneClassifier
+
+__all__ = ["DPFinetuneClassifier"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dphead.finetune' has no attribute {name!r}")
+    from dphead.finetune import estimator
+
+    return getattr(estimator, name)

@@ -1,0 +1,111 @@
+"""Train a network for `dphead audit`, with the same chunks, clips and sums.
+
+An audit has only a few rows.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from dphead.finetune.gradients import ModelGradient
+from dphead.finetune.models import ModelSpec
+from dphead.finetune.network import Network, NetworkSpec, TorchSums
+from dphead.finetune.solver import NetworkDescent
+from dphead.privacy.contract import Block
+from dphead.privacy.query import Query
+from dphead.solvers.base import PublicFacts
+from dphead.sums.reference import Ask
+
+
+class UsedRows:
+    """Sum as the network's `BlockSum` does, without the slots that are only padding."""
+
+    parallel = False
+
+    def __init__(self, sums: TorchSums) -> None:
+        self.sums = sums
+
+    def is_compared(self, query: Query) -> bool:
+        """Return False: no second computation checks the sum."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Return the same as `TorchSums`."""
+        return self.sums.norms(self._own(ask), block)
+
+    def rows(self, ask: Ask, block: Block) -> Block:
+        """Return the block itself."""
+        return block
+
+    def add(
+        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
+        """Add the clipped gradients of the rows that have a class."""
+        place = np.flatnonzero(used & (y >= 0))
+        block = Block(place, rows.x[place], y[place])
+        return self.sums.add(self._own(ask), block, y[place], place >= 0, out)
+
+    def _own(self, ask: Ask) -> Ask:
+        return replace(ask, query=self.sums.network.query)
+
+
+@dataclass(frozen=True)
+class AuditedGradient(ModelGradient):
+    """Describe a `ModelGradient` that brings its own block sum.
+
+    An audit asks the query for a block sum. `sums` are the network's.
+    """
+
+    sums: TorchSums | None = field(default=None, repr=False, compare=False)
+
+    def block_sum(self) -> UsedRows:
+        """Return the summation backend of its blocks."""
+        assert self.sums is not None
+        return UsedRows(self.sums)
+
+
+def audited(
+    model: str,
+    shape: tuple[int, int, int],
+    facts: PublicFacts,
+    *,
+    groups: int = 16,
+    **settings: Any,
+) -> NetworkDescent:
+    """Return a solver for `dphead.analysis.audit`.
+
+    Parameters
+    ----------
+    model : str
+        The network's name.
+    shape : tuple of int
+        (channels, h, w) of a row.
+    facts : PublicFacts
+        The public facts of the audit's rows.
+    groups : int, default 16
+        Groups of the group norms.
+    **settings
+        Settings of `NetworkDescent`.
+
+    Raises
+    ------
+    ValueError
+        If `shape` does not give `facts.n_features` numbers.
+    """
+    if int(np.prod(shape)) != facts.n_features:
+        raise ValueError(
+            f"n_features must be the shape's, got n_features={facts.n_features}, "
+            f"{shape=}. Correct one."
+        )
+    network = Network(
+        NetworkSpec(
+            ModelSpec(model, shape[0], groups=groups),
+            shape,
+            facts.n_classes,
+            pixels=False,
+        )
+    )
+    own = {f.name: getattr(network.query, f.name) for f in fields(ModelGradient)}
+    query = AuditedGradient(**own, sums=TorchSums(network, chunk=16))
+    return NetworkDescent(query, network.start, **settings)

@@ -1,0 +1,231 @@
+"""Sum a network's per-example gradients, each clipped to the clip norm.
+
+The sum is a statistic of `dphead.privacy` that torch computes.
+
+This module is trusted: privacy/proofs/finetune.md proves that one row moves the sum by
+at most the clip norm. A row's gradient is float32 and a function of that row alone.
+Norms and clip factors are float64.
+Each row's clipped gradient becomes integers, so sums over rows are exact. Sampling,
+noise and the charge are in `dphead.privacy.release` and nowhere else.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar, Literal
+
+import torch
+from dphead_extract.vectors import are_alike
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from dphead.finetune.models import loss_of, trained
+from dphead.privacy.query import Query
+
+# How many numbers are converted to float64 at a time. Chosen, not measured.
+CPU_FLOAT64_NUMBERS = 2**18
+GPU_FLOAT64_NUMBERS = 2**24
+# Bounds (proofs/finetune.md).
+CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
+
+
+@dataclass(frozen=True)
+class ModelGradient(Query):
+    """Describe the sum of a network's cross-entropy gradients, each clipped to norm C.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of public classes.
+    size : int
+        Number of trained parameters. The sum has shape (size,).
+    model : str
+        The network, in words. The ledger records it.
+    views : int, default 0
+        Augmentation multiplicity K. A row's gradient is the mean over K views of the
+        row, taken before the clip. 0 uses the row without augmentation.
+    augment : str, default "none"
+        The augmentation, in words.
+
+    References
+    ----------
+    [De22] equation 4.
+    """
+
+    size: int
+    model: str
+    views: int = 0
+    augment: str = "none"
+    clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+
+    def unit(self, clip_norm: float, append: float = 0.0) -> float:
+        """Return the real number that one integer stands for: C / CLIP_INTEGERS."""
+        return clip_norm / CLIP_INTEGERS
+
+    def squared_sensitivity(
+        self, relation: str, clip_norm: float, append: float = 0.0
+    ) -> int:
+        """Return the squared sensitivity, in units²: C², or (2 C)² for replace-one."""
+        return CLIP_INTEGERS**2 * (4 if relation == "replace_one" else 1)
+
+    def most(self) -> int:
+        """Return the largest absolute value of an entry that one row adds."""
+        return CLIP_INTEGERS
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """Return the shape of the sum, (size,)."""
+        return (self.size,)
+
+    def factors(self, *_: Any, **__: Any) -> Any:
+        """Raise NotImplementedError: these gradients are summed in torch."""
+        raise NotImplementedError(
+            "the gradient of a network is summed by TorchSums. Pass it to `release`."
+        )
+
+
+class Part:
+    """Hold one parameter's per-example gradients.
+
+    The columns become float64 a few at a time, so that they fit the cache. Rows are the
+    outermost dimension of the memory: torch then adds every row in the same order.
+
+    Parameters
+    ----------
+    value : Tensor of shape (k, ...)
+        The gradients of k rows. They are stored as float32.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        value = value.detach().flatten(1).float().contiguous()
+        most = GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
+        self.columns = value.split(max(1, most // len(value)), dim=1)
+
+    def is_alike(self) -> bool:
+        """Return whether all rows have the same bits.
+
+        A trial asks this with one row in every slot.
+        """
+        return all(map(are_alike, self.columns))
+
+    def norm2(self) -> Tensor:
+        """Return squared norms (k,) float64, from which the clip factor is computed."""
+        return added(part.double().square().sum(dim=1) for part in self.columns)
+
+    def sum(self, factor: Tensor) -> Tensor:
+        """Return the flat sum (size,) over rows of factor_i times the gradient.
+
+        Each entry is truncated to a whole number, which float64 adds exactly. A row
+        with factor 0 adds zero.
+        """
+        return torch.cat([part.sum(dim=0) for part in self._whole(factor)])
+
+    def squared(self, factor: Tensor) -> Tensor:
+        """Return squared norms (k,) of the whole numbers that `sum` adds.
+
+        They are sums of whole numbers, exact up to 2**53 and never rounded below.
+        """
+        return added(part.square().sum(dim=1) for part in self._whole(factor))
+
+    def _whole(self, factor: Tensor) -> Iterator[Tensor]:
+        """Yield the whole numbers (k, columns) that `sum` adds, in pieces."""
+        used = factor[:, None] > 0  # nan * 0 is not 0
+        for part in self.columns:
+            yield torch.trunc(torch.where(used, part, 0.0).double() * factor[:, None])
+
+
+def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
+    """Return the sum (size,) over rows of min(1, C / norm) times the gradient.
+
+    Parameters
+    ----------
+    parts : list of Part
+        Each parameter's gradients of the same k rows.
+    keep : Tensor of shape (k,), bool
+        False for rows that add 0.
+    clip_norm : float
+        The clip norm C.
+
+    Returns
+    -------
+    Tensor of shape (size,), float64
+        Whole numbers, in units of C / CLIP_INTEGERS.
+
+    Notes
+    -----
+    Rows that are not kept or not finite add 0. A clipped gradient is scaled to norm
+    CLIP_INTEGERS - 1 and truncated towards zero. If rounding still leaves a row's whole
+    numbers with a norm above CLIP_INTEGERS, that row adds 0.
+    """
+    norm2 = squared_norms(parts)
+    factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
+    factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
+    squared = added(part.squared(factor) for part in parts)
+    factor = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
+    return torch.cat([part.sum(factor) for part in parts])
+
+
+def squared_norms(parts: list[Part]) -> Tensor:
+    """Return the squared norms (k,) float64 of the rows' whole gradients."""
+    return added(part.norm2() for part in parts)
+
+
+def added(vectors: Iterable[Tensor]) -> Tensor:
+    """Return the sum (k,) of vectors (k,), added one after another.
+
+    One sum over a stack of the vectors would add the last rows, of 17 or more, in
+    another order than the first.
+    """
+    return reduce(torch.add, vectors)
+
+
+class PerExample:
+    """Compute the per-example gradients of `model` by torch.func.
+
+    Call `set` to give the model weights, then `parts` for each chunk of rows.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+    bf16 : bool, default False
+        Whether products are computed in bfloat16.
+    """
+
+    def __init__(self, model: nn.Module, bf16: bool = False) -> None:
+        self.model, self.bf16 = model, bf16
+        self.names = [name for name, _ in trained(model)]
+
+    def set(self, weights: Tensor) -> None:
+        """Set the trained parameters to the values of a flat vector (size,)."""
+        start = 0
+        with torch.no_grad():
+            for _, p in trained(self.model):
+                p.copy_(weights[start : start + p.numel()].view_as(p))
+                start += p.numel()
+
+    def parts(self, x: Tensor, y: Tensor) -> list[Part]:
+        """Return each parameter's gradients of the rows' mean losses over their views.
+
+        Parameters
+        ----------
+        x : Tensor of shape (k, views, channels, h, w), float32
+            The views of k rows.
+        y : Tensor of shape (k,)
+            The classes.
+
+        Returns
+        -------
+        list of Part
+            One entry for each trained parameter, in the order of `trained`.
+        """
+        weights = {name: p.detach() for name, p in trained(self.model)}
+
+        def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+                scores = functional_call(self.model, weights, (views,))
+            return loss_of(scores, label.expand(len(views))).mean()
+
+        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
+            weights, x, y
+        )
+        return [Part(found[name]) for name in self.names]

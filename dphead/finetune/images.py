@@ -1,0 +1,187 @@
+"""Read image sources as 8-bit arrays of one size.
+
+Rows are in the order of `dphead extract`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from dphead_extract.images import PixelRange, UnreadableImage, with_channels
+from dphead_extract.index import ImageIndex
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.opening import log_left_out, open_source
+from PIL import Image
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Hold the images of a source with their labels.
+
+    Attributes
+    ----------
+    x : ndarray of shape (n, channels, h, w), uint8
+        The images.
+    y : ndarray of shape (n,), int
+        Labels that count: -1 for none, also for an image that cannot be read.
+    classes : list of str
+        The declared classes.
+    declared : str
+        How the classes were declared.
+    splits : list of str
+        The source's splits.
+    digests : ndarray, uint64
+        Of each image that could be read, under an index's key.
+    labels : ndarray of shape (n,), int
+        All labels, also of images that cannot be read.
+    readable : ndarray of shape (n,), bool
+        Which images could be read.
+    grouped : bool
+        Whether the source says which images belong together (a group column).
+    names : sequence of str
+        The private name of each image.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    classes: list[str]
+    declared: str
+    splits: list[str]
+    digests: np.ndarray
+    labels: np.ndarray
+    readable: np.ndarray
+    grouped: bool = False
+    names: Sequence[str] = ()
+
+
+def load_images(
+    path: str | Path,
+    classes: Classes,
+    split: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    layout: str | None = None,
+    index: ImageIndex | None = None,
+    pixels: PixelRange | None = None,
+) -> LabelledImages:
+    """Read a source of images (`dphead_extract.sources.opening`) into memory.
+
+    A source is a folder, manifest, archive, IDX, CIFAR or npz file. An image that
+    cannot be read has no label, so that it counts zero.
+
+    Parameters
+    ----------
+    path : str or Path
+        The source.
+    classes : Classes
+        How the classes are declared public.
+    split : str, optional
+        The split to read.
+    size : int or (int, int), optional
+        Side of the square, or (h, w), to which images are resized. Files need it,
+        because they may differ in size.
+    channels : int, optional
+        1 or 3. Default: that of an array; 3 for files.
+    layout : str, optional
+        Meaning of the folders of the files' paths (`dphead_extract.sources.layout`).
+    index : ImageIndex, optional
+        Index of images that were seen before. It computes the digests; None computes
+        none.
+    pixels : PixelRange, optional
+        What is declared of the images' samples.
+
+    Returns
+    -------
+    LabelledImages
+        The images, in the row order of `dphead extract`.
+
+    Raises
+    ------
+    ValueError
+        If the source has no public classes, or several splits and none is named.
+    """
+    source = open_source(path, classes, split, layout, pixels=pixels)
+    log_left_out(source.left_out)
+    if source.class_names is None:
+        raise ValueError(
+            "the classes must be declared public, got classes=None. Pass --classes "
+            "a,b,c."
+        )
+    labels = source.labels.astype(np.int64)
+    readable = np.ones(source.n_rows, bool)
+    grouped = source.group is not None
+    if source.arrays is not None and size is None and channels is None:
+        x, digests = _as_they_are(source, source.arrays, index)
+    elif size is None and source.arrays is None:
+        raise ValueError(
+            f"image files need one size, got {size=} for {path}. Pass --image-size."
+        )
+    else:
+        x, readable, digests = _resized(source, size, channels, index)
+    return LabelledImages(
+        x,
+        np.where(readable, labels, -1),
+        source.class_names,
+        source.classes_declared,
+        source.split_names,
+        np.array(digests, np.uint64),
+        labels,
+        readable,
+        grouped,
+        source.names,
+    )
+
+
+def _as_they_are(
+    source: Source, arrays: np.ndarray, index: ImageIndex | None
+) -> tuple[np.ndarray, list[int]]:
+    """Return (images, their digests) of arrays, without resizing.
+
+    Arrays have shape (n, height, width), or channels last; images (n, channels, height,
+    width).
+    """
+    x = arrays[:, None] if arrays.ndim == 3 else arrays.transpose(0, 3, 1, 2)
+    if index is None:
+        return x, []
+    known = (source.known_by(row, image, image) for row, image in enumerate(arrays))
+    return x, [index.digest(image) for image in known]
+
+
+def _resized(
+    source: Source,
+    size: int | tuple[int, int] | None,
+    channels: int | None,
+    index: ImageIndex | None,
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Return (images, which of them can be read (n,), the digests of these), resized.
+
+    Images have shape (n, channels, height, width). `size` is None for arrays, which
+    have their own.
+    """
+    arrays = source.arrays
+    own: tuple[int, int] = (0, 0) if arrays is None else arrays.shape[1:3]
+    height, width = (size, size) if isinstance(size, int) else size or own
+    grey = arrays is not None and arrays.ndim == 3
+    channels = channels or (1 if grey else 3)
+    x = np.zeros((source.n_rows, channels, height, width), np.uint8)
+    readable = np.ones(source.n_rows, bool)
+    digests: list[int] = []
+    reasons: Counter[str] = Counter()
+    for row in range(source.n_rows):
+        try:
+            raw = source.raw(row)
+            pixels = source.decode(raw)
+        except UnreadableImage as error:
+            readable[row] = False
+            reasons[f"unreadable images ({error})"] += 1
+            continue
+        if index is not None:
+            digests.append(index.digest(source.known_by(row, raw, pixels)))
+        image = with_channels(pixels, channels)
+        pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+        x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    log_left_out(reasons)
+    return x, readable, digests

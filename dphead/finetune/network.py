@@ -1,0 +1,505 @@
+"""Compute a network's scores, and the clipped gradient sums that `release` asks for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from dphead_extract.threads import one_thread
+from dphead_extract.vectors import WholeVectors, are_alike
+from torch import Tensor, nn
+
+from dphead.finetune.augment import AUGMENTATIONS, MOST_VIEWS, row_keys, views_of
+from dphead.finetune.gradients import (
+    ModelGradient,
+    Part,
+    PerExample,
+    clipped,
+    squared_norms,
+)
+from dphead.finetune.models import (
+    ModelSpec,
+    Scale,
+    count_parameters,
+    flat,
+    refuse_moving,
+    trained,
+)
+from dphead.privacy.contract import Block
+from dphead.privacy.query import Params, Query
+from dphead.privacy.transform import RowTransform, transformed
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import Ask
+
+MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
+# Standard deviation of the noise added to the initial weights for a second comparison
+# of slots. Chosen: about as far as some steps of noise lead.
+TRIED_BESIDE = 0.05
+# Numbers that go through the network at a time: 682 images of 3 x 32 x 32. Chosen.
+SCORED_NUMBERS = 2**21
+
+
+@dataclass(frozen=True)
+class StepParams(Params):
+    """Give the public values that a step's gradients depend on.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (size,), float32
+        The flat trained parameters.
+    step : int, default 0
+        The step, which determines the views.
+    """
+
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Describe a network and its inputs.
+
+    These are all the facts, besides the row, weights and step, that determine a row's
+    statistic. All of them are public.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The network.
+    shape : tuple of int
+        (channels, h, w) of an image.
+    n_classes : int
+        Number of public classes.
+    pixels : bool, default True
+        True for 8-bit images: they are divided by 255, augmented, then standardized as
+        (x - mean) / std. False for feature maps: they are used as the release's
+        transform returns them.
+    mean, std : float or tuple of float, default 0.5 and 0.25
+        One number for all channels, or one for each.
+    views : int, default 0
+        De22's augmentation multiplicity K; 0 for none.
+    augment : str, default "none"
+        "none", "crop", "rrc", "ours" or "simclr".
+    seed : int, default 0
+        Seed of the views.
+
+    Raises
+    ------
+    ValueError
+        If `augment` is unknown, `views` and `augment` do not belong together, or
+        feature maps are to be augmented.
+    """
+
+    model: ModelSpec
+    shape: tuple[int, int, int]
+    n_classes: int
+    pixels: bool = True
+    mean: Scale = 0.5
+    std: Scale = 0.25
+    views: int = 0
+    augment: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.augment != "none" and self.augment not in AUGMENTATIONS:
+            raise ValueError(
+                f"augment must be none or one of {sorted(AUGMENTATIONS)}, got "
+                f"augment={self.augment!r}."
+            )
+        if (self.augment == "none") != (self.views == 0):
+            raise ValueError(
+                f"views and an augmentation belong together, got views={self.views}, "
+                f"augment={self.augment!r}. Give both, or neither."
+            )
+        if self.augment != "none" and not self.pixels:
+            raise ValueError(
+                f"feature maps are not augmented, got augment={self.augment!r}. Leave "
+                "it out."
+            )
+
+    def check_vote(self, vote: int) -> None:
+        """Raise ValueError if `vote` is out of range, or views are not used."""
+        if not 0 <= vote <= MOST_VIEWS:
+            raise ValueError(
+                f"a vote must be of 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
+            )
+        if vote and self.augment == "none":
+            raise ValueError(
+                "a vote needs a network trained on views, got augment='none', "
+                f"{vote=}. Leave --vote out."
+            )
+
+    def query(self, model: nn.Module) -> ModelGradient:
+        """Return the statistic that each step releases."""
+        words = (
+            f"{self.model.name} {self.model.norm} groups={self.model.groups} "
+            f"ws={self.model.standardise}"
+        )
+        return ModelGradient(
+            self.n_classes, count_parameters(model), words, self.views, self.augment
+        )
+
+    def inputs(
+        self,
+        x: np.ndarray,
+        step: int,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """Return the network's inputs for the rows x of a step.
+
+        A row's views depend on its own numbers, never on its slot. Under add/remove,
+        and in a sample, a row's slot depends on other rows.
+
+        Parameters
+        ----------
+        x : ndarray of shape (k, channels h w), float32
+            The rows.
+        step : int
+            The step, which determines the views.
+        device : torch.device or str, default "cpu"
+            Where the inputs are needed.
+
+        Returns
+        -------
+        Tensor of shape (k, views, channels, h, w)
+            The views of each row; one view without augmentation.
+        """
+        images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
+        if not self.pixels:
+            return images[:, None]
+        keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
+        views = views_of(images / 255, keys, self.views, self.augment, self.seed, step)
+        mean, std = (
+            torch.tensor(value, device=device).view(-1, 1, 1)
+            for value in (self.mean, self.std)
+        )
+        return (views - mean) / std
+
+
+class Network:
+    """Hold a network on a device.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+        The network and its inputs.
+    device : str, default "cpu"
+        Where it runs.
+    bf16 : bool, default False
+        Whether products of the gradients are computed in bfloat16.
+
+    Attributes
+    ----------
+    query : ModelGradient
+        The statistic that each step releases.
+    start : ndarray of shape (size,), float64
+        The model's own initial weights, flat.
+
+    Raises
+    ------
+    ValueError
+        If the model does not take images of this shape, or mixes rows.
+    """
+
+    def __init__(
+        self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False
+    ) -> None:
+        self.spec, self.device, self.bf16 = spec, torch.device(device), bf16
+        self.model = spec.model.build(spec.n_classes).to(self.device)
+        try:
+            refuse_moving(self.model, spec.shape, self.device)
+        # timm and torch raise these for a wrong image size
+        except (AssertionError, RuntimeError) as error:
+            reason = str(error).split("\n")[0]
+            raise ValueError(
+                f"the model must take images of shape={spec.shape}, got "
+                f"name={spec.model.name!r}: {reason} Choose another --image-size or "
+                "model."
+            ) from error
+        self.query = spec.query(self.model)
+        self.start = flat(self.model).double().cpu().numpy()
+
+    def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
+        """Return the scores of rows.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (size,)
+            The flat trained parameters.
+        x : ndarray of shape (n, ...)
+            The rows.
+        vote : int, default 0
+            Number of augmented views that vote; 0 scores the row without augmentation.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes), float32
+            With `vote`, the fraction of views that choose each class, plus a thousandth
+            of their mean probability to break ties.
+
+        References
+        ----------
+        [TAN23] section 4.2.
+        """
+        self.spec.check_vote(vote)
+        PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
+        spec = replace(
+            self.spec, views=vote, augment=self.spec.augment if vote else "none"
+        )
+        out = np.empty((len(x), self.spec.n_classes), np.float32)
+        batch = max(1, SCORED_NUMBERS // (max(1, vote) * int(np.prod(spec.shape))))
+        with torch.inference_mode():
+            for i in range(0, len(x), batch):
+                rows = np.ascontiguousarray(x[i : i + batch], np.float32)
+                views = spec.inputs(rows, 0, self.device)
+                scores = (
+                    self.model(views.flatten(0, 1))
+                    .float()
+                    .unflatten(0, views.shape[:2])
+                )
+                out[i : i + batch] = (
+                    (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
+                )
+        return out
+
+
+def _votes(scores: Tensor) -> Tensor:
+    """Return the votes (k, n_classes) of views' scores (k, views, n_classes)."""
+    choices = torch.nn.functional.one_hot(scores.argmax(dim=2), scores.shape[2]).float()
+    return choices.mean(dim=1) + 1e-3 * scores.softmax(dim=2).mean(dim=1)
+
+
+class TorchSums:
+    """Sum a network's clipped gradients (the `BlockSum` of a network).
+
+    Rows go through the network in chunks of a fixed size, whatever the sample holds. On
+    the CPU one thread works. Several threads can divide a chunk in the middle of a row:
+    the same row then has other bits in another slot of the chunk.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    memory : int, default 2 GiB
+        Bytes that a chunk may use.
+    chunk : int, optional
+        Rows per chunk, as computed here by another process. None chooses a size at
+        which torch rounds each row alike. On a CPU, None chooses 1 if a trial finds
+        that a row's bits depend on its slot.
+    batch : int, default MOST_ROWS
+        Expected rows per pass. A chunk holds a quarter of them, because the last chunk
+        is padded. It holds 32 (all, if fewer) where a quarter is less.
+
+    Raises
+    ------
+    ValueError
+        If the model does not allow per-example gradients.
+    """
+
+    parallel = False
+
+    def __init__(
+        self,
+        network: Network,
+        memory: int = 2 << 30,
+        chunk: int | None = None,
+        batch: int = MOST_ROWS,
+    ) -> None:
+        self.network = network
+        most = chunk_rows(network, memory)
+        wanted = min(batch, max(32, batch // 4))
+        with one_thread():
+            self._gradients = PerExample(network.model, network.bf16)
+            with WholeVectors() as seen:
+                self._try()
+            self.chunk = chunk or seen.rounded(wanted, most)
+            if chunk is None and not self._places_are_equal():
+                self.chunk = 1
+        self._params: StepParams | None = None  # those set in the network now
+        self._heads = CpuSums()
+
+    def _try(self) -> None:
+        """Raise ValueError unless a row of zeros has a gradient.
+
+        Called before any charge, so that an unusable model spends nothing.
+        """
+        spec = self.network.spec
+        device = self.network.device
+        row = np.zeros((1, int(np.prod(spec.shape))), np.float32)
+        y = torch.zeros(1, dtype=torch.long, device=device)
+        try:
+            parts = self._gradients.parts(spec.inputs(row, 0, device), y)
+            clipped(parts, y == 0, 1.0)
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            reason = str(error).split("\n")[0]
+            raise ValueError(
+                "the model must allow per-example gradients (torch.func), got "
+                f"name={spec.model.name!r}: {reason} Choose another model."
+            ) from error
+
+    def _places_are_equal(self) -> bool:
+        """Return whether one random row has the same bits in every slot of a chunk.
+
+        Compared are the gradient and its norm, at the initial weights and at weights
+        near them: at the initial weights a head of zeros hides the layers below it. A
+        GPU is not compared (True): the alternative, one row at a time, would take days.
+        """
+        spec = self.network.spec
+        device = self.network.device
+        if self.chunk == 1 or device.type != "cpu":
+            return True
+        rng = np.random.default_rng(0)
+        row = rng.random((1, int(np.prod(spec.shape))), np.float32)
+        row *= 255 if spec.pixels else 1
+        inputs = spec.inputs(row.repeat(self.chunk, 0), 0, device)
+        y = torch.zeros(self.chunk, dtype=torch.long)
+        start = torch.from_numpy(self.network.start)
+        beside = start + TRIED_BESIDE * torch.from_numpy(
+            rng.standard_normal(len(start))
+        )
+        equal = True
+        for weights in (beside, start):
+            self._gradients.set(weights)
+            parts = self._gradients.parts(inputs, y)
+            alike = [are_alike(squared_norms(parts)), *(p.is_alike() for p in parts)]
+            equal = equal and all(alike)
+        return equal
+
+    def is_compared(self, query: Query) -> bool:
+        """Return whether a second computation can check the sum: not for a network.
+
+        No second way to compute a network's gradients gives the same bits.
+        """
+        return not isinstance(query, ModelGradient)
+
+    def rows(self, ask: Ask, block: Block) -> Any:
+        """Return the rows that `add` takes: for a network, the block itself."""
+        return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Return the norms (k,) of what is clipped, 0 where not finite."""
+        if self.is_compared(ask.query):
+            return self._heads.norms(ask, block)
+        self._take(ask)
+        found = []
+        with one_thread():
+            for part in self._chunks(ask, block):
+                parts, _ = self._parts(ask, part, part.index >= 0)
+                norms = squared_norms(parts).sqrt()
+                norms = torch.where(torch.isfinite(norms), norms, 0.0)
+                found.append(norms.cpu().numpy())
+        return np.concatenate(found)[: len(block.x)]
+
+    def add(
+        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
+        """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
+        if self.is_compared(ask.query):
+            return self._heads.add(ask, rows, y, used, out)
+        self._take(ask)
+        with one_thread():
+            for i, part in enumerate(self._chunks(ask, rows)):
+                keep = used[i * self.chunk : (i + 1) * self.chunk]
+                keep = np.pad(keep, (0, self.chunk - len(keep)))
+                if keep.any():
+                    out += self._added(ask, part, keep)
+        return out
+
+    def _added(self, ask: Ask, part: Block, used: np.ndarray) -> np.ndarray:
+        """Return what a chunk's rows add to the sum: (size,) int64."""
+        parts, keep = self._parts(ask, part, used)
+        counted = torch.from_numpy(keep).to(self.network.device)
+        return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
+
+    def _take(self, ask: Ask) -> None:
+        """Set the network to the weights of the request."""
+        params, weights = own_step(self.network, ask)
+        if params is not self._params:
+            self._gradients.set(torch.from_numpy(weights).to(self.network.device))
+            self._params = params
+
+    def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
+        """Yield the block's transformed rows in chunks, the last padded with zeros."""
+        x = network_rows(ask.params.transform, block.x)
+        for i in range(0, len(x), self.chunk):
+            part = slice(i, i + self.chunk)
+            missing = self.chunk - len(x[part])
+            index = np.pad(block.index[part], (0, missing), constant_values=-1)
+            y = np.pad(block.y[part], (0, missing), constant_values=-1)
+            padded = np.pad(x[part], ((0, missing), (0, 0)))
+            yield Block(index, padded, y)
+
+    def _parts(
+        self, ask: Ask, part: Block, used: np.ndarray
+    ) -> tuple[list[Part], np.ndarray]:
+        """Return a chunk's gradients, and (chunk,) bool: the rows that count."""
+        spec = self.network.spec
+        device = self.network.device
+        keep = (
+            used
+            & (part.y >= 0)
+            & (part.y < spec.n_classes)
+            & np.isfinite(part.x).all(axis=1)
+        )
+        x = np.where(keep[:, None], part.x, np.float32(0))
+        assert isinstance(ask.params, StepParams)
+        inputs = spec.inputs(x, ask.params.step, device)
+        labels = np.where(keep, part.y, 0).astype(np.int64)
+        parts = self._gradients.parts(inputs, torch.from_numpy(labels).to(device))
+        return parts, keep
+
+
+def own_step(network: Network, ask: Ask) -> tuple[StepParams, np.ndarray]:
+    """Return the request's step parameters and weights.
+
+    Raises ValueError unless the request is for this network's own gradient.
+    """
+    params = ask.params
+    if (
+        ask.query != network.query
+        or not isinstance(params, StepParams)
+        or params.weights is None
+    ):
+        raise ValueError(
+            f"the query must be the network's own, got {ask.query}. This is a defect "
+            "in the solver."
+        )
+    return params, params.weights
+
+
+def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
+    """Return rows (k, n_features) float32 as the network takes them.
+
+    Without a transform they are `x` itself. A transformed row that is not finite is
+    NaN.
+    """
+    if not transform.unit_norm and transform.center is None and transform.scale is None:
+        return x
+    rows = transformed(transform, x)
+    values = rows.integers * rows.scale[:, None]
+    return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
+
+
+def chunk_rows(network: Network, memory: int) -> int:
+    """Return how many rows a chunk may hold within `memory` bytes, at least 1.
+
+    The memory of a row is an estimate: twice its float32 gradients, four times the
+    largest of them, and three and a half floats for each activation of each view.
+    """
+    model = network.model
+    views = max(1, network.spec.views)
+    outputs = [0]
+    hooks = [
+        m.register_forward_hook(
+            lambda _, __, o: outputs.append(o.numel() if isinstance(o, Tensor) else 0)
+        )
+        for m in model.modules()
+        if not list(m.children())
+    ]
+    with torch.no_grad():
+        model(torch.zeros((1, *network.spec.shape), device=network.device))
+    for hook in hooks:
+        hook.remove()
+    sizes = [p.numel() for _, p in trained(model)]
+    row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
+    return int(np.clip(memory // row, 1, max(1, MOST_ROWS // views)))

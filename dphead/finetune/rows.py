@@ -1,0 +1,80 @@
+"""Provide 8-bit images as private rows. A row's content is read for that row alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dphead.data.arrays import ArrayRows
+from dphead.data.blocks import BLOCK_ROWS
+from dphead.privacy.contract import Block, Known
+
+
+class ImageRows:
+    """Hold images in memory as private rows. A label that is not a class counts zero.
+
+    Parameters
+    ----------
+    images : ndarray of shape (n, channels, h, w), uint8
+        The images.
+    labels : ndarray of shape (n,), int
+        Their labels.
+    groups : ndarray, optional
+        As in `dphead.data.arrays.ArrayRows`. Given together with `group_cap`.
+    group_cap : int, optional
+        As in `dphead.data.arrays.ArrayRows`.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types differ from the above, or only one of `groups` and
+        `group_cap` is given.
+
+    Notes
+    -----
+    `n_features` is channels times pixels. A network's statistic does not depend on it:
+    that has the size of the network's parameters.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
+        if (
+            images.ndim != 4
+            or images.dtype != np.uint8
+            or labels.shape != images.shape[:1]
+        ):
+            raise ValueError(
+                "images must be uint8 (n, channels, h, w) with labels (n,), got "
+                f"{images.shape=}, {images.dtype=}, {labels.shape=}. Convert them."
+            )
+        if (groups is None) != (group_cap is None):
+            raise ValueError(
+                f"groups and group_cap must be given together, got {group_cap=}. Give "
+                "both, or neither."
+            )
+        self.n_features = int(np.prod(images.shape[1:]))
+        self._x = images.reshape(len(images), self.n_features)
+        # `ArrayRows` reads labels and applies the group cap, exactly as for heads. It
+        # needs features too: one column of zeros.
+        slots = np.zeros((len(images), 1), np.float32)
+        self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
+        self.n_rows, self.group_cap, self.within = (
+            len(images),
+            group_cap,
+            self._slots.within,
+        )
+
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Yield blocks that hold each image (or each of `indices`) once.
+
+        The last block is padded with index -1.
+        """
+        for block in self._slots.blocks(indices):
+            x = self._x[np.maximum(block.index, 0)].astype(np.float32)
+            yield Block(block.index, x, block.y)

@@ -1,0 +1,407 @@
+"""Train a network from files to files: the function behind `dphead finetune`.
+
+Under torchrun, every process prepares the run. The first process leads it and the
+others sum gradients for it. The first then writes the results, as for the fit of a head
+(`dphead.fit.run`).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dphead.analysis.protected import thing_of
+from dphead.finetune import processes
+from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
+from dphead.finetune.choose import Schedule, schedule
+from dphead.finetune.models import ModelSpec, pixel_scale
+from dphead.finetune.network import Network, NetworkSpec, TorchSums
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.saved import evaluate, save_network
+from dphead.finetune.settings import Settings
+from dphead.finetune.solver import NetworkDescent, Progress, Step
+from dphead.finetune.sources import (
+    Data,
+    MeasuredRows,
+    identified,
+    known_images,
+    load_data,
+    load_test,
+)
+from dphead.fit.ledgers import open_ledger
+from dphead.fit.loop import FitResult, Run, check_fit, fit_head
+from dphead.fit.memory import DEFAULT_BYTES
+from dphead.fit.report import NETWORK
+from dphead.fit.run_folder import (
+    Measured,
+    Prepared,
+    Trained,
+    beside_others,
+    charge,
+    check_delta,
+    check_folder,
+    interrupted,
+    locked,
+    make_report,
+    public_facts,
+    resumed_at,
+    write_records,
+)
+from dphead.planning.methods import Method
+from dphead.planning.plan import Plan, Target, check_unit, make_plan
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import PublicFacts
+from dphead.solvers.normalization import ChannelNormalization
+from dphead.sums.verified import Door
+
+SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
+
+Announce = Callable[[Plan, Method, Schedule], None]
+Told = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class PreparedNetwork(Prepared):
+    """Hold the training of a network before its charge."""
+
+    options: FinetuneOptions
+    data: Data
+    sums: TorchSums
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Training:
+    """Describe how a network is trained.
+
+    Attributes
+    ----------
+    method : Method
+        The solver, with the source of its settings.
+    plan : Plan
+        The planned releases.
+    schedule : Schedule
+        Noise, batch size and steps, with the one that was solved for.
+    """
+
+    method: Method
+    plan: Plan
+    schedule: Schedule
+
+
+def finetune(
+    options: FinetuneOptions,
+    announce: Announce | None = None,
+    progress: Told | None = None,
+    begin: Callable[[str], None] | None = None,
+) -> dict[str, Any] | None:
+    """Train a network and write its run folder.
+
+    Parameters
+    ----------
+    options : FinetuneOptions
+        Everything that decides the training.
+    announce : callable, optional
+        Called with the plan, method and schedule, before the charge.
+    progress : callable, optional
+        Called with the number of releases done, their total, and what was done.
+    begin : callable, optional
+        Called with the name of each long phase that has no count.
+
+    Returns
+    -------
+    dict or None
+        {"report", "test", "seconds"}, as `fit_files`. Under torchrun every process
+        calls this function; all but the first get None.
+
+    Raises
+    ------
+    ValueError or OSError
+        For unusable input, before any budget is spent.
+
+    Notes
+    -----
+    It writes model.safetensors, model.json, report.json, report.html and ledger.json.
+    An interrupted run continues under the same charge if the same command is given
+    again.
+    """
+    start = time.perf_counter()
+    tell = begin or (lambda _: None)
+    rank = processes.join()
+    index = known_images(options) if rank == 0 else None
+    data = load_data(options, options.features, options.split, index)
+    ungrouped = check_unit(
+        data.source.grouped,
+        options.protect,
+        options.epsilon,
+        confirm="--protect image",
+        instead="`dphead fit --group-cap` on features",
+        thing=thing_of(data.source.extraction),
+    )
+    n_classes = len(data.source.class_names)
+    facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
+    tell("trying a row at every place of a chunk")
+    sums = shared_sums(options, data, facts, rank)
+    if rank:
+        processes.serve(sums)
+        return None
+    try:
+        data = identified(options, data, index)
+        tell("solving for what the budget leaves open, before the charge")
+        run = beside_others(prepare(options, data, facts, sums, ungrouped))
+        test = load_test(options, data)
+        stored = options.checkpoint + SLACK_RELEASES
+        check_folder(options.out, [sums.network.query.size] * stored)
+        with locked(options.out):
+            result = lead(run, announce, progress)
+            tell("measuring, and computing epsilon by every accountant")
+            measured = measure(run, result, test)
+            report = write(run, result, measured)
+    except Exception:
+        processes.finish()
+        raise
+    processes.finish()
+    return {
+        "report": report,
+        "test": None if measured is None else measured.metrics,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def shared_sums(
+    options: FinetuneOptions, data: Data, facts: PublicFacts, rank: int
+) -> TorchSums:
+    """Return the network's sums on this process, in the first process's chunks."""
+    device = processes.local_device(options.device)
+    network = Network(network_spec(options, data), device, options.bf16)
+    if rank:
+        return TorchSums(network, chunk=processes.agreed(None))
+    memory = options.memory or DEFAULT_BYTES
+    batch = options.settings.batch_size or facts.n_rows
+    sums = TorchSums(network, memory, batch=batch)
+    processes.agreed(sums.chunk)
+    return sums
+
+
+def prepare(
+    options: FinetuneOptions,
+    data: Data,
+    facts: PublicFacts,
+    sums: TorchSums,
+    warnings: list[str],
+) -> PreparedNetwork:
+    """Return all that decides what will be released, without a charge."""
+    network, settings = sums.network, options.settings
+    network.spec.check_vote(options.vote)
+    target = options.target("auto")
+    made = make_training(settings, target, facts, network, options.source)
+    described = asdict(settings)
+    described |= {"weights": options.weights}
+    return PreparedNetwork(
+        options=options,
+        source=data.source,
+        facts=facts,
+        method=made.method,
+        plan=made.plan,
+        name=f"finetune {settings.model}",
+        settings=described,
+        space=data.source.feature_space,
+        warnings=check_delta(options, made.plan, facts) + warnings,
+        data=data,
+        sums=sums,
+        schedule=made.schedule,
+    )
+
+
+def lead(
+    run: PreparedNetwork, announce: Announce | None, progress: Told | None
+) -> FitResult:
+    """Try what can fail, charge, and train from the last checkpoint."""
+    options, out = run.options, run.options.out
+    if announce is not None:
+        announce(run.announced, run.method, run.schedule)
+    load_checkpoint(out, interrupted(out) or "")  # refuses another fit's checkpoint
+    ledger = open_ledger(options.ledger, run.source.dataset_id)
+    solver: Any = run.method.solver
+    check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)
+    charged = charge(run, ledger)
+    lost = about_lost_steps(out, charged, run.schedule, solver.before())
+    run.warnings.extend(lost)
+    resumed = load_checkpoint(out, charged.fit_id)
+    done = 0
+    if resumed is not None:
+        done = solver.before() + resumed.step
+        charged.forget(done)
+
+    def after(state: Progress) -> None:
+        if run.plan.private and state.step % options.checkpoint == 0:
+            save_checkpoint(out, charged.fit_id, state)
+            charged.forget(solver.before() + state.step)
+
+    how = Run(
+        charged=charged,
+        noise=NoiseSource(options.seed),
+        summer=Door(processes.shared(run.sums)),
+        progress=progress,
+        done=done,
+    )
+    resuming = replace(solver, resumed=resumed, after=after)
+    return fit_head(resuming, run.data.rows, run.facts, run.plan, how)
+
+
+def about_lost_steps(
+    out: Path, charged: FitLedger, found: Schedule, before: int
+) -> list[str]:
+    """Return a warning if epochs of random allocation were interrupted, now or earlier.
+
+    The steps that were left of these epochs use no images
+    (dphead/privacy/proofs/allocation.md).
+
+    Parameters
+    ----------
+    out : Path
+        The run folder.
+    charged : FitLedger
+        The fit's entry in the ledger.
+    found : Schedule
+        The run's schedule.
+    before : int
+        Number of releases before the first step.
+
+    Returns
+    -------
+    list of str
+        One warning, or none.
+    """
+    if found.epoch_steps == 1:
+        return []
+    fits = {fit["fit_id"]: fit for fit in charged.ledger.fits()}
+    states = Counter(r["state"] for r in fits[charged.fit_id]["releases"])
+    lost: set[int] = set()
+    for releases in resumed_at(out, states["committed"]):
+        done = max(0, releases - before)
+        lost.update(range(done, done + -done % found.epoch_steps))
+    if not lost:
+        return []
+    return [
+        f"the run was interrupted within epochs: {len(lost)} of its {found.steps} "
+        "steps used no images and released noise alone."
+    ]
+
+
+def measure(
+    run: PreparedNetwork, result: FitResult, test: MeasuredRows | None
+) -> Measured | None:
+    """Return the network's metrics on the test rows, or None without test rows."""
+    if test is None:
+        return None
+    state: Any = result.head
+    network, votes = run.sums.network, run.options.vote
+    return Measured(evaluate(network, state, test.rows, votes), test.origin)
+
+
+def write(
+    run: PreparedNetwork, result: FitResult, measured: Measured | None
+) -> dict[str, Any]:
+    """Write the network, the report and the ledger's copy, and return the report."""
+    out, source = run.options.out, run.source
+    state: Any = result.head
+    facts = {
+        "class_names": source.class_names,
+        "feature_space": source.feature_space,
+        "pixels": run.options.pixels.record(),
+    }
+    trained = Trained(NETWORK, save_network(out, run.sums.network, state, facts))
+    report = make_report(run, result, measured, "NOT ACCOUNTED", trained)
+    write_records(run.options, report, result.ledger)
+    return report
+
+
+def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
+    """Return the network and its inputs for these rows and options."""
+    s = options.settings
+    model = ModelSpec(
+        s.model,
+        data.shape[0],
+        s.norm,
+        options.groups,
+        options.standardise,
+        options.init_seed,
+        s.layers,
+        options.weights,
+    )
+    mean, std = pixel_scale(s.model, data.shape[0], options.mean, options.std)
+    return NetworkSpec(
+        model,
+        data.shape,
+        len(data.source.class_names),
+        data.pixels,
+        mean,
+        std,
+        s.views,
+        s.augment,
+    )
+
+
+def make_training(
+    settings: Settings,
+    target: Target,
+    facts: PublicFacts,
+    network: Network,
+    source: str = "dphead's defaults",
+) -> Training:
+    """Return the solver, its plan and the schedule.
+
+    Parameters
+    ----------
+    settings : Settings
+        The training's settings.
+    target : Target
+        The budget.
+    facts : PublicFacts
+        The public facts of the rows.
+    network : Network
+        The network to train.
+    source : str, default "dphead's defaults"
+        Where the settings come from; the report repeats it.
+
+    Returns
+    -------
+    Training
+        The training, before any charge.
+
+    Raises
+    ------
+    ValueError
+        If the settings do not fit the budget or one another.
+    """
+    s = settings.resolved(facts.n_rows)
+    normalization = ChannelNormalization(**s.normalization) if s.normalization else None
+    others = []
+    if normalization is not None:
+        others = [GaussianEvent(normalization.noise_multiplier, 1.0, 2)]
+    found = schedule(
+        facts.n_rows,
+        target,
+        noise_multiplier=s.noise_multiplier,
+        batch_size=s.batch_size,
+        steps=s.steps,
+        others=others,
+        epoch_steps=s.epoch_steps(facts.n_rows) if s.sampling != "poisson" else None,
+    )
+    solver: Any = NetworkDescent(
+        network.query,
+        network.start,
+        steps=found.steps,
+        sampling_prob=found.sampling_prob,
+        epoch_steps=found.epoch_steps,
+        noise_multiplier=found.noise_multiplier or None,
+        normalization=normalization,
+        **{f.name: getattr(s, f.name) for f in fields(Step)},
+    )
+    method = Method(solver, target.accountant, source)
+    return Training(method, make_plan(solver, facts, **vars(target)), found)

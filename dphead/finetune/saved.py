@@ -1,0 +1,229 @@
+"""Write a trained network to its run folder, read it back, measure it, and use it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from dphead_extract.images import PixelRange
+from dphead_extract.sources.classes import Classes
+
+from dphead.analysis.metrics import evaluate_scores, predicted_classes
+from dphead.analysis.sealed import as_written, read_sealed, write_sealed
+from dphead.data.features import load_features
+from dphead.finetune.gradients import PerExample
+from dphead.finetune.images import load_images
+from dphead.finetune.models import ModelSpec, flat
+from dphead.finetune.network import Network, NetworkSpec, network_rows
+from dphead.finetune.processes import usable_device
+from dphead.finetune.solver import Progress
+from dphead.fit import files
+from dphead.fit.files import (
+    check_features,
+    check_labels,
+    check_layout,
+    is_features_file,
+)
+
+
+def save_network(
+    out: Path, network: Network, state: Progress, facts: dict[str, Any]
+) -> str:
+    """Write model.safetensors and model.json, and return the sha256 of the former.
+
+    model.safetensors holds all weights (for trained parameters, the averaged ones) and
+    the transform of the rows.
+    """
+    PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
+    tensors = {
+        f"model.{k}": v.detach().cpu().numpy()
+        for k, v in network.model.state_dict().items()
+    }
+    tensors |= {
+        k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
+    }
+    made = {"network": asdict(network.spec), **facts}
+    return write_sealed(out, "model", tensors, made)
+
+
+def load_network(
+    folder: str | Path, device: str = "cpu"
+) -> tuple[Network, Progress, dict[str, Any]]:
+    """Return (network, its weights and transform, model.json) of a run folder.
+
+    Pass them to `scores` to predict.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The run folder.
+    device : str, default "cpu"
+        Where the network runs; "auto" uses a GPU if there is one.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no network of this format, or one that was changed.
+    """
+    tensors, facts = read_sealed(Path(folder), "model")
+    with as_written("a network", folder):
+        network = Network(_spec(facts), usable_device(device))
+        network.model.load_state_dict(
+            {
+                k.removeprefix("model."): torch.from_numpy(v)
+                for k, v in tensors.items()
+                if k.startswith("model.")
+            }
+        )
+        weights = flat(network.model).double().cpu().numpy()
+    empty = np.zeros(0)
+    progress = Progress(
+        0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
+    )
+    return network, progress, facts
+
+
+def _spec(facts: dict[str, Any]) -> NetworkSpec:
+    """Return the network that model.json describes.
+
+    Raises TypeError or KeyError if it describes none.
+    """
+    spec = dict(facts["network"])
+    model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
+    # shape, mean, std
+    spec |= {
+        key: tuple(value) for key, value in spec.items() if isinstance(value, list)
+    }
+    names = facts["class_names"]
+    if not isinstance(names, list) or len(names) != spec["n_classes"]:
+        raise TypeError("class_names are not those of the network")
+    return NetworkSpec(model, **spec)
+
+
+class Opened(NamedTuple):
+    """Hold rows for a network.
+
+    Attributes
+    ----------
+    x : ndarray of shape (n, ...)
+        The rows.
+    y : ndarray of shape (n,)
+        Class positions.
+    readable : ndarray of shape (n,), bool
+        Which rows can be read.
+    names : sequence of str or None
+        Their private names.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    readable: np.ndarray
+    names: Sequence[str] | None = None
+
+    def labelled(self, n_classes: int, source: Path) -> "Opened":
+        """Return the rows that have a class, without names.
+
+        Raises ValueError if none has.
+        """
+        known = (self.y >= 0) & (self.y < n_classes)
+        if not known.any():
+            raise ValueError(
+                "rows to measure on need labels of the classes, got none in "
+                f"{source}. Check the source."
+            )
+        return Opened(self.x[known], self.y[known], self.readable[known])
+
+
+def open_rows(
+    network: Network,
+    facts: dict[str, Any],
+    source: Path,
+    split: str | None,
+    layout: str | None = None,
+    measured: bool = False,
+) -> Opened:
+    """Read rows for a network.
+
+    They are images, brought to its size and channels, or a features file's maps.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    facts : dict
+        Its model.json.
+    source : Path
+        Images or a features file, as the network was trained on.
+    split : str or None
+        The split to read.
+    layout : str, optional
+        Meaning of the folders of image files.
+    measured : bool, default False
+        Whether to keep only rows with a label of the network's classes.
+
+    Raises
+    ------
+    ValueError
+        If the source does not suit the network, or `measured` leaves no row.
+    """
+    spec = network.spec
+    names = facts["class_names"]
+    if not source.exists():
+        raise ValueError(
+            f"images or a features file must exist, got {source}. Check the path."
+        )
+    if is_features_file(source) == spec.pixels:
+        wanted = "images" if spec.pixels else "a features file"
+        raise ValueError(
+            f"the network was trained on {wanted}, got {source}. Give the same kind of "
+            "source."
+        )
+    if spec.pixels:
+        channels, *size = spec.shape
+        classes = Classes(names, ignore_labels=not measured, allow_unlabelled=True)
+        declared = PixelRange.of(facts.get("pixels", {}))
+        shape = ((size[0], size[1]), channels, layout)
+        images = load_images(source, classes, split, *shape, pixels=declared)
+        opened = Opened(images.x, images.labels, images.readable, images.names)
+    else:
+        check_layout(layout, source)
+        rows, file = load_features(source, split, memory=0)
+        with file:
+            check_features(file, facts["feature_space"], int(np.prod(spec.shape)))
+            labels = rows.measured_labels()
+            if measured:
+                check_labels(file, labels, names, source)
+            opened = Opened(
+                rows.features(), labels, rows.valid, files.row_names(source, split)
+            )
+    return opened.labelled(len(names), source) if measured else opened
+
+
+def scores(
+    network: Network, state: Progress, rows: Opened, vote: int = 0
+) -> np.ndarray:
+    """Return the scores (n, n_classes) of the averaged weights on rows.
+
+    Rows go through the transform first. `vote` is the number of views that vote. A row
+    that cannot be read, or is not finite, has NaN.
+    """
+    x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
+    found = network.scores(state.average, x, vote=vote)
+    found[~rows.readable] = np.nan
+    return found
+
+
+def evaluate(
+    network: Network, state: Progress, rows: Opened, vote: int = 0
+) -> dict[str, Any]:
+    """Return metrics of the averaged weights on labelled rows.
+
+    With `vote`, they include "vote_accuracy".
+    """
+    metrics = evaluate_scores(scores(network, state, rows), rows.y)
+    if vote:
+        voted = predicted_classes(scores(network, state, rows, vote))
+        metrics["vote_accuracy"] = float((voted == rows.y).mean())
+    return metrics

@@ -1,0 +1,254 @@
+"""Open the rows that a network is trained and measured on.
+
+They are images, or the maps of a features file.
+"""
+
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from dphead_extract.features.format import open_features
+from dphead_extract.images import PixelRange
+from dphead_extract.index import ImageIndex
+
+from dphead.data.features import check_views, load_features
+from dphead.finetune.images import load_images
+from dphead.finetune.models import pixel_scale
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.rows import ImageRows
+from dphead.finetune.saved import Opened
+from dphead.fit import files
+from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
+from dphead.fit.memory import DEFAULT_BYTES
+from dphead.fit.run_folder import Source
+from dphead.privacy.contract import Rows
+
+
+@dataclass(frozen=True)
+class Data:
+    """Hold the rows of one source.
+
+    Attributes
+    ----------
+    rows : Rows
+        The private rows.
+    measured : Opened
+        The same rows, to measure on.
+    shape : tuple of int
+        (channels, h, w) of a row.
+    pixels : bool
+        Whether rows are 8-bit images, not feature maps.
+    split : str
+        The split of the rows; "all" for a source without splits.
+    source : Source
+        What the report says of the source.
+    digests : ndarray or None
+        Of images, for the index of images seen before.
+    """
+
+    rows: Rows
+    measured: Opened
+    shape: tuple[int, int, int]
+    pixels: bool
+    split: str
+    source: Source
+    digests: np.ndarray | None = None
+
+
+class MeasuredRows(NamedTuple):
+    """Hold the rows to measure on: those with a class.
+
+    `origin` is the result of `files.test_origin`.
+    """
+
+    rows: Opened
+    origin: str
+
+
+def load_data(
+    options: FinetuneOptions,
+    path: Path,
+    split: str | None,
+    index: ImageIndex | None = None,
+) -> Data:
+    """Load images, or the maps of a features file.
+
+    Images have no data set id yet (`identified`).
+    """
+    if files.is_features_file(path):
+        return _load_maps(options, path, split)
+    return _load_images(options, path, split, index)
+
+
+def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    """Load a split of a features file."""
+    files.check_layout(options.layout, path)
+    if options.pixels != PixelRange():
+        raise ValueError(
+            "a range of samples is declared of images, got "
+            f"{options.pixels.record()} for {path}. Leave --bits and --intensity out."
+        )
+    rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
+    with file:
+        check_views(file, options.relation)
+        if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
+            raise ValueError(
+                f"feature maps need their shape, got shape={options.shape} for "
+                f"n_features={rows.n_features}. Pass --shape CHANNELS,H,W."
+            )
+        given = tuple(options.classes.names or ()) or None
+        return Data(
+            rows=rows,
+            measured=Opened(rows.features(), rows.measured_labels(), rows.valid),
+            shape=options.shape,
+            pixels=False,
+            split=split or file.split_names[0],
+            source=Source(
+                n_features=rows.n_features,
+                class_names=files.class_names(file, given),
+                dataset_id=file.dataset_id,
+                feature_space=file.feature_space,
+                declared=files.classes_declared(file),
+                extraction=files.extraction(file),
+                grouped=file.group is not None,
+            ),
+        )
+
+
+def _load_images(
+    options: FinetuneOptions, path: Path, split: str | None, index: ImageIndex | None
+) -> Data:
+    """Load images, without a data set id."""
+    model = options.settings.model
+    channels = 1 if model == "tb21-mnist" else None
+    given = (options.classes, split, options.image_size, channels, options.layout)
+    images = load_images(path, *given, index, options.pixels)
+    declared = options.pixels.record()
+    shape: Any = images.x.shape[1:]
+    mean, std = pixel_scale(model, shape[0], options.mean, options.std)
+    return Data(
+        rows=ImageRows(images.x, images.y),
+        measured=Opened(images.x, images.labels, images.readable),
+        shape=shape,
+        pixels=True,
+        split=images.splits[0],
+        source=Source(
+            n_features=int(np.prod(shape)),
+            class_names=images.classes,
+            dataset_id=None,
+            feature_space=f"images {shape} {declared or ''}".rstrip(),
+            declared=images.declared,
+            extraction={
+                "backbone": "pixels",
+                "transform": {
+                    "mean": np.broadcast_to(mean, 3).tolist(),
+                    "std": np.broadcast_to(std, 3).tolist(),
+                    "image_size": shape[1:],
+                    **declared,
+                },
+                "normalization": {"kind": "none"},
+            },
+            grouped=images.grouped,
+        ),
+        digests=images.digests,
+    )
+
+
+def known_images(options: FinetuneOptions) -> ImageIndex | None:
+    """Return the index of known images, or None without a home.
+
+    A run with a named ledger does not need a home.
+    """
+    return image_index() if options.ledger is None or has_home() else None
+
+
+def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -> Data:
+    """Return the data with the id of its data set.
+
+    A features file has its own id. For images, the id is that of the data set that an
+    option names (by an id, a file or a ledger), else of the one that already holds the
+    images, else a new one. A run that no ledger counts gets no new id, and without an
+    index only an option gives one.
+
+    Parameters
+    ----------
+    options : FinetuneOptions
+        The run's options.
+    data : Data
+        The rows.
+    index : ImageIndex or None
+        The index of known images; None without a home.
+
+    Raises
+    ------
+    ValueError
+        If the user must say to which data set the images belong.
+    """
+    if data.digests is None:
+        return data
+    named = _named(options)
+    uncounted = options.ledger is None and np.isinf(options.epsilon)
+    if options.ledger == IN_MEMORY or (named is None and uncounted):
+        # the data set of known images may have a budget, and then counts every fit
+        known = index.overlaps(data.digests) if index is not None else []
+        named = named or next((o.dataset_id for o in known if o.notable), None)
+        return replace(data, source=replace(data.source, dataset_id=named))
+    if named is None and options.new_data_set:
+        named = uuid.uuid4().hex
+    if index is not None and named is None:
+        named, _ = index.claim(data.digests)
+    elif index is not None and named is not None:
+        index.add(named, data.digests)
+    return replace(data, source=replace(data.source, dataset_id=named))
+
+
+def _named(options: FinetuneOptions) -> str | None:
+    """Return the data set that the user names, or None.
+
+    Raises ValueError if more than one option names it.
+    """
+    given = (options.same_data_as, options.dataset_id, options.new_data_set or None)
+    if len(given) - given.count(None) > 1:
+        raise ValueError(
+            "images are those of another file or a new data set, got more than one of "
+            "--same-data-as, --dataset-id and --new-data-set. Leave the others out."
+        )
+    if options.same_data_as is not None:
+        with open_features(options.same_data_as) as file:
+            return file.dataset_id
+    if options.dataset_id is not None:
+        return options.dataset_id
+    return data_set_of(options.ledger)
+
+
+def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
+    """Return the test rows from --test or another split of the source, or None.
+
+    Their origin tells training rows from others: images are the training's own if path
+    and split are the same, maps if the data set's id and the split are. Raises
+    ValueError if shape, classes or features differ from the training rows'.
+    """
+    if options.test is None and options.test_split is None:
+        return None
+    path = options.test or options.features
+    data = load_data(options, path, options.test_split)
+    same = (
+        path.samefile(options.features)
+        if data.source.dataset_id is None
+        else data.source.dataset_id == train.source.dataset_id
+    )
+    origin = files.test_origin(same, train.split, data.split)
+    files.check_public(origin, options.test_is)
+    if (
+        data.shape != train.shape
+        or data.source.class_names != train.source.class_names
+        or data.source.feature_space != train.source.feature_space
+    ):
+        raise ValueError(
+            "test rows must have the training rows' shape, classes and features, got "
+            f"{data.shape} for {train.shape}. Give the same options."
+        )
+    rows = data.measured.labelled(len(train.source.class_names), path)
+    return MeasuredRows(rows, origin)

@@ -1,0 +1,120 @@
+"""Check that one fit may choose among several backbones, and report the choice.
+
+Each features file must hold the same images in the same slots. Otherwise one image
+counts more than once, and the charge is wrong. Differences between files are private:
+an error does not show them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from dphead_extract.features.format import FeaturesFile
+
+from dphead.fit.options import FitOptions
+from dphead.fit.run_folder import Source
+from dphead.solvers.backbones import BackboneSelection
+from dphead.solvers.base import Solver
+from dphead.solvers.head import LinearHead
+
+# private columns that identify a slot's row; features and their validity may differ
+SAME = ("row_digest", "split", "group", "labels")
+
+
+def check_options(options: FitOptions) -> None:
+    """Raise ValueError for options that a choice among backbones does not allow."""
+    if not options.backbones:
+        return
+    without = {
+        "method": (options.method, "auto", "Fit the networks apart"),
+        "preset": (options.preset, None, "Leave it out"),
+        "prior": (options.settings.get("prior"), None, "It is of one network's"),
+        "test": (options.test, None, "Use --test-split, or dphead evaluate afterwards"),
+        "processes": (options.processes, None, "Use one process"),
+    }
+    for name, (given, needed, todo) in without.items():
+        if given != needed:
+            raise ValueError(
+                f"a choice among networks (backbones) needs {name}={needed}, got "
+                f"{name}={given}. {todo}."
+            )
+
+
+def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
+    """Raise ValueError unless all files hold the same images in the same order.
+
+    They must also have the same classes, labels, splits and groups, each from another
+    backbone. Images are compared by their digests. Files share these if they were
+    extracted with --same-data-as.
+
+    Parameters
+    ----------
+    files : sequence of (FeaturesFile, list of str)
+        The files, each with its public class names.
+    """
+    first, classes = files[0]
+    spaces = [file.feature_space for file, _ in files]
+    if len(set(spaces)) < len(spaces):
+        raise ValueError(
+            "networks to choose among must differ, in themselves or their settings, "
+            f"got two files of one ({_names(files)}). Leave one out."
+        )
+    for file, names in files[1:]:
+        if file.dataset_id != first.dataset_id:
+            raise _others(file, "another data set's id")
+        if names != classes:
+            raise _others(file, f"other classes ({names[:5]} for {classes[:5]})")
+        if file.split_names != first.split_names:
+            raise _others(file, f"other splits ({file.split_names})")
+        if not all(_equal(file, first, column) for column in SAME):
+            raise _others(file, "other images, labels, splits or groups, or an order")
+
+
+def _equal(one: FeaturesFile, other: FeaturesFile, column: str) -> bool:
+    own, theirs = getattr(one, column), getattr(other, column)
+    if own is None or theirs is None:
+        return own is theirs
+    return np.array_equal(own, theirs)
+
+
+def _others(file: FeaturesFile, what: str) -> ValueError:
+    return ValueError(
+        "files to choose among must be of the same images in the same order, got "
+        f"backbones={file.path} with {what}. Extract it from the same source, with "
+        "--same-data-as the first."
+    )
+
+
+def _names(files: Sequence[tuple[FeaturesFile, list[str]]]) -> str:
+    return ", ".join(str(file.path) for file, _ in files)
+
+
+def selected(head: LinearHead) -> int:
+    """Return the index of the backbone that a head uses."""
+    return 0 if head.selection is None else head.selection.chosen
+
+
+def selection_of(
+    sources: Sequence[Source], solver: Solver, head: LinearHead
+) -> dict[str, Any] | None:
+    """Return what a report says of a choice among backbones, or None without a choice.
+
+    `sources` are those of the backbones, in the solver's order.
+    """
+    if head.selection is None or not isinstance(solver, BackboneSelection):
+        return None
+    networks = [
+        {
+            "backbone": source.extraction["backbone"],
+            "feature_space": source.feature_space,
+            "n_features": source.n_features,
+            "trial_accuracy": asdict(trial),
+        }
+        for source, trial in zip(sources, head.selection.trials, strict=True)
+    ]
+    return {
+        "chosen": head.selection.chosen,
+        "share_of_mu2": solver.trials_share,
+        "networks": networks,
+    }

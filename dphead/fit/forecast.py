@@ -1,0 +1,454 @@
+"""Forecast what accuracy a budget buys, before any of it is spent.
+
+The forecast fits heads at several epsilons on public rows that look like the private
+ones. No private row may be used here: every accuracy is an exact function of the rows,
+and nothing is charged.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dphead.analysis.metrics import accuracy, predicted_classes
+from dphead.analysis.protected import protected_unit, thing_of
+from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
+from dphead.data.arrays import ArrayRows
+from dphead.data.features import load_features, split_slots
+from dphead.fit.files import extraction
+from dphead.fit.ledgers import Elsewhere, charged_elsewhere
+from dphead.fit.loop import Run, fit_head
+from dphead.fit.memory import DEFAULT_BYTES
+from dphead.planning import presets
+from dphead.planning.methods import Method, make_method
+from dphead.planning.plan import Plan, check_facts, make_plan
+from dphead.planning.stand_in import StandIn, on_fewer_rows
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.sampling import NO_GROUP
+from dphead.solvers.base import PublicFacts, Solver
+from dphead.sums.caches import KeptSums
+from dphead.sums.cpu import CpuSums
+from dphead.sums.verified import Door
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; a choice
+DRAWS = 3  # draws of the split and the noise; a choice
+# One of HELD_OUT_SHARE look-alike rows is held out to measure on, at most
+# MOST_HELD_OUT rows; both are choices.
+HELD_OUT_SHARE = 5
+MOST_HELD_OUT = 10_000
+# Added to the seed of the splits: many files hold rows in the order that a seed alone
+# gives, such as 0. The same generator would put them back into the order of classes.
+SPLITS = 0x53504C
+NEAR = 0.01  # an accuracy this close to the best counts as enough; a choice
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """Hold public rows that look as the private ones are expected to look.
+
+    Attributes
+    ----------
+    x : (n, n_features) float
+        Features.
+    y : (n,) int
+        Class positions; rows with -1 (no class) are left out.
+    n_classes : int
+        Number of classes.
+    groups : (n,) int or None
+        Group ids of a features file; -1 for a row on its own.
+    are_public : bool
+        Must be True: it declares that anybody may see the rows.
+    thing : str
+        What a row is called.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not declared public.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    n_classes: int
+    groups: np.ndarray | None = None
+    are_public: bool = False
+    thing: str = "row"
+
+    def __post_init__(self) -> None:
+        require_public(self.are_public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Describe the private fits to forecast.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of private rows. Under add_remove, the public number that stands for it.
+    epsilons : sequence of float
+        Budgets, positive and finite.
+    delta : float or None
+        None uses the preset's, else 1e-5.
+    relation : str
+        The neighboring relation.
+    group_cap : int or None
+        Protects groups (patients), of which at most this many rows count. None protects
+        each row.
+    method, preset : str and str or None
+        The method and its preset.
+    settings : dict
+        The method's settings by name.
+    draws : int
+        Draws of the split and the noise, for each epsilon.
+    seed : int
+        Seed of the first draw.
+
+    Raises
+    ------
+    ValueError
+        If an epsilon is not positive and finite, or there is no epsilon or draw.
+    """
+
+    n_rows: int
+    epsilons: Sequence[float] = EPSILONS
+    delta: float | None = None
+    relation: str = "zero_out"
+    group_cap: int | None = None
+    method: str = "auto"
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    draws: int = DRAWS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        found = presets.delta_of(self.preset, self.delta)
+        object.__setattr__(self, "delta", found)  # the class is frozen
+        known = all(0 < epsilon < math.inf for epsilon in self.epsilons)
+        if not known or not self.epsilons:
+            raise ValueError(
+                "epsilons must be positive and finite, at least one, got "
+                f"epsilons={tuple(self.epsilons)}. Without noise is foretold anyway."
+            )
+        if self.draws < 1:
+            raise ValueError(f"there must be a draw, got draws={self.draws}. Ask one.")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Hold the accuracy that one budget buys, and the risk that comes with it.
+
+    Attributes
+    ----------
+    epsilon : float
+        The budget; infinite without noise.
+    accuracies : tuple of float
+        Accuracy on held-out rows, one for each draw.
+    detected : dict
+        Limits on membership inference (`tradeoff.detection_limits`).
+    """
+
+    epsilon: float
+    accuracies: tuple[float, ...]
+    detected: dict[bool, float]
+
+    @property
+    def accuracy(self) -> float:
+        """Return the mean accuracy over draws."""
+        return float(np.mean(self.accuracies))
+
+    @property
+    def sd(self) -> float | None:
+        """Return the standard deviation over draws; None for a single draw."""
+        several = len(self.accuracies) > 1
+        return float(np.std(self.accuracies, ddof=1)) if several else None
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields by name, with the mean accuracy and its deviation."""
+        return asdict(self) | {
+            "accuracy": self.accuracy,
+            "sd": self.sd,
+            "detected": {PLACES[key]: limit for key, limit in self.detected.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Hold the result of a forecast.
+
+    Attributes
+    ----------
+    question : Question
+        What was forecast.
+    source : str
+        Source of the method's settings.
+    unit : str
+        The unit of privacy, in words.
+    n_train, n_held_out : int
+        Rows of the look-alike in each draw. With groups they are those of the last
+        draw.
+    points : tuple of Point
+        One for each epsilon, in increasing order.
+    ceiling : Point
+        The result without noise.
+    """
+
+    question: Question
+    source: str
+    unit: str
+    n_train: int
+    n_held_out: int
+    points: tuple[Point, ...]
+    ceiling: Point
+
+    @property
+    def best(self) -> Point:
+        """Return the budget with the highest mean accuracy, the smallest of equals."""
+        return max(self.points, key=lambda point: point.accuracy)
+
+    @property
+    def enough(self) -> Point:
+        """Return the smallest budget with a mean accuracy within NEAR of the best."""
+        goal = self.best.accuracy - NEAR
+        return next(point for point in self.points if point.accuracy >= goal)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return all of it by name, with the question's fields beside the others."""
+        own = {
+            name: getattr(self, name)
+            for name in ("source", "unit", "n_train", "n_held_out")
+        }
+        return {
+            **asdict(self.question),
+            **own,
+            "points": [point.as_data() for point in self.points],
+            "ceiling": self.ceiling.as_data(),
+            "enough": self.enough.epsilon,
+        }
+
+
+def require_public(declared: bool) -> None:
+    """Raise ValueError unless the rows of a forecast were declared public."""
+    if not declared:
+        raise ValueError(
+            "a forecast needs rows that are declared public, got no declaration. It "
+            "shows exact accuracies on them, and charges nothing: take public images "
+            "that look like yours, through the same network, and declare them with "
+            "--public-rows (are_public=True)."
+        )
+
+
+def open_look_alike(
+    path: Path, split: str | None, are_public: bool
+) -> tuple[LookAlike, list[Elsewhere]]:
+    """Read public rows from a features file, and find ledgers on the same images.
+
+    Fits in a ledger show that somebody took the images to be private.
+
+    Parameters
+    ----------
+    path : Path
+        The features file.
+    split : str or None
+        The split to read.
+    are_public : bool
+        Whether the rows are declared public.
+
+    Returns
+    -------
+    LookAlike
+        The rows.
+    list of Elsewhere
+        Ledgers that hold fits on the same images.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not declared public, before anything is read.
+    """
+    require_public(are_public)
+    rows, file = load_features(path, split, memory=0)
+    with file:
+        y = rows.labels()
+        # public labels may say how many classes there are
+        n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
+        group = None if file.group is None else file.group[split_slots(file, split)]
+        thing = thing_of(extraction(file))
+        found = LookAlike(rows.features(), y, n_classes, group, are_public, thing)
+        return found, charged_elsewhere(file.dataset_id)
+
+
+def forecast(
+    look_alike: LookAlike, question: Question, progress: Progress | None = None
+) -> Forecast:
+    """Forecast the accuracy on new rows of a private fit, at each epsilon.
+
+    Parameters
+    ----------
+    look_alike : LookAlike
+        Public rows.
+    question : Question
+        The private fits to forecast.
+    progress : callable, optional
+        Called with (fits made, fits in all, label) after each fit.
+
+    Returns
+    -------
+    Forecast
+        Accuracies and limits on attacks for each epsilon, and without noise.
+
+    Raises
+    ------
+    ValueError
+        For what the private fit would refuse too, and for too few rows.
+
+    Notes
+    -----
+    Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT. It
+    trains on question.n_rows of the rest, or on all of the rest if these are fewer,
+    with the noise reduced in proportion (`StandIn`). The noise is then that of the
+    private fit. But a head of fewer rows does worse on new rows, most where there is
+    least noise: there the forecast accuracy is too low (docs/plan.md). At each epsilon
+    the draws have the same splits and noise seeds.
+    """
+    facts = PublicFacts(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
+    check_facts(facts)
+    method = make_method(question.method, facts, question.settings, question.preset)
+    epsilons = [*sorted(set(question.epsilons)), math.inf]
+    plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
+    door = Door(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
+    found: list[list[float]] = [[] for _ in plans]
+    sizes = 0, 0
+    for i in range(question.draws):
+        draw = _drawn(look_alike, question, question.seed + i)
+        sizes = draw.train.n_rows, len(draw.y)
+        for plan, accuracies in zip(plans, found, strict=True):
+            accuracies.append(_measured(method.solver, facts, plan, draw, door))
+            if progress is not None:
+                made, wanted = sum(map(len, found)), len(plans) * question.draws
+                progress(made, wanted, "fits on public rows")
+    points = [
+        Point(plan.epsilon, tuple(accuracies), _detected(plan))
+        for plan, accuracies in zip(plans, found, strict=True)
+    ]
+    return Forecast(
+        question,
+        method.source,
+        protected_unit(plans[0].group_cap, look_alike.thing),
+        *sizes,
+        tuple(points[:-1]),
+        points[-1],
+    )
+
+
+class Draw(NamedTuple):
+    """Hold rows to train on, held-out rows x with labels y, and a seed of the noise."""
+
+    train: ArrayRows
+    x: np.ndarray
+    y: np.ndarray
+    seed: int
+
+
+def split_rows(
+    groups: np.ndarray, n_rows: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Split row positions at random into rows to train on and held-out rows.
+
+    No group is on both sides. So a few more rows may be held out than `forecast` says.
+
+    Parameters
+    ----------
+    groups : (n,) int
+        Group ids; -1 for a row on its own.
+    n_rows : int
+        Most rows to train on.
+    seed : int
+        Seed of the split.
+
+    Returns
+    -------
+    (m,) int
+        Positions of the rows to train on, sorted.
+    (k,) int
+        Positions of the held-out rows, sorted.
+
+    Raises
+    ------
+    ValueError
+        If no row is left to train on or to hold out.
+    """
+    n = len(groups)
+    alone = groups.min(initial=0) - n + np.arange(n)  # below any id
+    own = groups == NO_GROUP
+    names, group = np.unique(np.where(own, alone, groups), return_inverse=True)
+    place = np.random.default_rng((SPLITS, seed)).permutation(len(names))[group]
+    order = np.argsort(place, kind="stable")
+    wanted = min(n // HELD_OUT_SHARE, MOST_HELD_OUT)
+    ends = np.searchsorted(place[order], place[order[:wanted]], side="right")
+    end = int(ends.max(initial=0))
+    if not 0 < end < n:
+        raise ValueError(
+            f"a look-alike needs {HELD_OUT_SHARE} labelled rows or more, of several "
+            f"groups if it has any, got {n} labelled rows. Take a larger one."
+        )
+    return np.sort(order[end:][:n_rows]), np.sort(order[:end])
+
+
+def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
+    """Draw the labeled rows for one fit at each epsilon."""
+    x, y = look_alike.x, look_alike.y
+    labelled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
+    groups = np.full(len(labelled), -1)
+    if look_alike.groups is not None:
+        groups = look_alike.groups[labelled]
+    train, held_out = split_rows(groups, question.n_rows, seed)
+    rows = ArrayRows(
+        x[labelled[train]],
+        y[labelled[train]],
+        groups=groups[train],
+        group_cap=question.group_cap,
+    )
+    return Draw(rows, x[labelled[held_out]], y[labelled[held_out]], seed)
+
+
+def _planned(
+    method: Method, facts: PublicFacts, question: Question, epsilon: float
+) -> Plan:
+    """Return the private fit's plan."""
+    return make_plan(
+        method.solver,
+        facts,
+        epsilon=epsilon,
+        delta=presets.delta_of(question.preset, question.delta),
+        relation=question.relation,
+        accountant=method.accountant,
+        group_cap=question.group_cap,
+    )
+
+
+def _measured(
+    solver: Solver, facts: PublicFacts, plan: Plan, draw: Draw, door: Door
+) -> float:
+    """Return the accuracy on held-out rows of a head that stands for the private one.
+
+    `facts` and `plan` are those of the private fit.
+    """
+    n = draw.train.n_rows
+    stand_in = StandIn(solver, plan.budgeted(facts), n)
+    own = replace(facts, n_rows=n)
+    how = Run(noise=NoiseSource(draw.seed), summer=door)
+    head = fit_head(stand_in, draw.train, own, on_fewer_rows(plan, n), how).head
+    return accuracy(draw.y, predicted_classes(head.scores(draw.x)))[0]
+
+
+def _detected(plan: Plan) -> dict[bool, float]:
+    """Return `Point.detected` of a plan; 1 without noise."""
+    if not plan.private:
+        return dict.fromkeys(comparisons(plan.relation), 1.0)
+    return detection_limits(plan.events(), plan.relation)

@@ -1,0 +1,331 @@
+"""Find a data set's ledger, and other ledgers that were charged for the same images.
+
+Each data set has one ledger file, named by its random public id. The contents of the
+image index are private: no count from it may reach a report.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dphead_extract.index import ImageIndex, Overlap
+
+from dphead.analysis.ledger_place import ledger_home, named
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.store import HeldLedger
+
+IN_MEMORY = ":memory:"  # a ledger that counts one run alone
+
+
+def default_ledger_path(dataset_id: str) -> Path:
+    """Return the path of a data set's ledger, the same for features of any backbone.
+
+    Raises
+    ------
+    LedgerError
+        If the id has other characters than letters, digits, - and _, or the home is not
+        an absolute path.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
+        raise LedgerError(
+            f"dataset_id must be letters, digits, - and _, got {dataset_id=}. Extract "
+            "the features again."
+        )
+    return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
+
+
+def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
+    """Return the absolute path of the ledger that a run uses.
+
+    It is `path`, else the data set's default ledger, else ":memory:". A relative path
+    would change its meaning in another working folder.
+    """
+    if path is None:
+        path = IN_MEMORY if dataset_id is None else default_ledger_path(dataset_id)
+    return path if path == IN_MEMORY else Path(path).absolute()
+
+
+def open_ledger(
+    path: str | Path | None = None, dataset_id: str | None = None
+) -> Ledger:
+    """Open a run's ledger.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        The ledger's file. Default: the data set's default ledger, or, without a data
+        set, a ledger in memory that counts a single fit.
+    dataset_id : str, optional
+        The data set's id.
+
+    Raises
+    ------
+    LedgerError
+        If the file is another data set's ledger, or not a ledger.
+    """
+    return Ledger(ledger_path(path, dataset_id), dataset_id)
+
+
+def data_set_of(ledger: str | Path | None) -> str | None:
+    """Return the ledger's data set id, or None if it is not set or there is no file."""
+    if ledger is None or not os.path.isfile(ledger):
+        return None
+    with closing(Ledger(ledger, read_only=True)) as book:
+        return book.meta("dataset_id")
+
+
+def image_index() -> ImageIndex:
+    """Return the private index of the images that were extracted under this home."""
+    return ImageIndex(ledger_home() / "images")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Describe a ledger that a run's own does not count, for the same images.
+
+    Attributes
+    ----------
+    path : str
+        The ledger's file.
+    fits : int or None
+        Number of fits; None if the ledger is gone or cannot be read.
+    budget : dict or None
+        As `Ledger.budget`.
+    overlap : Overlap or None
+        The shared images if it is another data set's ledger; None for the same data
+        set.
+    """
+
+    path: str
+    fits: int | None
+    budget: dict[str, float] | None
+    overlap: Overlap | None = None
+
+    def fact(self, folder: Path | None = None) -> dict[str, object]:
+        """Return what the report in `folder` may say of this ledger.
+
+        Private images decide it in one way only: whether the overlap is notable.
+        """
+        whose = "the same data set" if self.overlap is None else "some of the images"
+        path = self.path if folder is None else named(self.path, folder)
+        return {"path": path, "fits": self.fits, "of": whose}
+
+    def __str__(self) -> str:
+        """Return all that is known of the ledger, for the data holder only."""
+        whose = "this data set"
+        if (o := self.overlap) is not None:
+            whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
+        held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
+        return f"the ledger {self.path} ({held}) of {whose}"
+
+
+def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+    """Return the ledgers other than a run's `own` that hold fits on its images.
+
+    A ledger that is gone or cannot be read may hold fits, so it is included. The list
+    is empty without a data set id or without a home.
+    """
+    return [one for one in _others(dataset_id, *own) if one.fits != 0]
+
+
+def check_alone(
+    dataset_id: str | None, own: str | Path, budget: Mapping[str, float] | None
+) -> None:
+    """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
+
+    A data set has the budgets of all ledgers that this home knows for it, and for data
+    sets that share its images. The budget of a ledger that is gone or unreadable is
+    unknown: it may hold fits.
+
+    Parameters
+    ----------
+    dataset_id : str or None
+        The data set's id.
+    own : str or Path
+        The ledger to be charged.
+    budget : mapping or None
+        The budget of that ledger.
+    """
+    for other in _others(dataset_id, own):
+        if other.budget is not None:
+            limit = f"epsilon={other.budget['epsilon']:g}"
+            raise LedgerError(
+                "images with a budget must be fitted in the ledger that keeps it, got "
+                f"ledger={str(own)!r}, where {other} has the budget {limit}. Nothing "
+                "was charged: leave --ledger out or name that one, or, for another "
+                "data set with the same images, extract them with --dataset-id of "
+                "that one."
+            )
+        if budget is not None and other.fits != 0:
+            whose = other.overlap.dataset_id if other.overlap else str(dataset_id)
+            raise LedgerError(
+                f"a budget must count every fit on the same images, got {other} "
+                f"beside ledger={str(own)!r}. Nothing was charged or fixed: use a "
+                "ledger without a budget, and add up. If a ledger that is gone was "
+                "moved here, or never held a fit, remove its line from "
+                f"{_notes(whose)}."
+            )
+
+
+@contextmanager
+def charging(ledger: Ledger) -> Iterator[None]:
+    """Hold the home's lock while a ledger is charged, after `check_alone`.
+
+    The ledger is noted for its data set before the charge. One process at a time is
+    between the check and the charge, and `fix_budget` takes the same lock. So no budget
+    can be fixed elsewhere in between.
+    """
+    dataset_id = ledger.meta("dataset_id")
+    if dataset_id is None or not has_home():
+        yield
+        return
+    with _held_home():
+        check_alone(dataset_id, ledger.path, ledger.budget())
+        note_ledger(ledger.path, dataset_id)
+        yield
+
+
+def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
+    """Fix the budget of a ledger, unless fits are known that it does not count.
+
+    Raises
+    ------
+    LedgerError
+        If another ledger holds fits on the same images. A ledger that is gone or cannot
+        be read may hold fits, and is refused too.
+    """
+    dataset_id = ledger.meta("dataset_id")
+    if dataset_id is None or not has_home():
+        ledger.set_budget(epsilon, delta)
+        return
+    with _held_home():
+        check_alone(dataset_id, ledger.path, {"epsilon": epsilon, "delta": delta})
+        note_ledger(ledger.path, dataset_id)
+        ledger.set_budget(epsilon, delta)
+
+
+@contextmanager
+def _held_home() -> Iterator[None]:
+    """Hold the lock of a home's ledgers, if the file system has locks."""
+    lock = None
+    with suppress(OSError):
+        folder = ledger_home() / "ledgers"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+    """Return the ledgers other than a run's `own` on the images of a data set.
+
+    These are its default ledger, ledgers that were noted for it, and ledgers of data
+    sets that hold the same images.
+    """
+    if dataset_id is None or not has_home():
+        return []
+    index, found = image_index(), []
+    for name, overlap in _sharing(index, dataset_id):
+        default = str(default_ledger_path(name))
+        for path in (default, *noted_ledgers(name)):
+            if any(path == str(one) or _one_file(path, one) for one in own):
+                continue
+            # a default ledger that is missing was never made
+            if path != default or os.path.lexists(path):
+                found.append(Elsewhere(path, *_held_by(path), overlap))
+    return found
+
+
+def has_home() -> bool:
+    """Return whether there is a place for ledgers and the index of images."""
+    try:
+        return ledger_home().is_absolute()
+    except LedgerError:
+        return False
+
+
+def ledger_holding(dataset_id: str | None, fit_id: str) -> Path | None:
+    """Return the known ledger of a data set that holds a fit, or None."""
+    if dataset_id is None or not has_home():
+        return None
+    for path in (str(default_ledger_path(dataset_id)), *noted_ledgers(dataset_id)):
+        with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
+            if book.holds(fit_id):
+                return Path(path)
+    return None
+
+
+def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
+    """Return the data set itself, and those that share notably many images with it."""
+    images = index.images(dataset_id)
+    others = index.overlaps(images, but=dataset_id) if len(images) else []
+    return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
+
+
+def _one_file(path: str, other: str | Path) -> bool:
+    return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
+
+
+def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
+    """Return the fits and budget of a ledger; None for both if it cannot be read.
+
+    A ledger that is gone cannot be read. Raises HeldLedger while another process keeps
+    the file from being read.
+    """
+    if not os.path.isfile(path):
+        return None, None
+    try:
+        with closing(Ledger(path, read_only=True)) as book:
+            return book.count_fits(), book.budget()
+    except HeldLedger:
+        raise
+    except (LedgerError, ValueError):
+        return None, None
+
+
+def _notes(dataset_id: str) -> Path:
+    return default_ledger_path(dataset_id).with_suffix(".others")
+
+
+def noted_ledgers(dataset_id: str) -> list[str]:
+    """Return the ledgers beside the default one that were noted for a data set."""
+    path = _notes(dataset_id)
+    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        return [str(json.loads(line)) for line in lines]
+    except ValueError as error:
+        raise LedgerError(
+            f"a list of ledgers must hold a path a line, got {str(path)!r} damaged. "
+            "Mend or remove it."
+        ) from error
+
+
+def note_ledger(path: str, dataset_id: str) -> None:
+    """Note in the home that a data set has another ledger than its default one.
+
+    Nothing is noted if the home cannot be written: the ledger that was named still
+    counts.
+    """
+    if not has_home():
+        return
+    own = os.path.realpath(default_ledger_path(dataset_id))
+    name = os.path.realpath(path)  # note the file: a link to it may be removed first
+    if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
+        return
+    with suppress(OSError):
+        notes = _notes(dataset_id)
+        notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        # one write for the whole line, so that two processes cannot mix their lines
+        os.write(file, f"{json.dumps(name)}\n".encode())
+        os.fsync(file)
+        os.close(file)

@@ -1,0 +1,309 @@
+"""Run the fit loop: request, release, respond.
+
+A solver sees only released values.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dphead.fit.ledgers import charging
+from dphead.fit.memory import DEFAULT_BYTES
+from dphead.planning.plan import Plan
+from dphead.privacy.contract import Rows
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
+from dphead.solvers.base import Answer, Ask, PublicFacts, Solver, Steps
+from dphead.solvers.head import LinearHead
+from dphead.sums.cpu import CpuSums
+from dphead.sums.verified import Door
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Hold what will be charged, and the verified sum, tried on hostile rows."""
+
+    solver: Solver
+    plan: Plan
+    summer: Door
+
+
+@dataclass(frozen=True)
+class Run:
+    """Say how one fit is carried out. The plan decides what it releases and spends.
+
+    Attributes
+    ----------
+    ledger : Ledger or None
+        The data set's ledger. None counts this fit alone, in memory.
+    charged : FitLedger or None
+        A charge for the plan that exists already (from `reserve` or a resume), in its
+        own ledger. None charges the plan in `ledger` after the sums were tried.
+    noise : NoiseSource
+        Where noise and Poisson samples come from; private by default.
+    summer : Door or None
+        The summation backend with its checks (the verified sum). None uses this host's
+        processor and keeps up to 2 GB of integer rows between passes. A `Door` with
+        `KeptSums` can serve several fits without centering on the same rows: DP-LS fits
+        after the first read no row.
+    progress : callable or None
+        Called with (releases made, releases planned, label) after each release.
+    done : int
+        Number of releases that an earlier run made. The solver starts after them, from
+        its own checkpoint.
+    """
+
+    ledger: Ledger | None = None
+    charged: FitLedger | None = None
+    noise: NoiseSource = field(default_factory=NoiseSource)
+    summer: Door | None = None
+    progress: Progress | None = None
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Hold a head, the plan that was carried out, and how it went.
+
+    `seconds` is the wall time of the releases and the solver, without the charge.
+    """
+
+    head: LinearHead
+    plan: Plan
+    ledger: Ledger
+    fit_id: str
+    private_noise: bool
+    seconds: float
+
+
+def fit_head(
+    solver: Solver,
+    rows: Rows | Sequence[Rows],
+    facts: PublicFacts,
+    plan: Plan,
+    run: Run | None = None,
+) -> FitResult:
+    """Charge the whole plan, then run the solver on released values.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the method.
+    rows : Rows or sequence of Rows
+        The training rows. A solver with several sources needs one entry for each
+        backbone, slot for slot. The caller must ensure that all sources hold the same
+        rows.
+    facts : PublicFacts
+        The public facts that the plan was made with.
+    plan : Plan
+        The plan from `make_plan(solver, facts, ...)`.
+    run : Run, optional
+        How the fit is carried out. Default: a private fit, counted alone.
+
+    Returns
+    -------
+    FitResult
+        The head and its charge.
+
+    Raises
+    ------
+    ValueError
+        If the rows do not have the planned sizes, or the ledger's budget does not allow
+        the plan. It is raised before rows are read or anything is charged.
+    RuntimeError
+        If the sums are wrong on hostile rows, before the charge; or if the solver's
+        requests do not follow its plan.
+
+    Notes
+    -----
+    With `run.charged` these checks before the charge are skipped. The caller must have
+    made them (`check_fit`).
+    """
+    run = run or Run()
+    charged, noise = run.charged, run.noise
+    summer = run.summer or Door(CpuSums(), memory=DEFAULT_BYTES)
+    sources = rows if isinstance(rows, Sequence) else (rows,)
+    if charged is None:
+        for source, own in zip(sources, facts_of(solver, facts), strict=True):
+            check_fit(summer, solver, source, plan, own)
+        charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
+    specs = (plan if noise.seed is None else plan.marked(private=False)).specs
+    start = time.perf_counter()
+    steps = solver.solve(plan.budgeted(facts))
+    answer: Answer | None = None
+    for i in range(run.done, len(specs)):
+        spec = specs[i]
+        ask = _next_ask(steps, answer, plan, i)
+        released = release(
+            ask.query,
+            ask.params,
+            sources[ask.source],
+            spec,
+            ledger=charged,
+            noise=noise,
+            summer=summer,
+        )
+        answer = Answer(released.value, released.noise_sd)
+        if run.progress is not None:
+            run.progress(i + 1, len(plan.specs), spec.label)
+    head = _head(steps, answer, len(plan.specs))
+    seconds = time.perf_counter() - start
+    return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+
+
+def facts_of(solver: Solver, facts: PublicFacts) -> list[PublicFacts]:
+    """Return the public facts of each source of rows that a solver reads."""
+    widths = getattr(solver, "widths", (facts.n_features,))
+    return [replace(facts, n_features=width) for width in widths]
+
+
+def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
+    """Send the solver the last answer (None at the start) and return its next request.
+
+    Raises RuntimeError unless that request is the plan's release i.
+    """
+    try:
+        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+    except StopIteration as stop:
+        raise RuntimeError(
+            f"a solver must ask for all its plan, got {i} of {len(plan.specs)} asks."
+        ) from stop
+    if ask.label != plan.specs[i].label:
+        raise _unplanned(ask, i)
+    return ask
+
+
+def _head(steps: Steps, answer: Answer | None, n_releases: int) -> LinearHead:
+    """Send the solver the last answer and return its head.
+
+    Raises RuntimeError if the solver asks for more.
+    """
+    try:
+        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+    except StopIteration as stop:
+        return stop.value
+    raise _unplanned(ask, n_releases)
+
+
+def _unplanned(ask: Ask, i: int) -> RuntimeError:
+    return RuntimeError(
+        f"a solver must ask for its plan, got label={ask.label!r} at release {i}."
+    )
+
+
+def check_fit(
+    door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts
+) -> None:
+    """Check a fit's rows and sums before the charge.
+
+    Under add_remove the number of rows is private, and is not compared.
+
+    Raises
+    ------
+    ValueError
+        If the rows do not have the public sizes of the plan, or hold label sets that a
+        release cannot take (`check_takes_sets`).
+    RuntimeError
+        If the sums are wrong on hostile rows (`check_sums`).
+    """
+    n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
+    found = (n_rows, rows.n_features, rows.group_cap)
+    planned = (facts.n_rows, facts.n_features, plan.group_cap)
+    if found != planned:
+        raise ValueError(
+            "rows must have the planned number, features and cap on groups, got "
+            f"(n_rows, n_features, group_cap)={found}. The plan says {planned}."
+        )
+    if getattr(rows, "has_sets", False):
+        check_takes_sets(solver, plan.budgeted(facts))
+    check_sums(door, solver, plan, facts)
+
+
+def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
+    """Raise ValueError unless each release's statistic takes label sets."""
+    for planned in solver.plan(facts):
+        if not planned.query.takes_sets:
+            raise ValueError(
+                "rows with several classes need releases that take label sets, got "
+                f"{planned.query.name} of method={solver.name!r}. Use auto, dp-sgd, "
+                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+            )
+
+
+def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
+    """Return this host's verified sum for a fit, tried on hostile rows.
+
+    Call it before the charge.
+    """
+    door = Door(CpuSums(), memory=DEFAULT_BYTES)
+    check_sums(door, solver, plan, facts)
+    return door
+
+
+def check_sums(door: Door, solver: Solver, plan: Plan, facts: PublicFacts) -> None:
+    """Raise RuntimeError unless the plan's sums are right on hostile rows."""
+    door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
+
+
+def reserve(
+    solver: Solver,
+    plan: Plan,
+    ledger: Ledger,
+    *,
+    feature_space: str = "",
+    seed: int | None = None,
+    store: Path | None = None,
+    description: str | None = None,
+    fit_id: str | None = None,
+) -> FitLedger:
+    """Charge every release of the plan in the ledger.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the plan.
+    plan : Plan
+        What is charged.
+    ledger : Ledger
+        The ledger to charge.
+    feature_space : str, default ""
+        What a row is made of. A resume must find the same.
+    seed : int, optional
+        A fit with a seed is charged as not private: a ledger with a budget refuses it.
+    store : Path, optional
+        As for `Ledger.reserve`.
+    description : str, optional
+        Text for the ledger. Default: the solver's name.
+    fit_id : str, optional
+        As for `Ledger.reserve`.
+
+    Returns
+    -------
+    FitLedger
+        The charge.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger refuses the plan, or another ledger on the same images has a
+        budget (`charging`). Nothing is charged then.
+    """
+    charged = plan if seed is None else plan.marked(private=False)
+    with charging(ledger):
+        return ledger.reserve(
+            [s.row() for s in charged.specs],
+            epsilon=plan.epsilon if charged.private else math.inf,
+            delta=plan.delta,
+            relation=plan.relation,
+            description=(description or solver.name)
+            + ("" if seed is None else f" (seed {seed}: not private)"),
+            plan_hash=plan.digest(solver, feature_space, seed),
+            store=store,
+            fit_id=fit_id,
+        )

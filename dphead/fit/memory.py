@@ -1,0 +1,176 @@
+"""Divide a fit's bound on memory, from public sizes alone, before any charge.
+
+Each module says what it holds: `rows.features.streaming_bytes`, `sums.memory` and
+`solvers.base.solving_bytes`. This module adds these numbers and divides the rest.
+"""
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+
+from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
+from dphead.data.features import streaming_bytes
+from dphead.solvers.base import PlannedRelease, PublicFacts, solving_bytes
+from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
+from dphead.sums.passes import cores
+
+DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; a choice
+# modules that load later (numba and its compiled code: 130 MB), threads and allocator
+# space; a choice, and tests check the bound
+LIBRARIES_BYTES = 192 << 20
+JAX_BYTES = 300 << 20  # its compiler and buffers; a choice
+# with more passes than this, features are loaded; a choice, not measured
+PASSES_STREAMED = 2
+BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
+TEST_SCORE_BYTES = 12  # a score in float32, and its copy in float64; a choice
+SENT_COPIES = 4  # copies of a sum that is sent between processes; a choice
+MB = 10**6
+# When n is private, the reported requirement is rounded up to this: the BYTES_A_ROW of
+# 1.5 million rows.
+PRIVATE_N_STEP_BYTES = 100 * MB
+
+
+@dataclass(frozen=True)
+class Share:
+    """Hold how a fit's memory is divided.
+
+    Attributes
+    ----------
+    features : int
+        Bytes of loaded features; 0 streams them.
+    kept : int
+        Bytes of integer rows kept between passes.
+    """
+
+    features: int
+    kept: int
+
+
+def share(
+    bound: int | None,
+    facts: PublicFacts,
+    releases: list[PlannedRelease],
+    *,
+    n_rows: int,
+    n_test: int = 0,
+    backend: str = "numpy",
+    processes: int = 1,
+    private_n: bool = False,
+) -> Share:
+    """Divide `bound` bytes of this process's memory, or 2 GiB of rows without a bound.
+
+    Parameters
+    ----------
+    bound : int or None
+        Bytes of resident memory.
+    facts : PublicFacts
+        The public sizes.
+    releases : list of PlannedRelease
+        The releases of the fit.
+    n_rows : int
+        Number of rows that this process reads.
+    n_test : int, default 0
+        Number of rows to measure on, already in memory.
+    backend : str, default "numpy"
+        The summation backend.
+    processes : int, default 1
+        Number of processes of the run.
+    private_n : bool, default False
+        Whether the number of rows is private. The requirement in an error is then
+        rounded up to PRIVATE_N_STEP_BYTES.
+
+    Returns
+    -------
+    Share
+        Bytes for features and for kept rows.
+
+    Raises
+    ------
+    ValueError
+        If even streaming does not fit. It says how much memory is needed.
+    """
+    loaded = (
+        4 * n_rows * facts.n_features
+        if backend == "reference" or read_again(releases)
+        else 0
+    )
+    if bound is None:
+        return _divided(DEFAULT_BYTES, loaded, 0)
+    fixed = (
+        resident()
+        + LIBRARIES_BYTES
+        + JAX_BYTES * (backend == "jax")
+        + BYTES_A_ROW * n_rows
+        + TEST_SCORE_BYTES * n_test * facts.n_classes
+    )
+    width = facts.n_features + 1
+    sent = 0
+    if processes > 1:
+        sent = SENT_COPIES * max(sum_bytes(r.query, width) for r in releases)
+    free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
+    if free < 0:
+        step = PRIVATE_N_STEP_BYTES if private_n else MB
+        need = -(-(bound - free) // step) * (step // MB)
+        raise ValueError(
+            f"memory must hold blocks and sums of n_features={facts.n_features}, "
+            f"n_classes={facts.n_classes}, got memory={bound // MB}MB. It needs "
+            f"{need}MB: raise it, or use fewer classes or another method."
+        )
+    small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
+    more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
+    return _divided(free, loaded, more)
+
+
+def read_again(releases: list[PlannedRelease]) -> bool:
+    """Return whether passes read features more than PASSES_STREAMED times.
+
+    Kept integer rows serve neither a sample nor a sum of squares.
+    """
+    return (
+        sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
+        > PASSES_STREAMED
+    )
+
+
+def _divided(room: int, loaded: int, more: int) -> Share:
+    """Load features if they fit with their larger blocks; keep rows in the rest.
+
+    `loaded` are the bytes of features (0: not to be loaded), and `more` those that
+    their larger blocks need in addition.
+    """
+    if 0 < loaded <= room - more:
+        return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
+    return Share(0, min(room, DEFAULT_BYTES))
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process holds now.
+
+    It is the peak on systems that report only the peak.
+    """
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def streaming(facts: PublicFacts) -> int:
+    """Return the bytes of blocks that are read, turned into integers, and scored."""
+    threads = cores()
+    rows = streamed_rows(facts.n_features)
+    blocks = streaming_bytes(facts.n_features, threads)
+    integers = row_bytes(rows, facts.n_features + 1, threads)
+    return blocks + integers + work_bytes(facts.n_classes, threads)
+
+
+def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
+    """Return the bytes of kept matrices and the largest sum or the solver's work."""
+    width = facts.n_features + 1
+    grams = {r.label: r.query for r in releases if r.query.kind == "gram"}
+    kept = sum(sum_bytes(query, width) for query in grams.values())
+    queries = [r.query for r in releases]
+    largest = largest_sum_bytes(queries, width, facts.n_classes, cores())
+    return kept + max(largest, solving_bytes(facts, bool(grams)))

@@ -1,0 +1,127 @@
+"""Hold what decides a run of a head or of a network: plain data, all of it public."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dphead.fit.connect import Place
+from dphead.planning import presets
+from dphead.planning.plan import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Hold the options that heads and networks share: source, guarantee, files.
+
+    Attributes
+    ----------
+    features : Path
+        A features file, or images.
+    out : Path
+        The run folder to write.
+    preset : str or None
+        The preset's name.
+    epsilon : float
+        The budget of the fit.
+    delta : float or None
+        None uses the preset's, else 1e-5.
+    relation : str
+        The neighboring relation.
+    nominal_n : int or None
+        Public number that replaces n under add_remove.
+    accountant : str or None
+        None uses the method's own.
+    split : str or None
+        Split of the source; None uses its only one.
+    test, test_split : Path and str, or None
+        Rows to measure on, from another source or from the same.
+    test_is : str
+        "private" or "public".
+    ledger : Path, str or None
+        None is the data set's own. ":memory:" counts this run alone (public images).
+    seed : int or None
+        For tests: a run with a seed is not private.
+    protect : str or None
+        "image" confirms that each image is protected on its own although the source has
+        groups. None refuses such a source, unless groups are protected.
+    tuning : str or None
+        How the settings were chosen. None says "none" for the first head of a data set
+        if it uses defaults only, and "NOT ACCOUNTED" otherwise.
+    allow_large_delta : bool
+        Confirms a delta at or above 1/n.
+    memory : int or None
+        Bytes that this process may hold. None streams features beyond 2 GB and sets no
+        bound.
+    config : str or None
+        Text of run.toml, which the run folder keeps; None keeps none.
+    """
+
+    features: Path
+    out: Path
+    preset: str | None = None
+    epsilon: float = 1.0
+    delta: float | None = None
+    relation: str = "zero_out"
+    nominal_n: int | None = None
+    accountant: str | None = None
+    split: str | None = None
+    test: Path | None = None
+    test_split: str | None = None
+    test_is: str = "private"
+    ledger: Path | str | None = None
+    seed: int | None = None
+    protect: str | None = None
+    tuning: str | None = None
+    allow_large_delta: bool = False
+    memory: int | None = None
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        found = presets.delta_of(self.preset, self.delta)
+        object.__setattr__(self, "delta", found)  # the class is frozen
+
+    def target(self, accountant: str, group_cap: int | None = None) -> Target:
+        """Return what the noise is calibrated for.
+
+        `accountant` is used if the options name none.
+        """
+        return Target(
+            self.epsilon,
+            presets.delta_of(self.preset, self.delta),
+            self.relation,
+            self.accountant or accountant,
+            group_cap,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(RunOptions):
+    """Hold everything that decides the fit of a head.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    settings : dict
+        The method's options; None values use its defaults.
+    group_cap : int or None
+        Protects groups of the file's group column. Only the first `group_cap` rows of a
+        group count. None protects each row.
+    backbones : tuple of Path
+        Features files of the same images by other backbones. The fit chooses among all
+        of them (`runs.backbones`).
+    classes : tuple of str or None
+        Public class names, if the file declares none.
+    backend : str
+        The summation backend, as for `block_sum`.
+    processes : Place or None
+        This process's place among several; each reads its own part of the rows.
+    """
+
+    method: str = "auto"
+    settings: dict[str, Any] = field(default_factory=dict)
+    group_cap: int | None = None
+    backbones: tuple[Path, ...] = ()
+    classes: tuple[str, ...] | None = None
+    backend: str = "numpy"
+    processes: Place | None = None

@@ -1,0 +1,454 @@
+"""Fit a head from a features file to a run folder (`dphead fit`).
+
+A fit is prepared, then led by the first process and served by the others, then written.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from dphead_extract.features.format import FeaturesFile
+
+from dphead.analysis.protected import thing_of
+from dphead.data.features import FeaturesRows, check_views, load_features
+from dphead.fit.backbones import (
+    check_options,
+    check_same_images,
+    selected,
+    selection_of,
+)
+from dphead.fit.connect import require_jax
+from dphead.fit.files import (
+    check_features,
+    check_public,
+    class_names,
+    classes_declared,
+    evaluate,
+    extraction,
+    new_rows,
+    test_origin,
+)
+from dphead.fit.head_file import save_head
+from dphead.fit.ledgers import open_ledger
+from dphead.fit.loop import FitResult, Progress, Run, facts_of, fit_head
+from dphead.fit.memory import share
+from dphead.fit.options import FitOptions
+from dphead.fit.processes import Group, software
+from dphead.fit.report import HEAD
+from dphead.fit.run_folder import (
+    Measured,
+    Prepared,
+    Source,
+    Trained,
+    beside_others,
+    charge,
+    check_delta,
+    check_folder,
+    locked,
+    make_report,
+    public_facts,
+    write_records,
+)
+from dphead.planning.methods import Method, make_method
+from dphead.planning.plan import Plan, check_unit, make_plan
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.auto import Auto
+from dphead.solvers.backbones import BackboneSelection
+from dphead.solvers.base import PlannedRelease
+from dphead.solvers.head import LinearHead
+from dphead.sums.caches import KeptRows
+from dphead.sums.cpu import CpuSums
+from dphead.sums.parts import SumOfParts, bounds
+from dphead.sums.reference import BlockSum, ReferenceSums
+from dphead.sums.verified import Door
+
+Announce = Callable[[Plan, Method], None]
+
+
+@dataclass(frozen=True)
+class PreparedHead(Prepared):
+    """Hold the fit of a head before its charge.
+
+    Attributes
+    ----------
+    options : FitOptions
+        The fit's options.
+    rows : FeaturesRows
+        The training rows.
+    file : FeaturesFile
+        The open features file.
+    releases : list of PlannedRelease
+        The releases in the order in which the solver asks for them.
+    networks : tuple of PreparedHead
+        One prepared fit for each backbone's features, in the order of the solver's
+        sources, if the fit chooses among several backbones; else empty.
+    """
+
+    options: FitOptions
+    rows: FeaturesRows
+    file: FeaturesFile
+    releases: list[PlannedRelease]
+    networks: tuple["PreparedHead", ...] = field(default=(), kw_only=True)
+
+
+class TestRows(NamedTuple):
+    """Hold the rows to measure on.
+
+    x is (n, n_features), y is (n,), and origin is a value of `files.test_origin`.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    origin: str
+
+
+def fit_files(
+    options: FitOptions,
+    announce: Announce | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Fit a head and write its run folder.
+
+    The folder holds head.safetensors, head.json, report.json, report.html and
+    ledger.json.
+
+    Parameters
+    ----------
+    options : FitOptions
+        What decides the fit.
+    announce : callable, optional
+        Called with the plan and the method before the charge.
+    progress : callable, optional
+        Called with (releases made, releases planned, label) after each release.
+
+    Returns
+    -------
+    dict
+        "report", "test", "seconds" and "head". "test" holds the test metrics: only the
+        data holder may see them, unless `test_is` is "public".
+
+    Raises
+    ------
+    ValueError, OSError
+        For unusable input, before any budget is spent.
+
+    Notes
+    -----
+    If a run was interrupted after its charge, the same command continues it under the
+    same charge. With several processes, each calls this function. All of them get the
+    head; all but the first get None for the rest. An error in one process ends all of
+    them.
+    """
+    if options.processes is None:
+        return _fit_files(options, None, announce, progress)
+    only_cpu = options.backend in ("numpy", "reference")
+    with Group(options.processes, only_cpu) as group:
+        return _fit_files(options, group, announce, progress)
+
+
+def _fit_files(
+    options: FitOptions,
+    group: Group | None,
+    announce: Announce | None,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    start = time.perf_counter()
+    report = metrics = seconds = None
+    with ExitStack() as files:
+        run = open_networks(options, files)
+        if group is not None and not group.first:
+            head = serve(run, group)
+        else:
+            tests = [open_test(one) for one in run.networks or (run,)]
+            n_test = sum(len(test.x) for test in tests if test is not None)
+            check_folder(options.out, stored_sizes(run))
+            run = beside_others(run)
+            with locked(options.out):
+                result = lead(run, group, n_test, announce, progress)
+                head = result.head
+                chosen = selected(head)
+                measured = measure(run, head, tests[chosen])
+                if run.networks:
+                    run = replace(run, source=run.networks[chosen].source)
+                report = write(run, result, measured)
+            metrics = None if measured is None else measured.metrics
+            seconds = time.perf_counter() - start
+            if group is not None:
+                group.end(head)
+    return {"report": report, "test": metrics, "seconds": seconds, "head": head}
+
+
+def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
+    """Prepare the fit on the features file, or the fit that chooses among several.
+
+    `files` closes the features files that this function opens.
+    """
+    check_options(options)
+    runs = []
+    for path in (options.features, *options.backbones):
+        rows, file = load_features(path, options.split, 0, options.group_cap)
+        files.enter_context(file)
+        runs.append(prepare(options, rows, file))
+    return among(runs) if options.backbones else runs[0]
+
+
+def among(runs: list[PreparedHead]) -> PreparedHead:
+    """Prepare one fit that chooses among backbones.
+
+    It has one plan, and so one charge for the trials and the final fit together.
+    """
+    first, options = runs[0], runs[0].options
+    check_same_images([(one.file, one.source.class_names) for one in runs])
+    widths = tuple(one.facts.n_features for one in runs)
+    facts = replace(first.facts, n_features=max(widths))
+    method = first.method
+    assert isinstance(method.solver, Auto)  # `check_options` refused other methods
+    solver = BackboneSelection(widths, method.solver)
+    target = options.target(method.accountant, options.group_cap)
+    plan = make_plan(solver, facts, **vars(target))
+    return replace(
+        first,
+        facts=facts,
+        method=replace(method, solver=solver),
+        plan=plan,
+        settings=asdict(solver),
+        space=" ".join(one.space for one in runs),
+        releases=solver.plan(plan.budgeted(facts)),
+        networks=tuple(runs),
+    )
+
+
+def prepare(
+    options: FitOptions, rows: FeaturesRows, file: FeaturesFile
+) -> PreparedHead:
+    """Decide what will be released, from the options and public facts of the file.
+
+    Raises ValueError if the options do not fit the file.
+    """
+    check_views(file, options.relation)
+    grouped = file.group is not None
+    ungrouped = check_unit(
+        grouped,
+        options.protect,
+        options.epsilon,
+        confirm="--protect image",
+        instead="--group-cap K",
+        group_cap=options.group_cap,
+        thing=thing_of(extraction(file)),
+    )
+    classes = class_names(file, options.classes)
+    facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
+    method = make_method(options.method, facts, options.settings, options.preset)
+    target = options.target(method.accountant, options.group_cap)
+    plan = make_plan(method.solver, facts, **vars(target))
+    return PreparedHead(
+        options=options,
+        source=Source(
+            n_features=facts.n_features,
+            class_names=classes,
+            dataset_id=file.dataset_id,
+            feature_space=file.feature_space,
+            declared=classes_declared(file),
+            extraction=extraction(file),
+            grouped=grouped,
+        ),
+        facts=facts,
+        method=method,
+        plan=plan,
+        name=options.method,
+        settings=asdict(method.solver),  # type: ignore[call-overload]
+        space=f"{file.feature_space}/{options.split}",
+        warnings=check_delta(options, plan, facts) + ungrouped,
+        rows=rows,
+        file=file,
+        releases=method.solver.plan(plan.budgeted(facts)),
+    )
+
+
+def serve(run: PreparedHead, group: Group) -> LinearHead:
+    """Sum this process's rows for the first process until it sends the head."""
+    own, sums, memory = own_rows(run, group)
+    Door(sums).check((r.query for r in run.releases), run.facts.n_features)
+    group.agree(agreed(run))
+    return group.serve(own, sums, KeptRows(memory))
+
+
+def lead(
+    run: PreparedHead,
+    group: Group | None,
+    n_test: int,
+    announce: Announce | None,
+    progress: Progress | None,
+) -> FitResult:
+    """Try what can fail, then charge the plan, then fit."""
+    facts, options = run.facts, run.options
+    own, sums, memory = own_rows(run, group, n_test)
+    if group is not None:
+        group.agree(agreed(run))
+    if announce is not None:
+        announce(run.announced, run.method)
+    parts = None if group is None else SumOfParts(group, own)
+    door = Door(sums, parts=parts, memory=memory)
+    for each in facts_of(run.method.solver, facts):
+        door.check((r.query for r in run.releases), each.n_features)
+    ledger = open_ledger(options.ledger, run.source.dataset_id)
+    how = Run(
+        charged=charge(run, ledger),
+        noise=NoiseSource(options.seed),
+        summer=door,
+        progress=progress,
+    )
+    rows = own if group is None else run.rows
+    if run.networks:
+        rows = [one.rows for one in run.networks]
+    return fit_head(run.method.solver, rows, facts, run.plan, how)
+
+
+def stored_sizes(run: PreparedHead) -> list[int]:
+    """Return how many numbers each release stores for a resume."""
+    width = run.facts.n_features + 1
+    return [int(np.prod(r.query.shape(width))) for r in run.releases]
+
+
+def measure(
+    run: PreparedHead, head: LinearHead, test: TestRows | None
+) -> Measured | None:
+    """Return the head's metrics on the test rows, or None without test rows."""
+    if test is None:
+        return None
+    metrics = evaluate(head, (test.x, test.y), run.facts.n_classes)
+    return Measured(metrics, test.origin)
+
+
+def write(
+    run: PreparedHead, result: FitResult, measured: Measured | None
+) -> dict[str, Any]:
+    """Write the head, the report and the ledger's copy; return the report."""
+    out, source = run.options.out, run.source
+    facts = {
+        "class_names": source.class_names,
+        "feature_space": source.feature_space,
+        "extraction": source.extraction,
+    }
+    trained = Trained(HEAD, save_head(out, result.head, facts))
+    chosen = tuning(run.options, result.ledger)
+    report = make_report(run, result, measured, chosen, trained)
+    sources = [one.source for one in run.networks]
+    report["selection"] = selection_of(sources, run.method.solver, result.head)
+    write_records(run.options, report, result.ledger)
+    return report
+
+
+def own_rows(
+    run: PreparedHead, group: Group | None, n_test: int = 0
+) -> tuple[FeaturesRows, BlockSum, int]:
+    """Return this process's part of the rows, its block sum, and room for kept rows.
+
+    The room is in bytes, within the bound on memory. `n_test` counts the test rows,
+    which are in memory already.
+    """
+    options = run.options
+    index, count = (0, 1) if group is None else (group.index, group.count)
+    start, stop = bounds(run.rows.n_rows, count)[index : index + 2]
+    room = share(
+        options.memory,
+        run.facts,
+        run.releases,
+        n_rows=stop - start,
+        n_test=n_test,
+        backend=options.backend,
+        processes=count,
+        private_n=options.relation == "add_remove",
+    )
+    sums, kept = block_sum(options.backend, room.kept)
+    return run.rows.part(start, stop, room.features), sums, kept
+
+
+def agreed(run: PreparedHead) -> dict[str, str]:
+    """Return the facts that all processes of a run must agree on.
+
+    The features are compared by their digest.
+    """
+    file, options = run.file, run.options
+    return software() | {
+        "n_rows": str(run.rows.n_rows),
+        "n_features": f"{file.n_features} {file.dtype}",
+        "dataset_id": file.dataset_id,
+        "config": file.config_hash,
+        "settings": run.plan.digest(
+            run.method.solver, f"{options.split} {options.backend}", options.seed
+        ),
+        "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
+    }
+
+
+def open_test(run: PreparedHead) -> TestRows | None:
+    """Return the test rows, or None if the options name none.
+
+    They come from --test or from another split of the same file.
+    """
+    options, train = run.options, run.file
+    if options.test is None and options.test_split is None:
+        return None
+    path = options.test or train.path
+    rows, file = load_features(path, options.test_split, memory=0)
+    with file:
+        own = train.attrs["backbone"]
+        check_features(file, train.feature_space, train.n_features, own)
+        origin = test_origin(
+            file.dataset_id == train.dataset_id,
+            options.split or train.split_names[0],
+            options.test_split or file.split_names[0],
+        )
+        check_public(origin, options.test_is)
+        return TestRows(*new_rows(rows, file, run.source.class_names), origin)
+
+
+def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
+    """Return the block sum of a backend, and the bytes that kept rows may take there.
+
+    Parameters
+    ----------
+    backend : str
+        "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
+        numpy.
+    memory : int
+        Bytes that kept rows may take on this host. On accelerators they may take half
+        of the devices' memory instead.
+    """
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
+    if backend == "reference":
+        return ReferenceSums(), 0
+    if backend == "numpy" or (
+        backend == "auto" and not any(find_spec(name) for name in plugins)
+    ):
+        return CpuSums(), memory
+    require_jax(f"the backend {backend}")
+    import jax
+
+    from dphead.sums.jax import JaxSums
+
+    if jax.default_backend() == "cpu":
+        return JaxSums() if backend == "jax" else CpuSums(), memory
+    devices = sum(
+        (d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()
+    )
+    return JaxSums(), devices // 2
+
+
+def tuning(options: FitOptions, ledger: Ledger) -> str:
+    """Return what the report says of tuning if the options do not say it.
+
+    "none" needs default settings and a ledger with no other fit: then nothing could
+    have been tuned. Otherwise it is "NOT ACCOUNTED".
+    """
+    chosen = options.preset is not None or any(
+        v is not None for v in options.settings.values()
+    )
+    return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"

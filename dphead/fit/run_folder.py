@@ -1,0 +1,526 @@
+"""Do what heads and networks share: checks before the charge, the charge, the records.
+
+What a crash leaves behind is in dphead/privacy/proofs/ledger.md. This module sees no
+row, and writes only what was released.
+"""
+
+import fcntl
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from dphead.analysis.card.page import page
+from dphead.analysis.sealed import read_json, write_json
+from dphead.fit import report as reports
+from dphead.fit.ledgers import (
+    Elsewhere,
+    charged_elsewhere,
+    check_alone,
+    ledger_path,
+)
+from dphead.fit.loop import FitResult, reserve
+from dphead.fit.options import RunOptions
+from dphead.fit.provenance import commit
+from dphead.planning.methods import Method
+from dphead.planning.plan import Plan, check_facts, large_delta
+from dphead.privacy.atomic_write import sync, write_text
+from dphead.privacy.contract import Rows
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
+from dphead.privacy.ledger.charge import FitLedger
+from dphead.solvers.base import PublicFacts
+
+CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
+SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
+
+
+@dataclass(frozen=True)
+class Source:
+    """Hold what a run says of its source in public.
+
+    Attributes
+    ----------
+    n_features : int
+        Number of values in a row.
+    class_names : list of str
+        The public classes.
+    dataset_id : str or None
+        The data set's random id; None for images without one.
+    feature_space : str
+        What a row is made of. A head may only be used on rows of the same feature
+        space.
+    declared : str
+        Who declared the classes public (`files.classes_declared`).
+    extraction : dict
+        How a row was made from its image.
+    grouped : bool
+        Whether the source says which rows belong to one group.
+    """
+
+    n_features: int
+    class_names: list[str]
+    dataset_id: str | None
+    feature_space: str
+    declared: str
+    extraction: dict[str, Any]
+    grouped: bool
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Hold a run before its charge: all that decides what will be released.
+
+    Attributes
+    ----------
+    options : RunOptions
+        The run's options.
+    source : Source
+        Public facts of the source.
+    facts : PublicFacts
+        The sizes that the plan was made with.
+    method : Method
+        The method and its solver.
+    plan : Plan
+        What will be released.
+    name, settings : str and dict
+        The method's name and settings, for the report.
+    space : str
+        What a resumed run must find again, beside its plan.
+    warnings : list of str
+        Warnings for the report.
+    elsewhere : list of Elsewhere
+        Ledgers that the run's own does not count (`beside_others`).
+    """
+
+    options: RunOptions
+    source: Source
+    facts: PublicFacts
+    method: Method
+    plan: Plan
+    name: str
+    settings: dict[str, Any]
+    space: str
+    warnings: list[str]
+    elsewhere: list[Elsewhere] = field(default_factory=list, kw_only=True)
+
+    @property
+    def announced(self) -> Plan:
+        """Return the plan as it will be charged: with a seed it is not private."""
+        return (
+            self.plan if self.options.seed is None else self.plan.marked(private=False)
+        )
+
+
+R = TypeVar("R", bound=Prepared)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Hold metrics on test rows, and where the rows are from (`files.test_origin`)."""
+
+    metrics: dict[str, Any]
+    origin: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Hold the words of the statement for what a run wrote, and its tensors' digest."""
+
+    words: reports.Words
+    sha256: str
+
+
+def public_facts(
+    rows: Rows, n_classes: int, relation: str, nominal_n: int | None
+) -> PublicFacts:
+    """Return the checked public sizes: n, n_features and n_classes.
+
+    Parameters
+    ----------
+    rows : Rows
+        The training rows.
+    n_classes : int
+        Number of public classes.
+    relation : str
+        The neighboring relation.
+    nominal_n : int or None
+        The public number that stands for n under add_remove, where n is private.
+
+    Raises
+    ------
+    ValueError
+        If `nominal_n` is given under another relation, or missing under add_remove.
+    """
+    if (relation == "add_remove") != (nominal_n is not None):
+        raise ValueError(
+            "nominal_n must be given exactly when relation is add_remove (n is then "
+            f"private), got {relation=!s}, {nominal_n=}. Correct one."
+        )
+    facts = PublicFacts(
+        rows.n_rows if nominal_n is None else nominal_n,
+        rows.n_features,
+        n_classes,
+    )
+    check_facts(facts)
+    return facts
+
+
+def check_delta(options: RunOptions, plan: Plan, facts: PublicFacts) -> list[str]:
+    """Return the warning for a delta at or above 1/n, which the options must confirm.
+
+    Raises ValueError if it is not confirmed.
+    """
+    text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
+    if text is not None and not options.allow_large_delta:
+        raise ValueError(
+            text + " Use a smaller delta, or confirm with --allow-large-delta."
+        )
+    return [text] if text else []
+
+
+def beside_others(run: R) -> R:
+    """Return the run with the ledgers that its own does not count, each as a warning.
+
+    Raises
+    ------
+    ValueError
+        If such ledgers exist and tuning is said to be "none": their fits could be seen.
+    LedgerError
+        As `check_alone`, unless the run continues a fit, which may be charged already.
+    """
+    options, dataset_id = run.options, run.source.dataset_id
+    own = ledger_path(options.ledger, dataset_id)
+    if interrupted(options.out) is None:
+        check_alone(dataset_id, own, None)  # makes no file; `charging` checks again
+    found = charged_elsewhere(dataset_id, own)
+    if found and options.tuning == "none":
+        raise ValueError(
+            "tuning must not be none where other fits could be seen, got "
+            f"tuning='none' and {found[0].path}. Use the data set's own ledger, or say "
+            "how settings were chosen."
+        )
+    uncounted = [reports.uncounted(one.fact(options.out)) for one in found]
+    return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
+
+
+def check_new(out: Path) -> None:
+    """Raise ValueError if the folder holds a finished run.
+
+    If that run died before it tidied its folder, tidy it now.
+    """
+    if (out / "report.json").exists():
+        _tidy(out)
+        raise ValueError(
+            f"the run folder must be new, got out={out} with a report. Choose another "
+            "folder with -o."
+        )
+
+
+def check_folder(out: Path, sizes: Iterable[int]) -> None:
+    """Check that a run can write its folder.
+
+    `sizes` are the numbers of values that each release stores.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds a finished run, or its place is a file.
+    OSError
+        If there is too little disk space, or the place cannot be written.
+    """
+    check_new(out)
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not parent.is_dir():
+        raise ValueError(
+            f"the run folder must be a folder, got out={out} where {parent} is a file. "
+            "Choose another."
+        )
+    need = SLACK_DISK + 8 * sum(sizes)
+    free = shutil.disk_usage(parent).free
+    if free < need:
+        raise OSError(
+            f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "
+            f"{parent}. Make room."
+        )
+    if not os.access(parent, os.W_OK):
+        raise OSError(
+            f"the run folder must be writable, got out={out}. Choose another."
+        )
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a run folder's lock, from before it is read until its report is written.
+
+    The folder is created, and removed again if the run leaves nothing in it.
+
+    Raises
+    ------
+    ValueError
+        If another process holds the folder, or has finished a run in it.
+    OSError
+        If the file system has no locks.
+    """
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    if made:
+        # if a crash lost the folder, the same command would charge again
+        sync(out.parent)
+    lock = _lock(out / "lock")
+    try:
+        check_new(out)
+        yield
+    finally:
+        (out / "lock").unlink(missing_ok=True)
+        lock.close()
+        if made:
+            with suppress(OSError):  # it holds a run, or another process uses it
+                out.rmdir()
+
+
+def _lock(path: Path) -> IO[str]:
+    """Return a locked file, or raise ValueError if another process holds the lock.
+
+    The holder removes the file when it ends. So a lock counts only if the file of that
+    name is still the file that was locked.
+    """
+    while True:
+        lock = open(path, "w")  # noqa: SIM115 - held by the caller
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise ValueError(
+                f"one process may write a run folder, got a second one for "
+                f"out={path.parent}. Wait for it, or choose another folder."
+            ) from error
+        except OSError as error:
+            lock.close()
+            path.unlink()
+            raise OSError(
+                "a run folder must lie on a file system with locks (flock), got "
+                f"out={path.parent} ({error.strerror}). Choose a folder on another "
+                "with -o."
+            ) from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+                return lock
+        lock.close()
+
+
+@contextmanager
+def noted(options: RunOptions) -> Iterator[None]:
+    """Add a note to any error that ends a run: what was charged, and what to type."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(about_charge(options))
+        raise
+
+
+def about_charge(options: RunOptions) -> str:
+    """Return what an interrupted run has charged, as its folder shows it."""
+    out = options.out
+    budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
+    if (out / "report.json").exists():
+        return f"the run in {out} is finished, and {budget} is charged."
+    if math.isinf(options.epsilon):
+        return (
+            "an infinite epsilon may be charged (`dphead ledger show` lists it). "
+            "Nothing was kept that the same command could continue."
+        )
+    if not (out / "fit.json").exists():
+        return "nothing was charged. The same command starts again."
+    if not (out / "releases").exists():
+        return f"{budget} is charged at most once. The same command continues."
+    return (
+        f"{budget} is charged for the run in {out}. The same command continues it "
+        "and charges nothing more."
+    )
+
+
+def interrupted(out: Path) -> str | None:
+    """Return the id of the unfinished fit in this folder, or None."""
+    marker = _marker(out)
+    return None if marker is None else marker["fit_id"]
+
+
+def resumed_at(out: Path, done: int) -> list[int]:
+    """Return the numbers of committed releases at which this folder's run was resumed.
+
+    `done` is the number committed now. It is noted for later runs and is part of the
+    result.
+    """
+    marker = _marker(out) or {}
+    found = sorted({*marker.get("resumed", []), done})
+    if marker:
+        write_json(out / "fit.json", marker | {"resumed": found})
+    return found
+
+
+def _marker(out: Path) -> dict[str, Any] | None:
+    path = out / "fit.json"
+    if not path.exists():
+        return None
+    marker = read_json(path, "marker of an interrupted fit")
+    if not isinstance(marker.get("fit_id"), str):
+        raise ValueError(
+            f"an interrupted fit must have an id, got {path} without one. Start a new "
+            "run folder: it is charged again."
+        )
+    return marker
+
+
+def charge(run: Prepared, ledger: Ledger) -> FitLedger:
+    """Charge the plan, or continue the interrupted fit that the run's folder holds.
+
+    The fit's id is written to the folder before the ledger. A run that dies between the
+    two is charged when it continues. A run that dies later is not charged again.
+
+    Returns
+    -------
+    FitLedger
+        The charge.
+
+    Raises
+    ------
+    ValueError
+        If an interrupted fit is continued with an infinite epsilon.
+    LedgerError
+        If the ledger refuses the plan. Also if it lacks an interrupted fit that another
+        ledger may have charged.
+    """
+    out = run.options.out
+    store = out / "releases" if run.plan.private else None
+    marker = _marker(out)
+    if store is None:
+        # exact sums must not reach the disk, so there is nothing to resume from
+        if marker is not None:
+            raise ValueError(
+                "an interrupted fit continues with its own settings, got epsilon=inf "
+                f"in {out}. Give its own epsilon, or start in a new folder."
+            )
+        return _reserved(run, ledger, None, None)
+    if marker is not None:
+        if ledger.holds(marker["fit_id"]):
+            plan = run.plan.digest(run.method.solver, run.space, run.options.seed)
+            return ledger.resume(plan, marker["fit_id"], store)
+        _check_uncharged(marker, ledger, out)
+    fit_id = new_fit_id() if marker is None else marker["fit_id"]
+    write_json(out / "fit.json", {"fit_id": fit_id, "ledger": ledger.path})
+    try:
+        return _reserved(run, ledger, store, fit_id)
+    except LedgerError:
+        (out / "fit.json").unlink()
+        raise
+
+
+def _reserved(
+    run: Prepared, ledger: Ledger, store: Path | None, fit_id: str | None
+) -> FitLedger:
+    return reserve(
+        run.method.solver,
+        run.plan,
+        ledger,
+        feature_space=run.space,
+        seed=run.options.seed,
+        store=store,
+        description=f"{run.name} {run.options.preset or ''}".strip(),
+        fit_id=fit_id,
+    )
+
+
+def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
+    """Raise LedgerError unless a fit that the ledger does not hold was never charged.
+
+    It was not charged if its folder names this ledger and holds nothing that was
+    released.
+    """
+    # a checkpoint follows from releases that are no longer stored
+    released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
+    if released or marker.get("ledger") != ledger.path:
+        raise LedgerError(
+            "an interrupted fit must continue in the ledger that holds its charge, "
+            f"got ledger={ledger.path} without fit_id={marker['fit_id']!r}. Name "
+            f"{marker.get('ledger', 'its own')}, or start in a new folder."
+        )
+
+
+def make_report(
+    run: Prepared,
+    result: FitResult,
+    measured: Measured | None,
+    tuning: str,
+    trained: Trained,
+) -> dict[str, Any]:
+    """Return the report of a run.
+
+    `tuning` is what the report says of tuning if neither the options nor other ledgers
+    decide it.
+    """
+    options, source, facts = run.options, run.source, run.facts
+    tested = reports.NOT_TESTED
+    if measured is not None:
+        tested = reports.Tested(measured.metrics, options.test_is, measured.origin)
+    report = reports.build(
+        result,
+        method={
+            "name": run.name,
+            "preset": options.preset,
+            "source": run.method.source,
+            "settings": run.settings,
+        },
+        data={
+            "n_rows": facts.n_rows,
+            "n_features": source.n_features,
+            "n_classes": facts.n_classes,
+            "class_names": source.class_names,
+            "dataset_id": source.dataset_id,
+            "feature_space": source.feature_space,
+            "classes_declared": source.declared,
+            "extraction": source.extraction,
+            "grouped": source.grouped,
+        },
+        tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
+        beside=reports.Beside(
+            options.out, [one.fact(options.out) for one in run.elsewhere]
+        ),
+        warnings=run.warnings,
+        tested=tested,
+        words=trained.words,
+    )
+    config = options.config
+    digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
+    made = {
+        "commit": commit(),
+        "tensors_sha256": trained.sha256,
+        "config_sha256": digest,
+    }
+    return report | {"provenance": made}
+
+
+def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -> None:
+    """Write run.toml, ledger.json, report.html and report.json, each durably.
+
+    The report is written last: a folder with a report is complete. Then the stored
+    releases are removed, since a finished run does not need them.
+    """
+    out = options.out
+    if options.config is not None:
+        write_text(out / "run.toml", options.config)
+    reports.write(out / "ledger.json", {"fits": ledger.fits()})
+    write_text(out / "report.html", page(report))
+    reports.write(out / "report.json", report)
+    _tidy(out)
+
+
+def _tidy(out: Path) -> None:
+    """Remove the files that only an unfinished run needs."""
+    shutil.rmtree(out / "releases", ignore_errors=True)
+    for name in ("fit.json", CHECKPOINT, "lock"):
+        (out / name).unlink(missing_ok=True)

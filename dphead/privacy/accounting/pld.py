@@ -1,0 +1,469 @@
+"""Compute privacy loss distributions: the charge of Poisson batches and allocated rows.
+
+A release (for allocated rows, an epoch) has a pair of distributions: what is seen with
+and without one unit of privacy. proofs/poisson.md, proofs/groups.md and, for epochs,
+`allocation` say which pair. Its privacy loss is the logarithm of their ratio.
+
+Losses are rounded up to a grid here, so releases can be composed by Fourier transforms.
+What rounding may take off is added to the chance of an infinite loss (`losses`). The
+import takes seconds: import this module where it is used.
+
+References
+----------
+Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the dots).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+
+import numpy as np
+from scipy.special import gammaln, log_ndtr
+
+from dphead.privacy.accounting import (
+    LARGEST_NOISE,
+    GaussianEvent,
+    check,
+    epsilon_from_rdp,
+    require,
+    together,
+    total_mu,
+)
+from dphead.privacy.accounting.allocation import epoch_losses
+from dphead.privacy.accounting.losses import (
+    UNIT_ROUNDOFF,
+    Losses,
+    composed,
+    self_composed,
+)
+
+# Chosen, not measured: they trade a tight charge for time and memory. What they leave
+# out is counted.
+GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; otherwise in proportion
+LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
+LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
+# Orders of RDP, which finds the grid's width.
+SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
+LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
+LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
+LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
+TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
+LOOKUP_POINTS = 4096  # points x that bracket a loss first
+NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
+MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
+MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
+DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
+    "zero_out": ("removed", "added"),
+    "add_remove": ("removed", "added"),
+    "replace_one": ("replaced",),  # the mirror image of itself
+}
+
+
+# The cache serves a plan's calibration, its charge and its report.
+@lru_cache(maxsize=1024)
+def pld_epsilon(
+    events: tuple[GaussianEvent, ...],
+    delta: float,
+    relation: str,
+    coarser: float = 1.0,
+) -> float:
+    """Return the epsilon of the composition at `delta`.
+
+    Parameters
+    ----------
+    events : tuple of GaussianEvent
+        The releases.
+    delta : float
+        In (0, 1).
+    relation : {"zero_out", "add_remove", "replace_one"}
+        The neighboring relation.
+    coarser : float, default 1.0
+        As in `loss_distribution`.
+
+    Returns
+    -------
+    float
+        Epsilon. It is infinite if a loss may exceed 1e6, or if rounding may take all of
+        delta off: about 1e-13 for each release (proofs/poisson.md).
+
+    Guarantee
+    ---------
+    An upper bound, as `loss_distribution`.
+    """
+    distribution = loss_distribution(events, relation, coarser)
+    if distribution is None:
+        return math.inf
+    return max(losses.epsilon(delta) for losses in distribution)
+
+
+def loss_distribution(
+    events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0
+) -> list[Losses] | None:
+    """Return the losses of the composition in each direction, or None if too large.
+
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases.
+    relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
+        The neighboring relation.
+    coarser : float, default 1.0
+        How many times wider the grid is, 1 to 100.
+
+    Returns
+    -------
+    list of Losses or None
+        One distribution per direction. None if a loss may exceed 1e6.
+
+    Raises
+    ------
+    ValueError
+        If `relation` or `coarser` is invalid. For Poisson batches with units of several
+        rows under replace-one, or of more than LARGEST_GROUP rows. For allocated rows
+        under replace-one.
+
+    Guarantee
+    ---------
+    Pessimistic: delta at every epsilon is never below the true one.
+    """
+    check(relation=relation)
+    require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
+    full_mu = total_mu([e for e in events if e.is_full]) or 0.0
+    secret = (e for e in events if not e.is_full and e.count)
+    sampled = together(e for e in secret if e.noise_multiplier < math.inf)
+    rows = max((e.rows_per_unit for e in sampled), default=1)
+    pair = "groups in Poisson batches need zero_out or add_remove"
+    ok = rows == 1 or relation != "replace_one"
+    require(ok, pair, "relation", relation, "Use full batches.")
+    steps = max((e.epoch_steps for e in sampled), default=1)
+    ok = steps == 1 or relation != "replace_one"
+    known = "allocated rows need zero_out or add_remove"
+    require(ok, known, "relation", relation, "Use Poisson batches.")
+    few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
+    require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, "Use full batches.")
+    for event in sampled:
+        rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
+        if event.noise_multiplier * LARGEST_MU < rows_in_sample:
+            return None
+    if full_mu > LARGEST_MU:
+        return None
+    directions = DIRECTIONS[relation] if sampled else ("removed",)
+    pairs = [_pairs(full_mu, sampled, direction) for direction in directions]
+    interval = coarser * _grid_interval(pairs)
+    if interval == math.inf:
+        return None
+    nothing = Losses(0, np.ones(1), 0.0, interval)
+    full = []
+    if full_mu > 0:
+        full.append(_connect_dots(*_full_pair(full_mu), interval))
+    found = []
+    for direction in directions:
+        parts = list(full)
+        for event in sampled:
+            if event.epoch_steps > 1:
+                sd = min(event.noise_multiplier, LARGEST_NOISE)  # less costs more
+                one = epoch_losses(sd, event.epoch_steps, direction, interval)
+            else:
+                one = _connect_dots(*_sample_pair(event, direction), interval)
+            parts.append(self_composed(one, event.epochs))
+        parts.sort(key=lambda part: len(part.chances))
+        found.append(reduce(composed, parts) if parts else nothing)
+    return found
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Hold a mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
+
+    Parameters
+    ----------
+    log_weights : ndarray of shape (k,)
+        Logarithms of the weights.
+    means : ndarray of shape (k,)
+        Means of the laws.
+    sd : float
+        Their common standard deviation.
+    error : float, default 0.0
+        What rounding may change in a logarithm of a weight.
+    missing : float, default 0.0
+        Upper bound on the weight of the laws left out.
+    """
+
+    log_weights: np.ndarray
+    means: np.ndarray
+    sd: float
+    error: float = 0.0
+    missing: float = 0.0
+
+    def log_density(self, x: np.ndarray) -> np.ndarray:
+        """Return the logarithm of the density at each x."""
+        plain = (x / self.sd) ** 2 / 2 + math.log(self.sd * math.sqrt(2 * math.pi))
+        return self.log_ratio(x)[0] - plain
+
+    def log_ratio(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log(density / density of N(0, sd**2)) at each x, and its slope."""
+        values = np.empty(len(x))
+        slopes = np.empty(len(x))
+        for part in self._parts(x):
+            from_middle = x[part, None] - self.means / 2
+            tilt = self.means * from_middle / self.sd**2
+            values[part], shares = _log_sum(self.log_weights + tilt)
+            slopes[part] = shares @ self.means / self.sd**2
+        return values, slopes
+
+    def log_beyond(self, x: np.ndarray, side: int) -> np.ndarray:
+        """Return the log chance of more than each x (side 1) or of less (side -1)."""
+        values = np.empty(len(x))
+        for part in self._parts(x):
+            distance = self.means - x[part, None]
+            tails = log_ndtr(side * distance / self.sd)
+            values[part] = _log_sum(self.log_weights + tails)[0]
+        return values
+
+    def _parts(self, x: np.ndarray) -> Iterator[slice]:
+        rows = max(1, MAX_TABLE_ENTRIES // len(self.means))
+        for i in range(0, len(x), rows):
+            yield slice(i, i + rows)
+
+
+def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log of the sum of exp of each row, and each entry's share of it."""
+    if logs.shape[1] == 1:
+        return logs[:, 0], np.ones_like(logs)
+    largest = logs.max(axis=1)
+    parts = np.exp(logs - largest[:, None])
+    total = parts.sum(axis=1)
+    return largest + np.log(total), parts / total[:, None]
+
+
+def _normal(mean: float, sd: float) -> Mixture:
+    return Mixture(np.zeros(1), np.array([mean]), sd)
+
+
+def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
+    """Return the pair of full batches with `mu` in all, under every relation."""
+    sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
+    return _normal(1.0, sd), _normal(0.0, sd)
+
+
+def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
+    """Return the mixture over how many of a unit's rows are sampled.
+
+    Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
+    of neighboring binomial weights falls with j, so a geometric series bounds the
+    weight of the others: it is `missing`.
+    """
+    q, k = event.sampling_prob, event.rows_per_unit
+    log_q = math.log(q)
+    log_not = math.log1p(-q)
+    first, last = _window(k, log_q, log_not, sd)
+    ways = math.comb(k, first)
+    log_weights = []
+    largest = 0.0
+    for j in range(first, last + 1):
+        log_ways = math.log(ways)
+        log_weights.append(log_ways + j * log_q + (k - j) * log_not)
+        largest = max(largest, log_ways - j * log_q - (k - j) * log_not)
+        ways = ways * (k - j) // (j + 1)
+    odds = math.exp(log_q - log_not)
+    below = first / (k - first + 1) / odds
+    above = (k - last) / (last + 1) * odds
+    missing = 0.0
+    for log_weight, ratio in ((log_weights[0], below), (log_weights[-1], above)):
+        # twice: far above what rounding can change
+        missing += 2 * math.exp(log_weight) * ratio / (1 - ratio)
+    error = 10 * UNIT_ROUNDOFF * (1 + largest)
+    means = moved * np.arange(first, last + 1)
+    return Mixture(np.array(log_weights), means, sd, error, missing)
+
+
+def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
+    """Return the least and the largest number of sampled rows to keep.
+
+    Above, rarer numbers are left out. Below, so are numbers with as small a share of
+    the density at -TAIL_DEVIATIONS, the last x that matters to "added". Any window is
+    safe.
+    """
+    j = np.arange(k + 1)
+    logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)
+    logs += j * log_q + (k - j) * log_not
+    last = np.flatnonzero(logs >= LEAST_LOG_WEIGHT)[-1]
+    tilted = logs - j / sd * (TAIL_DEVIATIONS + j / (2 * sd))
+    first = np.flatnonzero(tilted >= tilted.max() + LEAST_LOG_WEIGHT)[0]
+    return int(first), max(int(last), 1)
+
+
+def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
+    """Return the pair of a Poisson batch with probability q; their ratio rises with x.
+
+    Noise is over the clip norm C. For a unit of k rows, j is binomial (k, q). "removed"
+    is the mixture of N(j C), and N(0). "added" is N(0), and the mixture of N(-j C).
+    "replaced" is the two mixtures.
+    """
+    sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
+    plain = _normal(0.0, sd)
+    upper = plain if direction == "added" else _sampled(event, sd, 1.0)
+    lower = plain if direction == "removed" else _sampled(event, sd, -1.0)
+    return upper, lower
+
+
+def _pairs(
+    full_mu: float, sampled: Sequence[GaussianEvent], direction: str
+) -> list[tuple[Mixture, Mixture, int]]:
+    """Return the pair and the count of each kind of release, for the grid's width.
+
+    Allocated rows are taken for Poisson batches, which cost about as much.
+    """
+    pairs: list[tuple[Mixture, Mixture, int]] = []
+    if full_mu > 0:
+        pairs.append((*_full_pair(full_mu), 1))
+    for event in sampled:
+        steps = event.epoch_steps
+        prob = event.sampling_prob / steps
+        poisson = replace(event, sampling_prob=prob, epoch_steps=1)
+        pairs.append((*_sample_pair(poisson, direction), event.epochs * steps))
+    return pairs
+
+
+def _grid_interval(
+    directions: Sequence[Sequence[tuple[Mixture, Mixture, int]]],
+) -> float:
+    """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
+
+    It is in proportion to the loss that the composition exceeds with a chance of 1e-15,
+    by the Renyi divergences of the mixtures themselves, from sums over `_nodes`. One
+    release's largest loss counts as a fifth, since it takes points of the grid too.
+    MAX_TERMS limits these points. Any width is safe.
+    """
+    size = widest = 0.0
+    for pairs in directions:
+        curve = np.zeros(len(SIZE_ORDERS))
+        for upper, lower, count in pairs:
+            x, losses = _nodes(upper, lower)
+            least, most = float(losses[0]), float(losses[-1])
+            log_chances = upper.log_density(x) + math.log(x[1] - x[0])
+            for i, order in enumerate(SIZE_ORDERS):
+                moment = _log_sum((log_chances + (order - 1) * losses)[None])[0]
+                curve[i] += count * max(0.0, float(moment[0]) / (order - 1))
+            size = max(size, most / 5)
+            terms = len(upper.means) + len(lower.means)
+            widest = max(widest, (most - least) * terms / MAX_TERMS)
+        size = max(size, epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15))
+    if not size < LARGEST_LOSS:
+        return math.inf
+    return max(GRID_INTERVAL * max(1e-3, min(1.0, size / 2), size / 100), widest)
+
+
+def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
+    """Return losses with delta at least that of the pair at each point of a grid.
+
+    Between two points, delta is on their chord. Since the pair's delta is convex in
+    exp(epsilon), the chord is nowhere below it. Source: Doroshenko et al. 2022,
+    Algorithm 1.
+
+    With d and d' the differences of delta before and after a point, its chance is (d' -
+    d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. That is
+    linear: max(0, 1 - exp(epsilon)) stands for a loss of 0 alone, and the rest of delta
+    is small where losses are rare. So rounding does not make chances of nothing. Each
+    quotient is rounded once and stands in two chances, so it takes some units of
+    roundoff off delta in all (proofs/poisson.md).
+    """
+    nodes, losses = _nodes(upper, lower)
+    lowest = min(math.floor(losses[0] / interval), 0)
+    highest = max(math.ceil(losses[-1] / interval), 0)
+    grid = np.arange(lowest, highest + 1) * interval
+    below = _excess(grid[:-lowest], upper, lower, nodes, losses, -1)
+    above = _excess(grid[-lowest:], upper, lower, nodes, losses, 1)
+    excess = np.concatenate([below, above])
+    steps = np.diff(excess)
+    slopes = steps / math.expm1(interval)
+    chances = np.zeros(len(grid))
+    chances[:-1] += slopes
+    chances[1:] -= slopes
+    chances[1:] -= steps
+    chances[0] -= excess[0]
+    chances[-lowest] += 1
+    infinite = min(float(excess[-1]) + 40 * UNIT_ROUNDOFF, 1.0)
+    return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
+
+
+def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Return points x and their losses, both rising.
+
+    Beyond each end lies a chance of at most exp(LEAST_LOG_TAIL) of `upper`.
+    """
+    beyond = TAIL_DEVIATIONS * upper.sd
+    least = upper.means.min() - beyond
+    most = upper.means.max() + beyond
+    x = np.linspace(least, most, LOOKUP_POINTS // 8)  # enough to find the ends
+    rarer = np.minimum(upper.log_beyond(x, 1), upper.log_beyond(x, -1))
+    kept = np.flatnonzero(rarer >= LEAST_LOG_TAIL)
+    first = max(kept[0] - 1, 0)
+    last = min(kept[-1] + 1, len(x) - 1)
+    nodes = np.linspace(x[first], x[last], LOOKUP_POINTS)
+    losses, _ = _losses(upper, lower, nodes)
+    return nodes, np.maximum.accumulate(losses)
+
+
+def _losses(
+    upper: Mixture, lower: Mixture, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the privacy loss at each x, and its slope."""
+    above, rise = upper.log_ratio(x)
+    below, fall = lower.log_ratio(x)
+    return above - below, rise - fall
+
+
+def _excess(
+    epsilons: np.ndarray,
+    upper: Mixture,
+    lower: Mixture,
+    nodes: np.ndarray,
+    losses: np.ndarray,
+    side: int,
+) -> np.ndarray:
+    """Return delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
+
+    `losses` are those of the points `nodes`. side is 1 for epsilons of at least 0. The
+    result is then P(A) - exp(epsilon) Q(A), where A is all x with a loss above epsilon.
+    side is -1 for epsilons below 0. The result is then exp(epsilon) Q(B) - P(B), where
+    B is all other x.
+
+    The point between A and B lies between two nodes. If the point found has a loss of
+    epsilon + h, at most expm1(|h|) P(x beyond the node outside) is missing. It is
+    added, so no guarantee depends on how well the point is found. Newton's method finds
+    it here.
+    """
+    inside = np.clip(epsilons, losses[0], losses[-1])
+    after = np.searchsorted(losses, inside)
+    after = np.clip(after, 1, len(nodes) - 1)
+    low = nodes[after - 1]
+    high = nodes[after]
+    x = (low + high) / 2
+    found, slope = _losses(upper, lower, x)
+    size = 1 + max(-losses[0], losses[-1])
+    for _ in range(NEWTON_STEPS):
+        if np.all(np.abs(found - inside) <= 8 * UNIT_ROUNDOFF * size):
+            break
+        short = found < inside
+        low = np.where(short, x, low)
+        high = np.where(short, high, x)
+        step = (inside - found) / np.maximum(slope, 1e-300)
+        x = np.clip(x + step, low, high)
+        found, slope = _losses(upper, lower, x)
+    outer = after - 1 if side > 0 else after
+    outside = upper.log_beyond(nodes, side)[outer]
+    hit = upper.log_beyond(x, side)
+    false = inside + lower.log_beyond(x, side)
+    missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
+    # A loss that is flat to rounding may put the point beyond its two nodes.
+    missed += 4 * UNIT_ROUNDOFF + upper.missing + lower.missing
+    # Beyond the losses of the nodes: toward 0 by its slope, which is below 1, else no
+    # more.
+    missed += np.maximum(side * (inside - epsilons), 0.0)
+    weights = upper.error + lower.error
+    for log in (outside, hit, false):
+        rounding = 100 * UNIT_ROUNDOFF * (size + np.abs(log)) + weights
+        missed += np.exp(log) * rounding
+    return side * (np.exp(hit) - np.exp(false)) + missed

@@ -1,0 +1,297 @@
+"""Hand out the reserved releases of one fit: in order, each committed at most once.
+
+Committed values are kept for a resume: a release that was returned is never drawn
+again. Keys, samples and sums without noise never reach this module.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from dphead.privacy.atomic_write import write_atomically
+from dphead.privacy.ledger.store import (
+    STATES,
+    LedgerError,
+    LedgerFile,
+    canonical,
+    whole_hour,
+)
+from dphead.privacy.sampling import Allocation
+
+Book = TypeVar("Book", bound=LedgerFile, covariant=True)
+
+
+class FitLedger(Generic[Book]):
+    """Hold the reserved releases of one fit, in order.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The ledger that made this object. Only `Ledger.reserve` and `Ledger.resume` do.
+    fit_id : str
+        The fit.
+    store : Path or None
+        Folder where committed values are kept for a resume. A lock on it is held until
+        the process ends.
+
+    Attributes
+    ----------
+    allocation : Allocation
+        Which step of an epoch uses which rows. It is in memory only: a resumed fit has
+        another one.
+
+    Raises
+    ------
+    LedgerError
+        If another process holds `store`, or if its file system has no locks.
+    """
+
+    def __init__(self, ledger: Book, fit_id: str, store: Path | None) -> None:
+        self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
+        self.allocation = Allocation()
+        if store is not None:
+            store.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # held until the process ends
+            self._lock = open(store / "lock", "w")  # noqa: SIM115
+            if not self._holds(store / "lock"):
+                raise LedgerError(
+                    f"one process may run a fit, got a second one for {store}. Wait "
+                    "for it, or use another folder."
+                )
+
+    def _holds(self, lock: Path) -> bool:
+        """Take the lock; return False if another process has it or removed its file.
+
+        After `leave` removes the file that was opened here, the next process would lock
+        another file. Raises LedgerError if the file system has no locks.
+        """
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        except OSError as error:
+            raise LedgerError(
+                "a fit's folder must lie on a file system with locks (flock), got "
+                f"{lock.parent} ({error.strerror}). Choose a folder on another."
+            ) from error
+
+    def leave(self) -> None:
+        """Give up the folder, before anything was stored in it."""
+        if self.store is not None:
+            (self.store / "lock").unlink()
+            self._lock.close()
+            with suppress(OSError):  # another program's files are there
+                self.store.rmdir()
+
+    def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
+        """Begin the next release; return its number, and its value if committed.
+
+        Parameters
+        ----------
+        spec : dict
+            `ReleaseSpec.row()` of the release.
+
+        Returns
+        -------
+        sequence : int
+            Number of the release in its fit.
+        value : ndarray or None
+            The value that an earlier run committed, if any.
+
+        Raises
+        ------
+        LedgerError
+            If the release is not the next reserved one or an earlier one is not
+            committed. If its states are unknown ones, or if a committed value is
+            missing or another.
+
+        Guarantee
+        ---------
+        A release that is not the next reserved one raises before any row is read. So
+        does a release after one that failed. A release that was in flight at a crash
+        was never observed: it is drawn again, and logged as "redrawn". A release that
+        was returned is never redrawn.
+        """
+        sequence = self._next
+        if self._reserved(sequence) != canonical(spec):
+            raise LedgerError(
+                f"a release must be the next one reserved, got sequence={sequence}, "
+                f"label={spec['label']!r}. "
+                "The solver left its plan: this is a defect, and nothing was read."
+            )
+        # The transaction keeps others from a commit between the query and the removal.
+        with self.ledger.transaction():
+            progress = self.ledger.query(
+                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                self.fit_id,
+                sequence,
+            )
+            states = dict(progress)
+            if set(states) - set(STATES):
+                raise LedgerError(
+                    f"a release's states must be known ones, got {sorted(states)}. "
+                    "The ledger is damaged: nothing was read."
+                )
+            before = self.ledger.first(
+                "SELECT COUNT(*) FROM progress "
+                "WHERE fit_id = ? AND sequence < ? AND state = 'committed'",
+                self.fit_id,
+                sequence,
+            )
+            if before != (sequence,):
+                raise LedgerError(
+                    f"a release must follow returned ones, got {sequence=} after "
+                    f"{before[0]} of them. The last one failed: resume the fit."
+                )
+            if "committed" not in states:
+                self._log(sequence, "redrawn" if states else "started")
+                self._remove(sequence)
+        self._next += 1
+        if "committed" in states:
+            return sequence, self._load(sequence, states["committed"])
+        return sequence, None
+
+    def following(self) -> dict[str, Any] | None:
+        """Return the spec reserved after the latest begun release, or None."""
+        reserved = self._reserved(self._next)
+        return reserved and json.loads(reserved)
+
+    def step_of(self, sequence: int, epoch_steps: int) -> int:
+        """Return the step of a release in its epoch, from 0.
+
+        An epoch begins at the first of equal releases in a row, or where the previous
+        one ends.
+        """
+        before = self.ledger.first(
+            "SELECT MAX(sequence) FROM releases "
+            "WHERE fit_id = ? AND sequence < ? AND spec != ?",
+            self.fit_id,
+            sequence,
+            self._reserved(sequence),
+        )[0]
+        first = 0 if before is None else before + 1
+        return (sequence - first) % epoch_steps
+
+    def _reserved(self, sequence: int) -> Any:
+        """Return the text of the reserved spec, or None."""
+        row = self.ledger.first(
+            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
+            self.fit_id,
+            sequence,
+        )
+        return row and row[0]
+
+    def commit(self, sequence: int, value: np.ndarray) -> None:
+        """Log a noisy value and store it if values are stored, in one transaction.
+
+        Only then may the value be observed.
+
+        Parameters
+        ----------
+        sequence : int
+            Number of the release in its fit.
+        value : ndarray
+            The noisy value.
+
+        Raises
+        ------
+        LedgerError
+            If the release is committed already.
+
+        Guarantee
+        ---------
+        If another process has committed this release, this raises before it writes a
+        byte of the value. The value is neither observed nor kept, and the other
+        process's file, which may have the same name, is not touched. The log shows
+        "committed" only once the value is on the disk, if values are stored.
+        """
+        try:
+            with self.ledger.transaction():
+                self._log(sequence, "committed", _digest(value))
+                if self.store is not None:
+                    write_atomically(
+                        self._file(sequence),
+                        lambda file: np.save(file, value, allow_pickle=False),
+                    )
+        except sqlite3.IntegrityError as error:
+            raise LedgerError(
+                "a release must be committed once, got a second value for "
+                f"sequence={sequence} of fit {self.fit_id}. "
+                "Another process runs the same fit: its value counts, this one is "
+                "discarded."
+            ) from error
+
+    def forget(self, count: int) -> None:
+        """Delete the stored values of the first `count` releases; continue after them.
+
+        The caller keeps what it needs of them.
+
+        Guarantee
+        ---------
+        Raises LedgerError unless all of them are committed. So no release can be
+        skipped or made twice.
+        """
+        row = self.ledger.first(
+            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' "
+            "AND sequence < ?",
+            self.fit_id,
+            count,
+        )
+        if row[0] != count:
+            raise LedgerError(
+                f"releases must be committed before they are forgotten, got {row[0]} "
+                f"of {count}. Resume."
+            )
+        for file in self.store.glob("*.npy") if self.store is not None else ():
+            if int(file.stem) < count:
+                file.unlink()
+        self._next = max(self._next, count)
+
+    def _load(self, sequence: int, digest: str) -> np.ndarray:
+        """Return the committed value.
+
+        Any other value is deleted before the error. It is damaged, or it is a second
+        answer to one charge that a crash left in a copied folder.
+        """
+        value = None
+        if self.store is not None and self._file(sequence).exists():
+            with suppress(Exception):  # cut short or not an array: the digest decides
+                value = np.load(self._file(sequence), allow_pickle=False)
+        if value is None or _digest(value) != digest:
+            self._remove(sequence)
+            raise LedgerError(
+                "a released value must be reused, never redrawn, got no or another "
+                f"file for sequence={sequence} of fit {self.fit_id}. "
+                "Start a new fit in a new folder: it is charged again."
+            )
+        return value
+
+    def _file(self, sequence: int) -> Path:
+        assert self.store is not None
+        return self.store / f"{sequence:06d}.npy"
+
+    def _remove(self, sequence: int) -> None:
+        """Delete what this folder holds of a release, whole or in part."""
+        if self.store is not None:
+            self._file(sequence).with_suffix(".npy.part").unlink(missing_ok=True)
+            self._file(sequence).unlink(missing_ok=True)
+
+    def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
+        self.ledger.execute(
+            "INSERT INTO progress (fit_id, sequence, state, at, digest) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (self.fit_id, sequence, state, whole_hour(time.time()), digest),
+        )
+
+
+def _digest(value: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()

@@ -1,0 +1,323 @@
+"""Run compiled loops over rows and columns of 16-bit integers, around the kernels.
+
+Nothing here checks a bound. Callers check shapes and types first (`products`), or
+make the arrays themselves (`gradient`). One instruction multiplies a register of
+pairs of int16 and adds the two products of each pair, at twice the rate of float32. A
+pair is one int32: two columns of a row for scores, two rows of a column for products.
+
+All layouts are in C order. Rows are (k, d) int16; other arrays have classes first.
+Scores are (m, k) int32, so that residuals are made for many rows at a time. Residuals
+(m, k) int16 of an even k are the pairs (m, k / 2) int32 that `add_pair_products` takes.
+"""
+
+import numpy as np
+
+from dphead.sums.kernels.llvm import Place, add_dots, add_strip, add_tile
+from dphead.sums.kernels.processor import (
+    REGISTER_COLUMNS,
+    SCORED_CLASSES,
+    SCORED_ROWS,
+    STRIP_CLASSES,
+    TILE_HEIGHT,
+    TILE_WIDTH,
+    compiled,
+)
+from dphead.sums.tuning import (
+    CACHE_LINE,
+    CHUNK_ROWS,
+    MAX_STRIP_CLASSES,
+    PANEL_ROWS,
+    PREFETCH_COLUMNS,
+    SCORE_COLUMNS,
+    SCORE_WEIGHTS,
+)
+
+
+@compiled
+def packed_weights(weights):
+    """Return weights (m, d) packed for `scores_into`, aligned to a cache line.
+
+    The result has whole registers: (m, ⌈d / REGISTER_COLUMNS⌉ REGISTER_COLUMNS). The
+    last register holds the last columns, with zeros for columns that other registers
+    hold.
+    """
+    m, d = weights.shape
+    vectors = (d + REGISTER_COLUMNS - 1) // REGISTER_COLUMNS
+    width = vectors * REGISTER_COLUMNS
+    room = np.zeros(m * width + CACHE_LINE, np.int16)
+    first = (-room.ctypes.data % (2 * CACHE_LINE)) // 2
+    packed = room[first : first + m * width].reshape(m, width)
+    shift = width - d if d > REGISTER_COLUMNS else 0
+    for j in range(m):
+        for l in range(d):
+            place = l + shift if l >= width - REGISTER_COLUMNS else l
+            packed[j, place] = weights[j, l]
+    return packed
+
+
+@compiled
+def _wide_rows(rows, start, stop):
+    """Return rows[start:stop] as a `Place`; copy rows narrower than a register."""
+    k = stop - start
+    d = rows.shape[1]
+    if d >= REGISTER_COLUMNS:
+        return Place(rows.reshape(-1), start * d, d)
+    short = np.zeros((k, REGISTER_COLUMNS), np.int16)
+    for i in range(k):
+        for l in range(d):
+            short[i, l] = rows[start + i, l]
+    return Place(short.reshape(-1), 0, REGISTER_COLUMNS)
+
+
+@compiled
+def scores_into(rows, start, stop, packed, out):
+    """Write the scores of rows[start:stop] to the first columns of out (m, >= k) int32.
+
+    packed is from `packed_weights`.
+    """
+    k = stop - start
+    m, size = packed.shape
+    vectors = size // REGISTER_COLUMNS
+    out[:, :k] = 0
+    x, first, wide = _wide_rows(rows, start, stop)
+    w = packed.reshape(-1)
+    z = out.reshape(-1)
+    stride = out.shape[1]
+    edge = np.empty(SCORED_CLASSES * SCORED_ROWS, np.int32)
+    depth = SCORE_COLUMNS // REGISTER_COLUMNS
+    columns = min(depth, max(1, vectors)) * REGISTER_COLUMNS
+    most = max(SCORED_CLASSES, SCORE_WEIGHTS // columns)
+    for v in range(0, vectors, depth):
+        n = min(depth, vectors - v)
+        for u in range(0, m, most):
+            end = min(m, u + most)
+            for i in range(0, k, SCORED_ROWS):
+                last = min(SCORED_ROWS, k - i) - 1
+                block = Place(x, first + i * wide, wide)
+                j = u
+                while j < end:
+                    h = SCORED_CLASSES if end - j != 4 else 2
+                    h = min(h, end - j)
+                    place = j * stride + i
+                    target = Place(z, place, stride)
+                    if last + 1 < SCORED_ROWS:
+                        edge[:] = 0
+                        target = Place(edge, 0, SCORED_ROWS)
+                    weights = Place(w, j * size, size)
+                    add_dots(h, block, last, weights, v, n, target)
+                    if last + 1 < SCORED_ROWS:
+                        for c in range(h):
+                            for r in range(last + 1):
+                                part = edge[c * SCORED_ROWS + r]
+                                z[place + c * stride + r] += part
+                    j += h
+
+
+@compiled
+def add_all_products(left, right, upper, out):
+    """Add sum_i left_i right_iᵀ to out (m, p); with `upper`, to its upper triangle.
+
+    `products.add_products` checks the arguments.
+    """
+    k, (m, p) = len(left), out.shape
+    thin = m <= MAX_STRIP_CLASSES and not upper
+    size = CHUNK_ROWS if thin else PANEL_ROWS
+    for start in range(0, k, size):
+        stop = min(k, start + size)
+        if thin:
+            pairs = _pairs(left, start, stop)
+            _add_strips(pairs, 0, right, start, stop, out)
+            continue
+        b = _panels(right, start, stop)
+        a = b if upper else _panels(left, start, stop)
+        n = b.shape[1]
+        steps = (n * TILE_WIDTH, 1, CHUNK_ROWS // 2 * TILE_WIDTH, TILE_WIDTH)
+        _add_tiles(a.reshape(-1), steps, b, upper, m, p, out)
+
+
+@compiled
+def add_pair_products(left, rows, start, stop, out):
+    """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
+
+    left has pairs (M, at least ⌈k / 2⌉) int32, class first. It is zero beside the last
+    row and from class m on. TILE_HEIGHT and 2 divide M. out is int64, or int32 for no
+    more than CHUNK_ROWS rows in all.
+    """
+    m, p = out.shape
+    half = CHUNK_ROWS // 2
+    if m <= MAX_STRIP_CLASSES:
+        for c in range(0, (stop - start + 1) // 2, half):
+            first = start + 2 * c
+            last = min(stop, first + CHUNK_ROWS)
+            _add_strips(left, c, rows, first, last, out)
+    else:
+        panels = _panels(rows, start, stop)
+        size = left.shape[1]
+        steps = (size * TILE_WIDTH, size, half, 1)
+        _add_tiles(left.reshape(-1), steps, panels, False, m, p, out)
+
+
+@compiled
+def _pairs(left, start, stop):
+    """Return columns of left[start:stop] (k, m) as pairs of rows (M, ⌈k / 2⌉) int32."""
+    k = stop - start
+    m = left.shape[1]
+    n = (k + 1) // 2
+    strips = (m + STRIP_CLASSES - 1) // STRIP_CLASSES
+    pairs = np.zeros((strips * STRIP_CLASSES, 2 * n), np.int16)
+    for i in range(k):
+        for j in range(m):
+            pairs[j, i] = left[start + i, j]
+    return pairs.view(np.int32)
+
+
+@compiled
+def _panels(x, start, stop):
+    """Return columns of x[start:stop] (k, p) as panels of pairs of rows.
+
+    The panels are (⌈p / TILE_WIDTH⌉, ⌈k / 2⌉, TILE_WIDTH) int32. They are zero beside
+    the last row, and unspecified beside the last column.
+    """
+    whole, rest = divmod(x.shape[1], TILE_WIDTH)
+    k = stop - start
+    n = (k + 1) // 2
+    count = whole + (rest > 0)
+    panels = np.empty((count, n, 2 * TILE_WIDTH), np.int16)
+    zeros = np.zeros(x.shape[1] if k % 2 else 0, np.int16)
+    for i in range(n):
+        one = x[start + 2 * i]
+        other = x[start + 2 * i + 1] if 2 * i + 1 < k else zeros
+        for j in range(whole):
+            panel = panels[j, i]
+            for l in range(TILE_WIDTH):
+                panel[2 * l] = one[j * TILE_WIDTH + l]
+                panel[2 * l + 1] = other[j * TILE_WIDTH + l]
+        for l in range(rest):
+            column = whole * TILE_WIDTH + l
+            panels[whole, i, 2 * l] = one[column]
+            panels[whole, i, 2 * l + 1] = other[column]
+    return panels.view(np.int32)
+
+
+@compiled
+def _add_tiles(a, steps, panels, upper, m, p, out):
+    """Add sum_i a_i b_iᵀ to out[:m, :p], where b_i is row i of panels.
+
+    For r = TILE_WIDTH u + s and i = 64 c + l, entry r of pair i of a is
+    a[(u, s, c, l) · steps]. a is padded to a multiple of TILE_HEIGHT. With `upper`,
+    only tiles from the diagonal on are added.
+    """
+    n = panels.shape[1]
+    stride = out.shape[1]
+    edge = np.empty(TILE_HEIGHT * TILE_WIDTH, out.dtype)
+    flat = panels.reshape(-1)
+    total = out.reshape(-1)
+    half = CHUNK_ROWS // 2
+    for u in range((m + TILE_WIDTH - 1) // TILE_WIDTH):
+        top = u * TILE_WIDTH
+        for j in range(u if upper else 0, len(panels)):
+            columns = min(TILE_WIDTH, p - j * TILE_WIDTH)
+            for c in range(0, n, half):
+                k = min(half, n - c)
+                right = Place(flat, (j * n + c) * TILE_WIDTH, TILE_WIDTH)
+                for s in range(0, min(TILE_WIDTH, m - top), TILE_HEIGHT):
+                    chunk = c // half
+                    start = u * steps[0] + s * steps[1] + chunk * steps[2]
+                    left = Place(a, start, steps[1])
+                    rows = min(TILE_HEIGHT, m - top - s)
+                    place = (top + s) * stride + j * TILE_WIDTH
+                    whole = rows == TILE_HEIGHT and columns == TILE_WIDTH
+                    target = Place(total, place, stride)
+                    if not whole:
+                        edge[:] = 0
+                        target = Place(edge, 0, TILE_WIDTH)
+                    add_tile(left, steps[3], right, k, target)
+                    if not whole:
+                        for i in range(rows):
+                            for l in range(columns):
+                                part = edge[i * TILE_WIDTH + l]
+                                total[place + i * stride + l] += part
+
+
+@compiled
+def _last_columns(rows, start, stop, first):
+    """Return columns of rows[start:stop] from `first` on, zero-padded to a register."""
+    rest = rows.shape[1] - first
+    k = stop - start if rest else 0
+    short = np.zeros((k, REGISTER_COLUMNS), np.int16)
+    for i in range(k):
+        for l in range(rest):
+            short[i, l] = rows[start + i, first + l]
+    return short.reshape(-1)
+
+
+@compiled
+def _add_strips(left, first, rows, start, stop, out):
+    """Add the products of at most CHUNK_ROWS rows, which are read in place.
+
+    The sum is that of `add_pair_products`. first is the first pair of left to use.
+    """
+    k, (m, d) = stop - start, out.shape
+    x = rows.reshape(-1)
+    a = left.reshape(-1)
+    total = out.reshape(-1)
+    size = left.shape[1]
+    n = (k + 1) // 2
+    whole = d // REGISTER_COLUMNS
+    rest = d - whole * REGISTER_COLUMNS
+    short = _last_columns(rows, start, stop, whole * REGISTER_COLUMNS)
+    edge = np.empty(STRIP_CLASSES * REGISTER_COLUMNS, out.dtype)
+    for v in range(whole + (rest > 0)):
+        column = v * REGISTER_COLUMNS
+        columns = REGISTER_COLUMNS if v < whole else rest
+        source = Place(x, start * d + column, d)
+        if columns < REGISTER_COLUMNS:
+            source = Place(short, 0, REGISTER_COLUMNS)
+        following = column // PREFETCH_COLUMNS * PREFETCH_COLUMNS + PREFETCH_COLUMNS
+        if following >= d:
+            following = CHUNK_ROWS * d
+        eighths = column % PREFETCH_COLUMNS // CACHE_LINE * 8
+        ahead = (start + eighths) * d + following
+        j = 0
+        while j < m:
+            h = min(STRIP_CLASSES, (m - j + 1) // 2 * 2)
+            classes = min(h, m - j)
+            place = j * d + column
+            whole_strip = columns == REGISTER_COLUMNS and classes == h
+            target = Place(total, place, d)
+            if not whole_strip:
+                edge[:] = 0
+                target = Place(edge, 0, REGISTER_COLUMNS)
+            pairs = Place(a, j * size + first, size)
+            add_strip(h, pairs, n, source, k - 1, ahead, target)
+            if not whole_strip:
+                for i in range(classes):
+                    for l in range(columns):
+                        part = edge[i * REGISTER_COLUMNS + l]
+                        total[place + i * d + l] += part
+            j += h
+
+
+@compiled
+def add_sorted_rows(rows, used, classes, out):
+    """Add row used_i to row classes_i of out, four rows of a class at a time.
+
+    `used` must be sorted by class.
+    """
+    i = 0
+    while i < len(used):
+        total = out[classes[i]]
+        one = rows[used[i]]
+        if i + 3 < len(used) and classes[i + 3] == classes[i]:
+            two = rows[used[i + 1]]
+            three = rows[used[i + 2]]
+            four = rows[used[i + 3]]
+            for l in range(rows.shape[1]):
+                both = np.int32(one[l]) + np.int32(two[l])
+                others = np.int32(three[l]) + np.int32(four[l])
+                total[l] += np.int32(both) + np.int32(others)
+            i += 4
+        else:
+            for l in range(rows.shape[1]):
+                total[l] += one[l]
+            i += 1

@@ -1,0 +1,297 @@
+"""Make integer rows by compiled loops on CPUs, bit for bit as `privacy.transform` does.
+
+Each row's arithmetic is that of the definition: one IEEE operation on an entry at a
+time, and sums of integers. Nothing here allows a compiler to fuse or reorder floating
+point. Constants of other modules are arguments, because code cached on disk does not
+notice when they change.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.statistics import MOMENT_RADIUS, ChannelMoment
+from dphead.privacy.transform import (
+    FINE_BITS,
+    RADIUS,
+    SMALLEST_ENTRY,
+    IntegerRows,
+    RowTransform,
+    aim,
+    clipped_bound,
+    clipped_step,
+)
+from dphead.sums.kernels.processor import compiled
+from dphead.sums.tuning import ROUNDING_SHIFT
+
+# Bits of IEEE 754 numbers: a mask of all but the sign, and the bits of infinity.
+SIGN32 = np.int32(0x7FFFFFFF)
+SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
+INFINITE32 = np.int32(0x7F800000)
+INFINITE64 = np.int64(0x7FF0000000000000)
+
+
+def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
+    """Return the integers of `transform.direction_rows`."""
+    return _rows(transform, x, None)
+
+
+def clipped_rows(
+    transform: RowTransform, x: np.ndarray, clip_norm: float
+) -> IntegerRows:
+    """Return the integers of `transform.clipped_rows`."""
+    return _rows(transform, x, clip_norm)
+
+
+def _rows(
+    transform: RowTransform, x: np.ndarray, clip_norm: float | None
+) -> IntegerRows:
+    k, d = x.shape
+    width = transform.width(d)
+    append = float(transform.append)
+    if clip_norm is None:
+        limits = (True, aim(RADIUS**2, width), append, 0.0, RADIUS**2)
+    else:
+        bound, constant = clipped_bound(clip_norm, append)
+        step = clipped_step(clip_norm, append)
+        limits = (False, aim(bound, d), step, float(constant), bound)
+    q = np.empty((k, width), np.int16)
+    return _filled(_make, transform, x, limits, q)
+
+
+def moment_rows(
+    query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
+) -> IntegerRows:
+    """Return the integers of `ChannelMoment.rows` if each feature is a channel.
+
+    q is int32.
+    """
+    most = aim(MOMENT_RADIUS**2, x.shape[1])
+    step = clip_norm / MOMENT_RADIUS
+    limits = (query.power == 2, step, most, MOMENT_RADIUS**2, 2.0**20)
+    q = np.empty(x.shape, np.int32)
+    return _filled(_make_moments, transform, x, limits, q)
+
+
+def _filled(
+    make: Any, transform: RowTransform, x: np.ndarray, limits: tuple, q: np.ndarray
+) -> IntegerRows:
+    """Fill q by a compiled loop over rows, and return it as `IntegerRows`."""
+    x = np.ascontiguousarray(x, np.float32)
+    sizes = np.empty(len(x))
+    center, scale = transform.center, transform.scale
+    flags = (transform.unit_norm, center is not None, scale is not None)
+    d = x.shape[1]
+    plan = (*flags, _numbers(center, d, 0.0), _numbers(scale, d, 1.0))
+    make(x, plan, limits, (FINE_BITS, SMALLEST_ENTRY), q, sizes)
+    return IntegerRows(q, sizes)
+
+
+def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
+    if values is None:
+        return np.full(d, missing)
+    # copied: numba would compile again for a read-only array
+    return np.array(values, np.float64)
+
+
+@compiled
+def _make(x, plan, limits, numbers, q, sizes):
+    """Write the integers of rows x to q (k, d or d + 1), and their sizes to sizes (k,).
+
+    limits is (whole, length, b, last, bound). If `whole`, the rows are direction rows
+    of length `length`, with the constant b. Otherwise, rows are clipped to `length`
+    units of size b, with the constant's entry `last`.
+    """
+    whole, length, b, last, bound = limits
+    values = np.empty(x.shape[1])
+    for i in range(len(x)):
+        known, squared, size = _transformed(x[i], plan, numbers, values)
+        if not known:
+            _nothing(q[i], sizes, i)
+            continue
+        norm = size * math.sqrt(squared)
+        constant = last
+        if whole:
+            total = math.sqrt(norm * norm + b * b)
+            unit_size = total / length if total > 0 else 1.0
+            if not unit_size < np.inf:
+                _nothing(q[i], sizes, i)
+                continue
+            factor = size / unit_size
+            constant = b / unit_size
+            sizes[i] = unit_size
+        else:
+            factor = min(size / b, length / math.sqrt(max(squared, 1)))
+            sizes[i] = b
+        _round(values, factor, constant, whole, bound, q[i])
+
+
+@compiled
+def _make_moments(x, plan, limits, numbers, q, sizes):
+    """Write moments of rows x to q (k, d) int32 and sizes (k,), each feature a channel.
+
+    limits is (squares, step, longest, bound, grid): whether to square, the size of one
+    unit, the length that rows are clipped to, the bound on squared norms, and 2**20.
+    """
+    squares, step, longest, bound, grid = limits
+    values = np.empty(x.shape[1])
+    for i in range(len(x)):
+        known, _, size = _transformed(x[i], plan, numbers, values)
+        if not known:
+            _nothing(q[i], sizes, i)
+            continue
+        if squares:
+            size = size * size
+            for l in range(len(values)):
+                values[l] = values[l] * values[l]  # whole and below 2**53: exact
+        largest = max(_number(_largest(values)), 1.0)
+        for l in range(len(values)):
+            values[l] = (values[l] / largest * grid + ROUNDING_SHIFT) - ROUNDING_SHIFT
+        norm = math.sqrt(_squared(values))
+        factor = min(size * largest / grid / step, longest / max(norm, 1.0))
+        if not abs(factor) < np.inf:
+            _nothing(q[i], sizes, i)
+            continue
+        _round(values, factor, 0.0, True, bound, q[i])
+        sizes[i] = 1.0
+
+
+@compiled
+def _transformed(row, plan, numbers, values):
+    """Transform a row, and return (whether finite, sum of squares, size of one unit).
+
+    `values` gets the row as whole numbers of that unit.
+    """
+    unit, centered, scaled, center, scale = plan
+    fine, smallest = numbers
+    size, known = _fine32(row, values, fine)
+    if not known:
+        return False, np.int64(0), 1.0
+    squared = _squared(values)
+    if unit:
+        size = 1 / math.sqrt(max(squared, 1))
+    if centered or scaled:
+        _moved(values, size, center, scale, centered, scaled)
+        size, known = _fine64(values, fine, smallest)
+        if not known:
+            return False, np.int64(0), 1.0
+        squared = _squared(values)
+        if unit and centered:
+            size = 1 / math.sqrt(max(squared, 1))
+    return True, squared, size
+
+
+@compiled
+def _nothing(q, sizes, i):
+    q[:] = 0
+    sizes[i] = 0.0
+
+
+@compiled
+def _fine32(row, values, fine):
+    """Write the row as whole numbers of `fine` bits; return (unit, whether finite)."""
+    bits = row.view(np.int32)
+    largest = np.int32(0)
+    for l in range(len(row)):
+        largest = max(largest, bits[l] & SIGN32)
+    if largest >= INFINITE32:
+        return 1.0, False
+    for l in range(len(row)):
+        values[l] = row[l]
+    return _rounded(values, _number(_largest(values)), fine), True
+
+
+@compiled
+def _largest(values):
+    """Return the bits of the largest absolute value; bits are ordered as values are."""
+    bits = values.view(np.int64)
+    largest = np.int64(0)
+    for l in range(len(values)):
+        largest = max(largest, bits[l] & SIGN64)
+    return largest
+
+
+@compiled
+def _fine64(values, fine, smallest):
+    """Round `values` to whole numbers in place, as `_fine32` does for a row."""
+    largest = _largest(values)
+    if largest >= INFINITE64:
+        return 1.0, False
+    size = _number(largest)
+    if size < smallest:
+        values[:] = 0
+        size = 0.0
+    return _rounded(values, size, fine), True
+
+
+@compiled
+def _number(bits):
+    """Return the float64 of these bits."""
+    one = np.empty(1, np.int64)
+    one[0] = bits
+    return one.view(np.float64)[0]
+
+
+@compiled
+def _rounded(values, largest, fine):
+    """Divide values by a power of two, round to whole numbers; return the power."""
+    _, exponent = math.frexp(largest if largest > 0 else 1.0)
+    inverse = math.ldexp(1.0, fine - exponent)
+    for l in range(len(values)):
+        values[l] = (values[l] * inverse + ROUNDING_SHIFT) - ROUNDING_SHIFT
+    return math.ldexp(1.0, exponent - fine)
+
+
+@compiled
+def _squared(values):
+    total = np.int64(0)
+    for l in range(len(values)):
+        one = np.int64(np.int32(values[l]))
+        total += one * one
+    return total
+
+
+@compiled
+def _moved(values, size, center, scale, centered, scaled):
+    for l in range(len(values)):
+        values[l] = values[l] * size
+    if centered:
+        for l in range(len(values)):
+            values[l] = values[l] - center[l]
+    if scaled:
+        for l in range(len(values)):
+            values[l] = values[l] * scale[l]
+
+
+@compiled
+def _round(values, factor, constant, whole, bound, q):
+    """Round values * factor and the constant to whole numbers within the bound.
+
+    The bound is on the sum of squares: of all entries if `whole`, otherwise of the
+    entries without the constant. If rounding exceeds it, entries are truncated; if that
+    exceeds it too, they are zero.
+    """
+    d = len(values)
+    append = len(q) > d
+    total = np.int64(0)
+    for l in range(d):
+        rounded = (values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT
+        q[l] = np.int32(rounded)
+        total += np.int64(q[l]) * np.int64(q[l])  # of what is stored, even if it wraps
+    if append:
+        q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
+        total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
+    if total <= bound:
+        return
+    total = np.int64(0)
+    for l in range(d):
+        q[l] = np.int32(values[l] * factor)
+        total += np.int64(q[l]) * np.int64(q[l])
+    if append:
+        q[d] = np.int64(constant)
+        total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
+    if total > bound:
+        q[:] = 0
+        if append and not whole:
+            q[d] = np.int64(constant)

@@ -1,0 +1,71 @@
+"""Keep the directions of features in which a backbone's own public classes differ most.
+
+They come from the backbone's weights alone: no image may change them. A head needs
+noise in each direction of its features. So with a small budget, a few directions that
+separate classes best are better than all (benchmarks/results/ablation, "Class axes").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from dphead_extract.errors import ExtractError
+
+# Axes are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
+# their last bits agree on nearly all entries.
+GRID = 2**16
+
+
+def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
+    """Return the class axes of a linear classifier.
+
+    They are the leading right singular vectors of its weights, after subtracting the
+    classes' mean.
+
+    Parameters
+    ----------
+    classifier : nn.Module
+        The backbone's last layer.
+    count : int
+        Number of axes.
+
+    Returns
+    -------
+    (count, n_features) float32
+        The axes.
+
+    Raises
+    ------
+    ExtractError
+        If the classifier is not linear, or has too few classes or features for that
+        number.
+    """
+    if not isinstance(classifier, nn.Linear):
+        raise ExtractError(
+            "class axes are made from a network's own linear last layer, got "
+            f"{type(classifier).__name__}. Give weights that have one, with "
+            "--model-arg num_classes=N, or leave --axes out."
+        )
+    weights = classifier.weight.detach().cpu().double().numpy()
+    most = min(weights.shape[0] - 1, weights.shape[1])
+    if not 1 <= count <= most:
+        raise ExtractError(
+            f"class axes must be from 1 to {most} for {weights.shape[0]} classes and "
+            f"{weights.shape[1]} features, got axes={count}. Choose another number."
+        )
+    between = weights - weights.mean(axis=0)
+    vectors = np.linalg.eigh(between.T @ between)[1]
+    axes = vectors[:, ::-1][:, :count].T
+    largest = np.abs(axes).argmax(axis=1)
+    axes = axes * np.sign(axes[np.arange(count), largest])[:, None]
+    return torch.from_numpy((np.rint(axes * GRID) / GRID).astype(np.float32))
+
+
+def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
+    """Return the network with its features' coordinates on the axes as output."""
+    count, n_features = axes.shape
+    last = nn.Linear(n_features, count, bias=False)
+    last.weight = nn.Parameter(axes, requires_grad=False)
+    return nn.Sequential(module, last).eval()

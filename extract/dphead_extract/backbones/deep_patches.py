@@ -1,0 +1,217 @@
+"""Convolve ScatterNet's maps with random patches: layers learned from no image.
+
+Each layer's filters are the previous layer's responses to random patches, whitened, of
+synthetic images (dead leaves, `backbones.patches`, and 1/frequency, `synthetic`).
+Coates and Ng (2012) learn such layers from the data; here scattering (Bruna, Mallat
+2013) comes first. A seed makes all of it, so it costs no privacy and no file. No
+private image may be used here.
+
+A map's channels are signed square roots with mean zero and variance one on synthetic
+images. At each place they are divided by their length plus one, as `--normalize local`
+does. Products of whitened patches with the filters are divided by their root mean
+square, split by their sign, and averaged: over a grid of places at the end, and over
+squares of 2 x 2 between layers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dphead_extract.backbones.patches import dead_leaves
+from dphead_extract.backbones.scattering import ScatterNet
+from dphead_extract.errors import ExtractError
+from dphead_extract.normalization import EPSILON, place_lengths, rooted
+from dphead_extract.synthetic import COUNT, synthetic_images
+from dphead_extract.threads import one_thread
+
+SEED = 0  # seed of the drawn patches; the images have their own
+# side of a patch in places of a map, number of filters, and places along an axis of the
+# output; benchmarks/results/ablation, "Patches of maps"
+SIDE, FILTERS, PLACES = 3, 512, 3
+BETWEEN = 128  # filters of a layer that is not the last; the same table
+PATCHES = 20_000  # patches for the covariance; a choice, not measured
+WHITEN = 1.0  # times the mean eigenvalue, added to the eigenvalues; the same table
+FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
+SETTINGS = {
+    "filters": FILTERS,
+    "side": SIDE,
+    "places": PLACES,
+    "whiten": WHITEN,
+    "seed": SEED,
+}
+
+
+class DeepPatches(nn.Module):
+    """Convolve ScatterNet's maps with layers of random patches.
+
+    Input (B, C, H, W) as `first` takes it; output (B, 2 * FILTERS, h, w). h and w are
+    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. Rows
+    never mix: after the maps they are processed one at a time, so a row's bits do not
+    depend on its place in a batch.
+
+    Parameters
+    ----------
+    first : ScatterNet
+        Makes the maps.
+    colours : int
+        Channels of the input.
+    basis : (C, C) tensor, optional
+        The orthonormal map from RGB that inputs go through. Default: none.
+    layers : int, default 1
+        Layers of patches. Each but the last halves the sides of the maps.
+
+    Raises
+    ------
+    ExtractError
+        If the maps are smaller than SIDE.
+    """
+
+    def __init__(
+        self,
+        first: ScatterNet,
+        colours: int,
+        basis: torch.Tensor | None = None,
+        layers: int = 1,
+    ):
+        super().__init__()
+        self.first = first
+        self.layers = nn.ModuleList()
+        height, width = first.shape
+        synthetic = _synthetic((height, width), colours, basis)
+        with torch.inference_mode(), one_thread():
+            leaves, noise = (rooted(first(images)) for images in synthetic)
+            for _ in range(layers - 1):
+                layer = PatchLayer(leaves, noise, BETWEEN)
+                leaves, noise = (_all_halved(layer, maps) for maps in (leaves, noise))
+                self.layers.append(layer)
+            self.layers.append(PatchLayer(leaves, noise, FILTERS))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = rooted(self.first(images))
+        return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
+
+    def _one(self, maps: torch.Tensor) -> torch.Tensor:
+        """Turn maps (1, channels, h', w') into (1, 2 * FILTERS, h, w)."""
+        for layer in self.layers[:-1]:
+            maps = _halved(layer, maps)
+        found = self.layers[-1](maps)
+        tall, wide = (min(PLACES, side) for side in found.shape[2:])
+        return F.adaptive_avg_pool2d(found, (tall, wide))
+
+
+class PatchLayer(nn.Module):
+    """Convolve maps with filters that are drawn from maps of synthetic images.
+
+    Input (1, channels, h, w); output (1, 2 * filters, h - SIDE + 1, w - SIDE + 1).
+
+    Parameters
+    ----------
+    leaves, noise : (COUNT, channels, h, w) tensors
+        Maps of synthetic images. `noise` gives the channels' spread; both give patches.
+    filters : int
+        Number of filters.
+
+    Raises
+    ------
+    ExtractError
+        If the maps are smaller than SIDE.
+    """
+
+    mean: torch.Tensor
+    spread: torch.Tensor
+    kernels: torch.Tensor
+    offset: torch.Tensor
+
+    def __init__(self, leaves: torch.Tensor, noise: torch.Tensor, filters: int):
+        super().__init__()
+        if min(noise.shape[2:]) < SIDE:
+            raise ExtractError(
+                f"deep patches need maps of at least {SIDE} places a side, got "
+                f"maps={tuple(noise.shape[2:])}. Choose a larger --image-size or a "
+                "smaller --scatter-j."
+            )
+        channels = noise.transpose(0, 1).flatten(1)
+        spread, mean = torch.std_mean(channels, dim=1)
+        self.register_buffer("mean", mean[:, None, None])
+        self.register_buffer("spread", spread[:, None, None] + EPSILON)
+        kernels, offset = _filters(self._drawn(torch.cat([leaves, noise])), filters)
+        self.register_buffer("kernels", kernels)
+        self.register_buffer("offset", offset)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        found = self._patches(maps)[0] @ self.kernels - self.offset
+        found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + FLOOR)
+        sizes = [side - SIDE + 1 for side in maps.shape[2:]]
+        found = found.T.reshape(1, -1, *sizes)
+        return torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
+
+    def _patches(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return patches (n, patches, channels * SIDE**2) of normalized maps."""
+        maps = (maps - self.mean) / self.spread
+        return F.unfold(maps / place_lengths(maps), SIDE).transpose(1, 2)
+
+    def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return PATCHES of all patches, in a random order.
+
+        All of them at once would take nine times the memory of the maps.
+        """
+        each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
+        order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
+        images, places = np.divmod(order, each)
+        drawn = torch.empty(len(order), maps.shape[1] * SIDE**2)
+        for i in range(len(maps)):
+            own = torch.from_numpy(np.flatnonzero(images == i))
+            patches = self._patches(maps[i : i + 1])[0]
+            drawn[own] = patches[torch.from_numpy(places)[own]]
+        return drawn
+
+
+def _all_halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
+    """Return `_halved` of each of many images."""
+    return torch.cat([_halved(layer, maps[i : i + 1]) for i in range(len(maps))])
+
+
+def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
+    """Turn maps (1, channels, h, w) into the next layer's input.
+
+    It is half as long a side.
+    """
+    border = [SIDE // 2] * 4  # reflect the border, so that each place has a patch
+    found = layer(F.pad(maps, border, mode="reflect"))
+    return rooted(F.avg_pool2d(found, 2))
+
+
+def _synthetic(
+    shape: tuple[int, int], colours: int, basis: torch.Tensor | None
+) -> list[torch.Tensor]:
+    """Return dead leaves and 1/frequency images, COUNT of each, as network inputs."""
+    leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colours, COUNT))))
+    noise = torch.from_numpy(np.stack(list(synthetic_images(*shape, colours, COUNT))))
+    noise = noise[..., None] if colours == 1 else noise
+    images = [leaves.float(), noise.permute(0, 3, 1, 2).float() / 255]
+    if basis is None:
+        return images
+    return [torch.einsum("dc,bchw->bdhw", basis, one) for one in images]
+
+
+def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return filters of patches (n, columns), and their responses to the mean patch.
+
+    The filters are (columns, filters) float32, with the whitening; the responses are
+    (filters,).
+    """
+    patches = patches.double()
+    mean = patches.mean(dim=0)
+    patches -= mean
+    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+    scales = (values.clamp_min(0) + WHITEN * values.mean()).rsqrt()
+    whitening = (vectors * scales) @ vectors.T
+    chosen = patches[:filters] @ whitening
+    chosen /= torch.linalg.vector_norm(chosen, dim=1, keepdim=True)
+    kernels = whitening @ chosen.T
+    return kernels.float(), (mean @ kernels).float()

@@ -1,0 +1,64 @@
+"""Refuse a network that uses other rows of a batch: one row is one image."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dphead_extract.backbones.weights import first_line
+from dphead_extract.errors import ExtractError
+
+# Kernels for batches round differently. A row that depends on other rows changes far
+# more than this.
+ROW_TOLERANCE = 1e-3  # a choice, not measured
+
+
+def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
+    """Raise ExtractError if a row's features depend on the other rows of its batch.
+
+    That would break "one row, one person". The module is tried in its present mode: the
+    same rows beside others, in another order, and alone.
+    """
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, *input_shape, generator=draw)
+    others = 5 * torch.randn(3, *input_shape, generator=draw) + 2
+    with torch.inference_mode():
+        try:
+            plain = module(rows)
+            batch = torch.cat([others[:1], rows.flip(0), others[1:]])
+            beside = module(batch)[1:4].flip(0)
+            alone = module(rows[:1])
+        except (ValueError, RuntimeError) as error:
+            culprit = _batch_statistics(module)
+            if not culprit:
+                raise ExtractError(
+                    f"the model must run on inputs of shape {input_shape}, got "
+                    f"{first_line(error)}. Set --image-size."
+                ) from error
+            plain = beside = alone = torch.full((3, 1), torch.nan)
+    scale = plain.abs().amax().clamp_min(1e-12)
+    moved = max(
+        float((plain - beside).abs().amax() / scale),
+        float((plain[:1] - alone).abs().amax() / scale),
+    )
+    if not moved <= ROW_TOLERANCE:
+        culprit = _batch_statistics(module)
+        reason = (
+            f"{culprit} uses statistics of the batch"
+            if culprit
+            else "it mixes the rows of a batch"
+        )
+        raise ExtractError(
+            "each row's features must depend on that row alone, got relative change "
+            f"{moved:.1e} beside other rows: {reason}. Choose another backbone, or "
+            "frozen statistics."
+        )
+
+
+def _batch_statistics(module: nn.Module) -> str:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (
+            part.training or part.running_mean is None
+        ):
+            return f"{type(part).__name__} {name!r}"
+    return ""

@@ -1,0 +1,113 @@
+"""Load a local weights file into a model, and name weights by their sha256."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from dphead_extract.bounds import is_plain
+from dphead_extract.errors import ExtractError
+
+
+def first_line(error: BaseException) -> str:
+    """Return the start of another library's message, short enough for ours."""
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a safetensors, pth or npz file into the model as it was built.
+
+    The classifier is included. Pickled code is never run.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or its tensors do not fit.
+    """
+    try:
+        state = _read_state(model, path)
+        # None: timm has read an .npz in the format of the model's authors
+        if state is None:
+            return
+    except ExtractError:
+        raise
+    except Exception as error:
+        raise ExtractError(
+            "weights must be a safetensors, pth or npz file, got "
+            f"weights={str(path)!r}: {first_line(error)}. Download or convert it again."
+        ) from error
+    ours = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    theirs = {key: tuple(value.shape) for key, value in state.items()}
+    optional = {key for key in ours if key.endswith("num_batches_tracked")}
+    wrong = sorted(
+        key
+        for key in set(ours) | set(theirs)
+        if ours.get(key) != theirs.get(key) and key not in optional
+    )
+    if wrong:
+        key = wrong[0]
+        raise ExtractError(
+            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in "
+            f"the file, {ours.get(key, 'missing')} in the model ({len(wrong)} such "
+            "tensors). Set --model-arg (num_classes=...?) as the weights were trained."
+        )
+    model.load_state_dict(state, strict=not optional)
+
+
+def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            if set(file.files) & set(model.state_dict()):
+                return {key: torch.from_numpy(file[key]) for key in file.files}
+        if not hasattr(model, "load_pretrained"):
+            raise ExtractError(
+                "an .npz must hold the model's own tensors, got "
+                f"weights={str(path)!r}. Convert it."
+            )
+        model.load_pretrained(str(path))  # type: ignore[operator]
+        return None
+    return read_state(path)
+
+
+def read_state(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors or pth file by name.
+
+    Pickled code is never run. A wrong file raises any exception.
+    """
+    if not is_plain(path):
+        raise ValueError("no plain file")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("state_dict_ema", "state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    found = {key.removeprefix("module."): value for key, value in state.items()}
+    if not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ValueError("values that are no tensors")
+    return found
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def state_sha256(model: nn.Module) -> str:
+    """Return the sha256 over names and values of a model's tensors.
+
+    It names weights that came from the hub, not from a file.
+    """
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(
+            key.encode() + value.detach().cpu().contiguous().numpy().tobytes()
+        )
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""Define features.h5, the contract between extraction (PyTorch) and training (JAX).
+
+The modules of this format may import only numpy and h5py.
+
+One row is one image, and its position is its identity. All datasets hold private
+values. The attributes are public, except ``config``, ``config_hash``, ``salt`` and the
+digests: these identify the data and must never leave the file.
+
+| dataset         | type, shape              | meaning                                 |
+|-----------------|--------------------------|-----------------------------------------|
+| `/features`     | float16 or float32 (n,d) | pooled features; zero where not `valid` |
+| `/labels`       | int32 (n,)               | index into the class names, or -1       |
+| `/valid`        | bool (n,)                | false: unreadable, a masked row         |
+| `/split`        | uint8 (n,)               | index into its ``split_names``          |
+| `/group`        | int64 (n,), optional     | `group_ids`; -1 for a row on its own    |
+| `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
+| `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
+| `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
+
+An unreadable image keeps its row, so that n stays public. A label of -1 means that the
+row has no label, or one outside the classes. The split ``none`` means that a row has no
+split. Near-equal images have near-equal hashes. A block's digest covers all columns
+above it in the table.
+
+The file begins with 2,048 bytes of its own (`features.seal`). They say whether it is
+complete, and hold a digest of everything outside the columns. HDF5's tools skip them.
+Each column lies in one piece.
+
+Attributes: ``schema_version``, ``block_rows``, ``dataset_id``, ``salt``,
+``class_names`` (JSON or ""), ``classes_public``, ``classes_declared`` ("classes-flag",
+"folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``, ``weights_sha256``,
+``transform``, ``normalization``, ``library_versions``, ``config`` (JSON),
+``config_hash``, and ``views`` (JSON). ``views`` is {} if a row is one image as it is.
+It has ``count``, ``flip`` and ``keyed_by`` ("image") if a row is the mean of augmented
+views. Files that are older than this attribute open too: `FeaturesFile.views` says
+"slot" for their views.
+
+A file under construction is PATH.part. It is renamed when its last block is on the
+disk.
+"""
+
+from dphead_extract.errors import ExtractError, FormatError, ResumableError
+from dphead_extract.features.reading import SCHEMA_VERSION, FeaturesFile, open_features
+from dphead_extract.features.rows import Header, check_ids, group_ids, row_digest
+from dphead_extract.features.verify import check_blocks, near_equal, verify
+from dphead_extract.features.writing import FeaturesWriter, digests_of, write_features
+from dphead_extract.items import declared_dtype, is_missing, read_column
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "ExtractError",
+    "FeaturesFile",
+    "FeaturesWriter",
+    "FormatError",
+    "Header",
+    "ResumableError",
+    "check_blocks",
+    "check_ids",
+    "declared_dtype",
+    "digests_of",
+    "group_ids",
+    "is_missing",
+    "near_equal",
+    "open_features",
+    "read_column",
+    "row_digest",
+    "verify",
+    "write_features",
+]

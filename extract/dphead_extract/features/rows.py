@@ -1,0 +1,256 @@
+"""Describe a features file, and convert a block of its rows to the file's types."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dphead_extract.errors import FormatError
+from dphead_extract.features.reading import ROW_COLUMNS
+from dphead_extract.items import (
+    NO_GROUP,
+    declared_dtype,
+    name_of,
+    read_column,
+    text_group,
+)
+
+
+@dataclass
+class Header:
+    """Hold what is known before the first row.
+
+    These are the sizes, the public attributes, and everything else that makes two runs
+    the same (`config`).
+    """
+
+    n_rows: int
+    n_features: int
+    dtype: str = "float32"
+    class_names: Sequence[str] | None = None
+    classes_declared: str = ""
+    split_names: Sequence[str] = ("all",)
+    has_group: bool = False
+    backbone: str = "arrays"
+    backbone_kwargs: dict[str, Any] = field(default_factory=dict)
+    weights_sha256: str = ""
+    transform: dict[str, Any] = field(default_factory=dict)
+    normalization: dict[str, Any] = field(default_factory=dict)
+    library_versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    block_rows: int = 1024
+    dataset_id: str | None = None
+    salt: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return the whole configuration, without the random id and salt.
+
+        A first run draws these two.
+        """
+        return {
+            **{
+                k: v
+                for k, v in vars(self).items()
+                if k not in ("config", "dataset_id", "salt")
+            },
+            **self.config,
+        }
+
+    def check(self) -> None:
+        """Raise FormatError for sizes, a dtype, class names or an id that cannot be."""
+        if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
+            raise FormatError(
+                "features need at least one row, one column and one row a block, got "
+                f"n_rows={self.n_rows}, n_features={self.n_features}, "
+                f"block_rows={self.block_rows}. Check the source."
+            )
+        if self.dtype not in ("float16", "float32"):
+            raise FormatError(
+                f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use "
+                "--dtype float32."
+            )
+        names = self.class_names
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise FormatError(
+                "class names must be distinct and at least one, got "
+                f"class_names={list(names)[:8]}. Check --classes."
+            )
+        check_dataset_id(self.dataset_id)
+
+
+def group_ids(groups: Any, n_rows: int) -> np.ndarray:
+    """Return an id for each row's group, made from the row's own value alone.
+
+    Parameters
+    ----------
+    groups : array, column or list
+        Texts or numbers, which name groups by value in every format. A missing value
+        (None, NaN, pandas' NA, a masked item, "") is a row on its own. -1 as a value is
+        a group like any other.
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    (n_rows,) int64
+        Group ids; NO_GROUP (-1) for a row on its own.
+
+    Raises
+    ------
+    FormatError
+        For booleans, dates, complex numbers and longdouble (float64 would merge them).
+        It is decided by the declared dtype, or item by item if a column declares none.
+    """
+    try:
+        values, dtype = read_column(groups), declared_dtype(groups)
+    except TypeError:
+        raise FormatError(
+            f"groups must be a list or an array, got {type(groups).__name__}. Give "
+            "one for each row."
+        ) from None
+    fits = dtype.kind in "OSTUiu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+    if not fits or values.shape != (n_rows,):
+        raise FormatError(
+            f"groups must be (n,) texts, integers or floats of at most 64 bits, got "
+            f"shape={values.shape}, dtype={dtype}. Number them, such as by "
+            "np.unique(groups, return_inverse=True)[1]."
+        )
+    if values.dtype.kind == "O":
+        return np.array([_group_item(item) for item in values.tolist()], np.int64)
+    with np.errstate(all="ignore"):  # a signalling NaN would warn
+        found, at = np.unique(values, return_inverse=True)
+    return np.array([_group_item(item) for item in found.tolist()], np.int64)[at]
+
+
+def _group_item(item: Any) -> int:
+    """Return the id of one group of a list or of objects. No code of its own runs."""
+    if type(item) in (bool, np.bool_):
+        raise FormatError(
+            "a group must be a text or a number, got type=bool. Convert the groups to "
+            "texts."
+        )
+    return text_group(name_of(item))
+
+
+def check_ids(ids: np.ndarray) -> None:
+    """Raise FormatError unless these are whole numbers that int64 holds."""
+    if ids.dtype.kind not in "iu" or not np.can_cast(ids.dtype, np.int64):
+        raise FormatError(
+            "ids of groups must be integers of a dtype that int64 holds, got "
+            f"dtype={ids.dtype}. Make them by group_ids(groups, n_rows)."
+        )
+
+
+def check_dataset_id(dataset_id: str | None) -> None:
+    """Raise FormatError unless the id is None or 32 lower-case hexadecimal digits.
+
+    A digest would be longer.
+    """
+    if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
+        raise FormatError(
+            "dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got "
+            f"dataset_id={dataset_id!r}. Copy it from the other features file, or use "
+            "--same-data-as."
+        )
+
+
+def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the sha256, uint8 (32,), over the bytes of a block of rows.
+
+    It covers every column, in the schema's order.
+    """
+    digest = hashlib.sha256()
+    for name in ROW_COLUMNS:
+        if name in block:
+            digest.update(np.ascontiguousarray(block[name]).tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def prepare_block(
+    features: np.ndarray, columns: dict[str, np.ndarray], header: Header, n_rows: int
+) -> dict[str, np.ndarray]:
+    """Return the columns of one block in the file's dtypes.
+
+    Parameters
+    ----------
+    features : (n_rows, n_features) float
+        The features.
+    columns : dict
+        Other columns by name. "group" holds ids (`group_ids`).
+    header : Header
+        The file's header.
+    n_rows : int
+        Number of rows of the block.
+
+    Returns
+    -------
+    dict
+        All columns. Labels outside the classes are -1, and invalid rows are zero.
+
+    Raises
+    ------
+    FormatError
+        For a wrong shape, or a valid row that is not finite.
+    """
+    if features.shape != (n_rows, header.n_features):
+        raise FormatError(
+            f"a block of features must have shape {(n_rows, header.n_features)}, got "
+            f"shape={features.shape}. Append whole blocks in order."
+        )
+    valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
+    with np.errstate(over="ignore"):
+        stored = np.where(valid[:, None], features, 0).astype(header.dtype)
+    if not np.isfinite(stored).all():
+        bad = int((~np.isfinite(stored)).any(axis=1).sum())
+        raise FormatError(
+            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, "
+            f"{bad} bad rows in a block. Check the images and the weights; if values "
+            "exceed 65504 use --dtype float32."
+        )
+    labels = np.asarray(columns.get("labels", np.full(n_rows, -1)), np.int64)
+    high = (
+        len(header.class_names)
+        if header.class_names is not None
+        else np.iinfo(np.int32).max
+    )
+    block = {
+        "features": stored,
+        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(
+            np.int32
+        ),
+        "valid": valid,
+        "split": np.asarray(columns.get("split", np.zeros(n_rows)), np.uint8),
+        "row_digest": np.asarray(
+            columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8
+        ),
+        "image_hash": np.asarray(
+            columns.get("image_hash", np.zeros(n_rows)), np.uint64
+        ),
+    }
+    if header.has_group:
+        ids = np.asarray(columns.get("group", np.full(n_rows, NO_GROUP)))
+        check_ids(ids)
+        block["group"] = ids.astype(np.int64, copy=False)
+    for name, values in block.items():
+        if len(values) != n_rows:
+            raise FormatError(
+                f"column {name} must have {n_rows} rows, got rows={len(values)}. "
+                "Append whole blocks."
+            )
+    return block
+
+
+def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """Return the salted blake2b, uint8 (16,), of one decoded image or array row.
+
+    It covers its shape and its bytes.
+    """
+    digest = hashlib.blake2b(
+        repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt)
+    )
+    return np.frombuffer(digest.digest(), np.uint8)

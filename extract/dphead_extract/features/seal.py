@@ -1,0 +1,86 @@
+"""Seal a features file: where its rows lie, and a digest of everything else.
+
+HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
+interpreter. So the bytes that describe the file's structure, and its attributes, are
+compared with their digest before HDF5 reads them. Rows have digests of their own,
+`/block_digest`. A seal finds damage. It does not stop a forger, who can make a seal
+too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from dphead_extract.errors import FormatError
+
+BYTES = 2048  # HDF5 needs a power of two, at least 512, before its own data
+MAGIC = b"dphead features\n"
+HDF5 = b"\x89HDF\r\n\x1a\n"
+# HDF5 marks a file that is open for writing here, but never reads it in this layout
+OPEN_MARK = (BYTES + 20, 4)
+Extents = list[tuple[int, int]]  # first byte and number of bytes of each column
+
+
+def write_seal(path: Path, columns: Extents, complete: bool) -> None:
+    """Write the first bytes of a file that was made with room for them."""
+    held = _seal(path, columns, complete)
+    with open(path, "r+b") as file:
+        file.write(held)
+
+
+def read_seal(path: Path) -> bool | None:
+    """Return whether the file is complete; None if it is older than seals.
+
+    Raises FormatError if it is not a features file, or not as it was written.
+    """
+    with open(path, "rb") as file:
+        held = file.read(BYTES)
+    if held.startswith(HDF5):
+        return None
+    if not held.startswith(MAGIC):
+        raise FormatError(
+            "a features file must be HDF5 written by `dphead extract`, got "
+            f"path={str(path)!r}, which is another kind of file. Extract it again."
+        )
+    try:
+        said = json.loads(held[len(MAGIC) :])
+        columns = [(int(first), int(size)) for first, size in said["columns"]]
+        sound = held == _seal(path, columns, bool(said["complete"]))
+    except (ValueError, TypeError, KeyError, OverflowError):
+        sound = False
+    if not sound:
+        raise FormatError(
+            "a features file must be as it was written, got "
+            f"path={str(path)!r} damaged or cut short. Extract it again."
+        )
+    return bool(said["complete"])
+
+
+def _seal(path: Path, columns: Extents, complete: bool) -> bytes:
+    said = {
+        "complete": complete,
+        "columns": sorted(columns),
+        "bytes": path.stat().st_size,
+        "sha256": _digest_outside(path, sorted(columns)),
+    }
+    return (MAGIC + json.dumps(said).encode()).ljust(BYTES)
+
+
+def _digest_outside(path: Path, columns: Extents) -> str:
+    """Return the sha256 of a file's bytes after the seal that belong to no column.
+
+    A killed run leaves HDF5's mark and can be resumed, so the mark is left out. Raises
+    ValueError for columns that overlap or lie outside the file.
+    """
+    digest, end = hashlib.sha256(), path.stat().st_size
+    with open(path, "rb") as file:
+        file.seek(BYTES)
+        for first, size in (OPEN_MARK, *columns):
+            if not file.tell() <= first <= first + size <= end:
+                raise ValueError(f"columns must lie apart in the file, got {columns=}.")
+            digest.update(file.read(first - file.tell()))
+            file.seek(first + size)
+        digest.update(file.read())
+    return digest.hexdigest()

@@ -1,0 +1,493 @@
+"""Write a features file block by block; a killed run resumes, to the same bytes.
+
+Every dataset has its final size and place in the file from the start. Later writes
+change values in place, without HDF5: a full disk makes HDF5 crash. A block counts once
+its digest is in `/block_digest`. The digest is written after the block itself was
+forced to the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+from dphead_extract.errors import FormatError, ResumableError
+from dphead_extract.features.reading import (
+    ROW_COLUMNS,
+    SCHEMA_VERSION,
+    canonical_json,
+    open_h5,
+    read_attributes,
+    sha256_json,
+)
+from dphead_extract.features.rows import (
+    Header,
+    block_digest,
+    group_ids,
+    prepare_block,
+    row_digest,
+)
+from dphead_extract.features.seal import BYTES, write_seal
+
+Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
+
+
+class FeaturesWriter:
+    """Append blocks of rows to PATH.part, and rename it to PATH at the end.
+
+    `FeaturesWriter(path, header)` starts a file, or resumes one of the same
+    configuration at `next_row`.
+
+    Attributes
+    ----------
+    next_row : int
+        The first row that is still missing.
+    already_complete : bool
+        Whether PATH itself exists with the same configuration: nothing is to be done.
+    restarted : bool
+        Whether an unfinished file existed and could not be used.
+
+    Raises
+    ------
+    FormatError
+        If the file's configuration differs; the error names the first key that differs.
+        Or if another process is writing the file.
+    """
+
+    def __init__(self, path: str | Path, header: Header):
+        header.check()
+        self.path, self.header = Path(path), header
+        self.part = self.path.with_name(self.path.name + ".part")
+        self.n_blocks = -(-header.n_rows // header.block_rows)
+        self.identity = _plain(header.identity())
+        self.already_complete = self.restarted = False
+        if self.path.exists():
+            with open_h5(self.path) as file:
+                self._refuse_if_different(self.path, file)
+                self._take_identifiers(file)
+            self.already_complete, self._file, self.next_row = True, None, header.n_rows
+        elif self.part.exists() and self._usable_part():
+            self._file = self._opened()
+            with open_h5(self.part) as file:
+                self._take_identifiers(file)
+                done = sound_blocks(file) * header.block_rows
+                self._places = extents(file)
+            self.next_row = min(done, header.n_rows)
+        else:
+            self.dataset_id = header.dataset_id or uuid.uuid4().hex
+            self.salt = header.salt or secrets.token_hex(16)
+            self._places = self._create()
+            self._file, self.next_row = self._opened(), 0
+
+    def _take_identifiers(self, file: h5py.File) -> None:
+        self.dataset_id, self.salt = (
+            str(file.attrs["dataset_id"]),
+            str(file.attrs["salt"]),
+        )
+        wanted = self.header.dataset_id
+        if wanted is not None and wanted != self.dataset_id:
+            raise FormatError(
+                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
+                f"dataset_id={wanted!r}. Leave --dataset-id out, or write to another "
+                "file."
+            )
+
+    def _opened(self) -> BinaryIO:
+        """Open the .part and lock it for this process.
+
+        Raises FormatError if another process writes it. There is no lock on file
+        systems without locks.
+        """
+        file = open(self.part, "r+b", buffering=0)  # noqa: SIM115 - until `close`
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise FormatError(
+                f"one process at a time writes a features file, got {str(self.part)!r} "
+                "in use. Wait for the other run."
+            ) from error
+        except OSError:
+            pass
+        return file
+
+    def _usable_part(self) -> bool:
+        """Return whether the .part can be resumed; remove it if not.
+
+        It cannot if a kill came before its layout was on the disk. Nothing is lost
+        then.
+        """
+        try:
+            file = open_h5(self.part)
+        except FormatError:
+            return self._discard_part()
+        with file:
+            if "config" not in file.attrs or "block_digest" not in file:
+                return self._discard_part()
+            self._refuse_if_different(self.part, file)
+        return True
+
+    def _discard_part(self) -> bool:
+        self.part.unlink()
+        self.restarted = True
+        return False
+
+    def _refuse_if_different(self, path: Path, file: h5py.File) -> None:
+        if file.attrs.get("config_hash") == sha256_json(self.identity):
+            return
+        if (
+            file.attrs.get("schema_version") != SCHEMA_VERSION
+            or "config" not in file.attrs
+        ):
+            raise FormatError(
+                "the output must be new or from the same command, got another kind of "
+                f"file at {str(path)!r}. Choose another output or remove it."
+            )
+        key, theirs, ours = first_difference(
+            read_attributes(file)["config"], self.identity
+        )
+        if key == "source_digest":
+            theirs, ours = "other images or labels", "these"
+        raise FormatError(
+            f"a features file holds one configuration only, got {key}={ours} where "
+            f"{str(path)!r} has {key}={theirs}. Repeat the first command exactly, "
+            "choose another output, or remove the file."
+        )
+
+    def _create(self) -> Places:
+        """Make the .part with room for all rows, and return where each column lies."""
+        try:
+            places = self._layout()
+            write_seal(self.part, list(places.values()), complete=False)
+            _sync(self.part)
+        except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
+            raise self._full(error) from error
+        return places
+
+    def _full(self, error: Exception) -> ResumableError:
+        return ResumableError(
+            f"the disk must take the next block of rows, got {str(self.part)!r} "
+            f"({type(error).__name__}: {error}). Make room, if that is why, and run "
+            "the same command again: it resumes."
+        )
+
+    def _layout(self) -> Places:
+        h, n = self.header, self.header.n_rows
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # rows are private: only the owner may read them
+        os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
+        # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
+        # file of a killed run opens again.
+        with h5py.File(
+            self.part,
+            "w",
+            libver=("earliest", "v108"),
+            locking=False,
+            track_order=False,
+            userblock_size=BYTES,
+        ) as file:
+            for key, value in self._attributes().items():
+                file.attrs[key] = value
+            _allocate(file, "features", (n, h.n_features), h.dtype)
+            _allocate(file, "labels", (n,), "int32")
+            _allocate(file, "valid", (n,), "bool")
+            _allocate(file, "split", (n,), "uint8")
+            file["split"].attrs["split_names"] = canonical_json(list(h.split_names))
+            if h.has_group:
+                _allocate(file, "group", (n,), "int64")
+            _allocate(file, "row_digest", (n, 16), "uint8")
+            _allocate(file, "image_hash", (n,), "uint64")
+            _allocate(file, "block_digest", (self.n_blocks, 32), "uint8")
+            return extents(file)
+
+    def _attributes(self) -> dict[str, Any]:
+        h = self.header
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "block_rows": h.block_rows,
+            "dataset_id": self.dataset_id,
+            "salt": self.salt,
+            "class_names": ""
+            if h.class_names is None
+            else canonical_json(list(h.class_names)),
+            "classes_public": bool(h.class_names is not None and h.classes_declared),
+            "classes_declared": h.classes_declared if h.class_names is not None else "",
+            "backbone": h.backbone,
+            "backbone_kwargs": canonical_json(h.backbone_kwargs),
+            "weights_sha256": h.weights_sha256,
+            "transform": canonical_json(h.transform),
+            "normalization": canonical_json(h.normalization),
+            "library_versions": canonical_json(h.library_versions),
+            "views": canonical_json(h.config.get("views", {})),
+            "config": canonical_json(self.identity),
+            "config_hash": sha256_json(self.identity),
+        }
+
+    def next_block(self) -> tuple[int, int]:
+        """Return the first row of the next block, and the row after its last."""
+        return self.next_row, min(
+            self.next_row + self.header.block_rows, self.header.n_rows
+        )
+
+    def append(self, features: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Write the next block; it is on the disk when this returns.
+
+        Parameters
+        ----------
+        features : (rows, d) float
+            The features of the block.
+        columns : dict
+            The other columns by name, one value a row.
+
+        Raises
+        ------
+        FormatError
+            If the block has a wrong shape, or a valid row is not finite in the file's
+            dtype.
+        ResumableError
+            If the disk does not take the block.
+        """
+        start, stop = self.next_block()
+        block = prepare_block(features, columns, self.header, stop - start)
+        try:
+            for name, values in block.items():
+                self._write(name, start, values)
+            _sync(self.part)
+            digest = block_digest(block)[None]
+            self._write("block_digest", start // self.header.block_rows, digest)
+        except OSError as error:
+            raise self._full(error) from error
+        self.next_row = stop
+
+    def _write(self, name: str, first: int, rows: np.ndarray) -> None:
+        """Write rows of a column at their place, from row `first` on."""
+        assert self._file is not None
+        left = memoryview(rows.tobytes())
+        self._file.seek(self._places[name][0] + first * rows[:1].nbytes)
+        while left:
+            left = left[self._file.write(left) :]
+
+    def finish(self) -> None:
+        """Mark the file complete and rename it to PATH.
+
+        Raises FormatError if rows are missing, and ResumableError if the disk fails.
+        """
+        if self._file is None:
+            return
+        if self.next_row != self.header.n_rows:
+            raise FormatError(
+                f"all rows must be written before the end, got rows={self.next_row} of "
+                f"{self.header.n_rows}. Append the missing blocks."
+            )
+        self.close()
+        try:
+            _sync(self.part)
+            write_seal(self.part, list(self._places.values()), complete=True)
+            _sync(self.part)
+            os.replace(self.part, self.path)
+            _sync(self.path.parent)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def close(self) -> None:
+        """Close the file; an unfinished .part stays and can be resumed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def discard(self) -> None:
+        """Close and remove the unfinished file."""
+        self.close()
+        self.part.unlink(missing_ok=True)
+
+    def __enter__(self) -> FeaturesWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Make a dataset in one piece, with its place in the file fixed now.
+
+    Any range of rows is then one read into the caller's array, twice as fast as chunks.
+    """
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    file.create_dataset(name, shape, dtype, track_times=False, dcpl=early)
+
+
+def extents(file: h5py.File) -> Places:
+    """Return where the columns' bytes lie in a file that `FeaturesWriter` made."""
+    columns: Any = file
+    return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
+
+
+def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
+    """Yield the digest, uint8 (32,), that each block of a file should have."""
+    columns: Any = file
+    attributes: Any = file.attrs
+    size = int(attributes["block_rows"])
+    names = [name for name in ROW_COLUMNS if name in file]
+    for start in range(0, len(columns["features"]), size):
+        yield block_digest(
+            {name: columns[name][start : start + size] for name in names}
+        )
+
+
+def sound_blocks(file: h5py.File) -> int:
+    """Return the number of blocks before the first that is missing or damaged."""
+    kept: Any = file["block_digest"]
+    for index, digest in enumerate(digests_of(file)):
+        if not np.array_equal(kept[index], digest):
+            return index
+    return len(kept)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON gives it back (tuples become lists).
+
+    Configurations are compared in this form.
+    """
+    return json.loads(canonical_json(value))
+
+
+def first_difference(
+    theirs: dict[str, Any], ours: dict[str, Any]
+) -> tuple[str, Any, Any]:
+    """Return the first key that differs in sorted order, and both of its values.
+
+    Nested mappings give a key with dots.
+    """
+    for key in sorted(set(theirs) | set(ours)):
+        a, b = theirs.get(key), ours.get(key)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            inner, a, b = first_difference(a, b)
+            key = f"{key}.{inner}"
+        return key, a, b
+    return "nothing", None, None
+
+
+def write_features(
+    path: str | Path,
+    features: np.ndarray,
+    labels: np.ndarray | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    valid: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    split_names: Sequence[str] = ("all",),
+    group: Sequence[Any] | np.ndarray | None = None,
+    **header: Any,
+) -> str:
+    """Write arrays as a features file and return its dataset_id.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file to write.
+    features : (n, d) float
+        float16 stays; every other dtype becomes float32.
+    labels : (n,) int, optional
+        Positions of classes; -1 for none.
+    class_names : sequence of str, optional
+        Names of the classes. They count as declared public.
+    valid : (n,) bool, optional
+        False for masked rows.
+    split : (n,) int, optional
+        Codes into `split_names`.
+    split_names : sequence of str, default ("all",)
+        Names of the splits.
+    group : (n,) texts or numbers, optional
+        Groups (`group_ids`); a missing value is a row on its own.
+    **header
+        Further fields of `Header` (backbone, transform, dataset_id, dtype, ...).
+
+    Returns
+    -------
+    str
+        The dataset_id.
+
+    Raises
+    ------
+    FormatError
+        If the file exists with another configuration, the arrays do not fit together,
+        or labels or groups are of another dtype.
+    """
+    features = np.asarray(features)
+    if features.ndim != 2:
+        raise FormatError(
+            f"features must have shape (n, d), got shape={features.shape}. Flatten "
+            "each row."
+        )
+    header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
+    columns = _columns(
+        len(features), labels=labels, valid=valid, split=split, group=group
+    )
+    content = hashlib.sha256(np.ascontiguousarray(features).tobytes())
+    for name in sorted(columns):
+        content.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
+    head = Header(
+        *features.shape,
+        class_names=class_names,
+        classes_declared="classes-flag" if class_names is not None else "",
+        split_names=split_names,
+        has_group=group is not None,
+        config={"source_digest": content.hexdigest()},
+        **header,
+    )
+    with FeaturesWriter(path, head) as writer:
+        while not writer.already_complete and writer.next_row < head.n_rows:
+            start, stop = writer.next_block()
+            rows = features[start:stop]
+            block = {name: values[start:stop] for name, values in columns.items()}
+            block["row_digest"] = np.stack(
+                [row_digest(writer.salt, r.shape, r.tobytes()) for r in rows]
+            )
+            writer.append(rows, block)
+        writer.finish()
+        return writer.dataset_id
+
+
+def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
+    """Return the given columns as arrays.
+
+    Raises FormatError unless each is (n_rows,) and labels are whole numbers.
+    """
+    columns = {
+        name: np.asarray(values) for name, values in given.items() if values is not None
+    }
+    if "labels" in columns and columns["labels"].dtype.kind not in "iub":
+        raise FormatError(
+            f"labels must be whole numbers, got dtype={columns['labels'].dtype}. Pass "
+            "each row's position among the classes, -1 for none."
+        )
+    if "group" in columns:
+        columns["group"] = group_ids(given["group"], n_rows)
+    for name, values in columns.items():
+        if values.shape != (n_rows,):
+            raise FormatError(
+                f"{name} must have shape {(n_rows,)}, got shape={values.shape}. "
+                "Pass one value a row."
+            )
+    return columns

@@ -1,0 +1,301 @@
+"""Import embeddings from a file into a features file: of texts, tables, sounds, slides.
+
+Each row is stored by itself: no row may decide anything about another. No backbone and
+no image is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.disk import check_disk
+from dphead_extract.features.reading import canonical_json, open_features
+from dphead_extract.features.rows import Header, row_digest
+from dphead_extract.features.verify import verify
+from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.sources.classes import Classes, interpreted, possible_splits
+from dphead_extract.sources.tables import Block, Columns, Table, open_table
+
+BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
+
+
+@dataclass
+class ImportOptions:
+    """Hold the options of `dphead features import`.
+
+    Attributes
+    ----------
+    source, output : Path
+        The file of embeddings, and the features file to write.
+    columns : Columns
+        Which columns hold what.
+    classes : Classes
+        How the classes are declared.
+    backbone : str
+        What made the embeddings. A head's other features files must have the same.
+    dtype : str or None
+        None is float16 if the whole file is, else float32.
+    block_rows : int
+        Rows of a block of the file.
+    dataset_id : str or None
+        The data set's id.
+    same_data_as : Path or None
+        A features file of the same rows.
+    """
+
+    source: Path
+    output: Path
+    columns: Columns = field(default_factory=Columns)
+    classes: Classes = field(default_factory=Classes)
+    backbone: str = "imported"
+    dtype: str | None = None
+    block_rows: int = 1024
+    dataset_id: str | None = None
+    same_data_as: Path | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Hold what was written, for the data holder's screen only.
+
+    `masked` counts rows that are not finite. `problems` are arrays that are not read,
+    and what `dphead_extract.features.format.verify` finds.
+    """
+
+    path: Path
+    n_rows: int
+    n_features: int
+    class_names: list[str] | None
+    roles: tuple[str, ...]
+    columns: tuple[str, ...]
+    dataset_id: str
+    masked: int
+    already_complete: bool
+    problems: list[str]
+
+
+def import_features(
+    options: ImportOptions, progress: Callable[[int, int], None] | None = None
+) -> Imported:
+    """Write the rows of `options.source` to `options.output`; run it again to resume.
+
+    A row that is not finite in the file's dtype is masked.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        Before anything is written: for a file that cannot be used, labels without
+        declared classes, or values that are no label or split. Later: if all rows are
+        masked; the unfinished file is then removed.
+    """
+    table = open_table(options.source, options.columns)
+    _check_declared(table, options)
+    n_rows = survey(table, options)
+    header = make_header(table, options, n_rows)
+    check_disk(options.output, header)
+    with FeaturesWriter(options.output, header) as writer:
+        if not writer.already_complete:
+            try:
+                _fill(table, options, writer, progress)
+                writer.finish()
+            # the same command would fail again, so nothing can be resumed
+            except FormatError:
+                writer.discard()
+                raise
+    with open_features(options.output) as file:
+        masked = int((~file.valid).sum())
+    unread = [f"array that is not read: {name}" for name in table.unread]
+    return Imported(
+        path=options.output,
+        n_rows=n_rows,
+        n_features=table.n_features,
+        class_names=options.classes.names,
+        roles=table.roles,
+        columns=table.columns,
+        dataset_id=writer.dataset_id,
+        masked=masked,
+        already_complete=writer.already_complete,
+        problems=unread + verify(options.output),
+    )
+
+
+def _check_declared(table: Table, options: ImportOptions) -> None:
+    classes = options.classes
+    if "label" in table.roles and classes.names is None and not classes.ignore_labels:
+        raise ExtractError(
+            "the classes must be declared public before labels are stored, got "
+            "classes=None. Pass --classes a,b,c, their number, or --ignore-labels."
+        )
+    size = options.block_rows * table.n_features * 8
+    if options.block_rows < 1 or size > BLOCK_BYTES:
+        raise ExtractError(
+            f"a block of rows must have a row and at most {BLOCK_BYTES} bytes, got "
+            f"block_rows={options.block_rows} of {table.n_features} features. Set "
+            "--block-rows."
+        )
+
+
+def survey(table: Table, options: ImportOptions) -> int:
+    """Return the number of rows, after reading each one's label, group and split.
+
+    Raises ExtractError for a file without rows, or for a text that is no declared class
+    or no split.
+    """
+    n_rows = 0
+    for block in table.read(options.block_rows, False):
+        count = len(next(iter(block.values())))
+        encoded(block, table, options, count)
+        n_rows += count
+    if n_rows == 0:
+        raise ExtractError(
+            f"a table must hold at least one row, got rows=0 in {str(options.source)!r}"
+            ". Check the file."
+        )
+    return n_rows
+
+
+def encoded(
+    block: Block, table: Table, options: ImportOptions, n_rows: int
+) -> dict[str, np.ndarray]:
+    """Return a block's labels, splits and groups as a features file has them.
+
+    Each is made from its own row.
+    """
+    said = interpreted(
+        {role: block[role] for role in table.roles},
+        n_rows,
+        options.classes,
+        possible_splits("split" in table.roles),
+    )
+    columns = {"labels": said.labels, "split": said.split}
+    return columns if said.group is None else columns | {"group": said.group}
+
+
+def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
+    """Return the sizes and attributes of the file to write.
+
+    The names of the columns are part of the feature space: a head is not used on other
+    columns of the same number.
+    """
+    names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
+    named = {"columns_sha256": names} if table.columns else {}
+    dtype = "float16" if table.dtype == np.float16 else "float32"
+    header = Header(
+        n_rows=n_rows,
+        n_features=table.n_features,
+        dtype=options.dtype or dtype,
+        class_names=options.classes.names,
+        classes_declared="classes-flag" if options.classes.names is not None else "",
+        split_names=possible_splits("split" in table.roles),
+        has_group="group" in table.roles,
+        backbone=options.backbone,
+        transform=named,
+        library_versions={"numpy": np.__version__},
+        config={
+            "source_digest": _digest(table, options.columns),
+            "ignore_labels": options.classes.ignore_labels,
+            "allow_unlabelled": options.classes.allow_unlabelled,
+        },
+        block_rows=options.block_rows,
+        dataset_id=options.dataset_id,
+    )
+    return header if options.same_data_as is None else _identified(header, options)
+
+
+def _identified(header: Header, options: ImportOptions) -> Header:
+    """Return the header with the id of another file of the same rows.
+
+    The caller must ensure that the rows are the same: other embeddings have other
+    digests, so it cannot be checked.
+    """
+    assert options.same_data_as is not None
+    with open_features(options.same_data_as) as other:
+        one_id = options.dataset_id in (None, other.dataset_id)
+        if not one_id or other.n_rows != header.n_rows:
+            raise ExtractError(
+                "--same-data-as must name a file of the same rows, got "
+                f"n_rows={other.n_rows} for {header.n_rows}. Import the same rows in "
+                "their order."
+            )
+        header.dataset_id = other.dataset_id
+    return header
+
+
+def _digest(table: Table, columns: Columns) -> str:
+    """Return the sha256 of the files' bytes and of the chosen columns."""
+    digest = hashlib.sha256(repr((table.kind, columns)).encode())
+    for path in table.files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _fill(
+    table: Table,
+    options: ImportOptions,
+    writer: FeaturesWriter,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Append the blocks that the file does not have yet."""
+    n_rows, start, any_valid = writer.header.n_rows, 0, writer.next_row > 0
+    for block in regrouped(table.read(options.block_rows, True), options.block_rows):
+        count = len(block["features"])
+        if start >= writer.next_row:
+            columns = encoded(block, table, options, count)
+            stored, columns["valid"] = finite(block["features"], writer.header.dtype)
+            columns["row_digest"] = np.stack(
+                [row_digest(writer.salt, r.shape, r.tobytes()) for r in stored]
+            )
+            any_valid |= bool(columns["valid"].any())
+            writer.append(stored, columns)
+        start += count
+        if progress is not None:
+            progress(min(start, n_rows), n_rows)
+    if not any_valid:
+        raise ExtractError(
+            f"one row at least must be of finite numbers, got none of {n_rows} in "
+            f"{writer.header.dtype}. Leave out columns that hold no numbers by "
+            "--features."
+        )
+
+
+def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return features (k, d) in the file's dtype, and which rows (k,) are finite.
+
+    A row is finite if all its values are finite in that dtype. Other rows become zero.
+    """
+    with np.errstate(over="ignore"):
+        stored = np.asarray(features).astype(dtype)
+    valid = np.asarray(np.isfinite(stored).all(axis=1))
+    return np.where(valid[:, None], stored, 0).astype(dtype), valid
+
+
+def regrouped(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
+    """Yield the same rows in blocks of `rows` each, except for the last."""
+    waiting: list[Block] = []
+    for block in blocks:
+        waiting.append(block)
+        while _count(waiting) >= rows:
+            joined = _joined(waiting)
+            yield {name: values[:rows] for name, values in joined.items()}
+            waiting = [{name: values[rows:] for name, values in joined.items()}]
+    if _count(waiting):
+        yield _joined(waiting)
+
+
+def _count(blocks: list[Block]) -> int:
+    return sum(len(next(iter(block.values()))) for block in blocks)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    names: Any = blocks[0]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in names}

@@ -1,0 +1,282 @@
+"""Keep the private index of a home: which data sets hold which images.
+
+Digests are keyed by a secret that is made there once and stays there. Nothing of the
+index may reach a features file or a report. Without the secret, digests say nothing of
+one another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.disk import name_once
+from dphead_extract.features.rows import check_dataset_id
+
+_KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
+_ENDING = ".digests"
+# Two data sets are the same if they share more than _SAME of the larger one. Sharing
+# _NOTABLE of the smaller one is no accident (CIFAR-10 holds a few images twice).
+# Choices, not measured.
+_SAME, _NOTABLE = 1 / 2, 1 / 20
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Count images that another data set holds too.
+
+    `shared`, `own` and `theirs` are numbers of distinct images.
+    """
+
+    dataset_id: str
+    shared: int
+    own: int
+    theirs: int
+
+    @property
+    def same(self) -> bool:
+        """Return whether it is the same data set: more than half of the larger one."""
+        return self.shared > _SAME * max(self.own, self.theirs)
+
+    @property
+    def notable(self) -> bool:
+        """Return whether it is no accident: at least a twentieth of the smaller one."""
+        return 0 < self.shared >= _NOTABLE * min(self.own, self.theirs)
+
+    def of_all(self, share: float) -> Overlap:
+        """Return the overlap of the whole data set, if all its parts are alike.
+
+        `own` counts the fraction `share` of it.
+        """
+        shared, own = round(self.shared / share), round(self.own / share)
+        return replace(self, shared=min(shared, self.theirs), own=own)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shared:,} of {self.own:,} images are also among the "
+            f"{self.theirs:,} of data set {self.dataset_id}"
+        )
+
+
+class ImageIndex:
+    """Index the images of each data set that was extracted under one home.
+
+    There is one file for each data set, with 8 bytes for each image, readable by its
+    owner alone. An image is known by its decoded pixels: a resized or recompressed one
+    is another image.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._secret: bytes | None = None
+
+    def digest(self, image: np.ndarray) -> int:
+        """Return a digest of one decoded image.
+
+        Its 64 bits say nothing without the key.
+        """
+        digest = hashlib.blake2b(
+            repr(image.shape).encode(), digest_size=8, key=self._key()
+        )
+        digest.update(np.ascontiguousarray(image).data)
+        return int.from_bytes(digest.digest(), "little")
+
+    def add(self, dataset_id: str, digests: np.ndarray) -> None:
+        """Note that a data set holds these images, beside those noted before.
+
+        It is on the disk when this returns.
+        """
+        check_dataset_id(dataset_id)
+        with self._locked():
+            self._add(dataset_id, digests)
+
+    def claim(self, digests: np.ndarray) -> tuple[str, bool]:
+        """Return the id of the images' data set, and whether the images were known.
+
+        The id is new if no other data set holds them. Two backbones that begin together
+        get one id. Raises ExtractError as `recognised` does.
+        """
+        with self._locked():
+            known = recognised(self.overlaps(digests))
+            dataset_id = known or uuid.uuid4().hex
+            self._add(dataset_id, digests)
+        return dataset_id, known is not None
+
+    def _add(self, dataset_id: str, digests: np.ndarray) -> None:
+        known = self.images(dataset_id)
+        images = np.union1d(known, digests).astype("<u8")
+        if len(images) > len(known):
+            data = images.tobytes()
+            _write(self.folder / f"{dataset_id}{_ENDING}", self._seal(data) + data)
+
+    def images(self, dataset_id: str) -> np.ndarray:
+        """Return the sorted digests of a data set's images, uint64.
+
+        There are none if it is not known. Raises FormatError if they are not as they
+        were written.
+        """
+        path = self.folder / f"{dataset_id}{_ENDING}"
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            return np.empty(0, np.uint64)
+        seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
+        if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
+            raise FormatError(
+                "the index of images must be as it was written, got "
+                f"{str(path)!r} damaged, or under another key. Put back a copy of the "
+                "folder, or remove the file: then its images count as unseen."
+            )
+        return np.frombuffer(data, "<u8")
+
+    def overlaps(self, digests: np.ndarray, but: str | None = None) -> list[Overlap]:
+        """Return the data sets, other than `but`, that hold some of these images.
+
+        The one that holds most comes first.
+        """
+        own, found = np.unique(digests), []
+        for path in self.folder.glob(f"*{_ENDING}"):
+            name = path.name.removesuffix(_ENDING)
+            theirs = self.images(name)
+            shared = _count_shared(own, theirs)
+            if shared and name != but:
+                found.append(Overlap(name, shared, len(own), len(theirs)))
+        return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
+
+    def _seal(self, data: bytes) -> bytes:
+        return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key()).digest()
+
+    def _key(self) -> bytes:
+        if self._secret is None:
+            self._secret = self._read_key()
+        return self._secret
+
+    def _read_key(self) -> bytes:
+        """Return the home's secret; the first process that asks makes it.
+
+        Raises FormatError if the secret is gone but digests exist, which only it can
+        read.
+        """
+        path = self.folder / "key"
+        # Look for digests first: another process may make the key and then digests now.
+        if any(self.folder.glob(f"*{_ENDING}")) and not path.exists():
+            raise FormatError(
+                f"an index of images must have its key, got none at {str(path)!r}. Put "
+                "it back, or remove the folder: then all images count as unseen."
+            )
+        if not path.exists():
+            _write(path, secrets.token_bytes(_KEY_BYTES), once=True)
+        key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise FormatError(
+                f"the key of an index must have {_KEY_BYTES} bytes, got {len(key)} in "
+                f"{str(path)!r}. Put back a copy of the folder, or remove it."
+            )
+        return key
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process at a time change the index.
+
+        On a file system without locks, several processes can change it at once.
+        """
+        _make_private(self.folder)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def recognised(overlaps: list[Overlap]) -> str | None:
+    """Return the data set that images belong to, or None if no other holds them.
+
+    Raises ExtractError if the user must say it: some images are another data set's, but
+    not most.
+    """
+    if not overlaps:
+        return None
+    first = overlaps[0]
+    if first.same:
+        return first.dataset_id
+    if first.notable:
+        raise ExtractError(
+            f"it must be said whether images are of one data set, got {first}. Say "
+            f"--dataset-id {first.dataset_id} to count the fits of both in one ledger, "
+            "or --new-data-set to count them apart, which `dphead check` then names."
+        )
+    return None
+
+
+def _count_shared(own: np.ndarray, theirs: np.ndarray) -> int:
+    """Return how many values two sorted arrays without repetitions have in common."""
+    if not len(own) or not len(theirs):
+        return 0
+    at = np.minimum(np.searchsorted(theirs, own), len(theirs) - 1)
+    return int(np.count_nonzero(theirs[at] == own))
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder of the index, for its owner alone.
+
+    Raises FormatError if it cannot be written. Images that were seen before would then
+    count as new, and open a ledger of their own.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise FormatError(
+            "the private index of images must be writable, got "
+            f"path={str(folder)!r}. Let DPHEAD_HOME be a folder of yours."
+        )
+
+
+def _write(path: Path, data: bytes, once: bool = False) -> None:
+    """Write a file durably for its owner alone; after a crash it is whole or missing.
+
+    With `once` an existing file stays. Raises ExtractError, with the path, for a full
+    disk.
+    """
+    _make_private(path.parent)
+    try:
+        _write_once_or_over(path, data, once)
+    except OSError as error:
+        raise ExtractError(
+            f"the private index of images must be written whole, got {str(path)!r} "
+            f"({error.strerror or error}). Make room, and type the same command again."
+        ) from error
+
+
+def _write_once_or_over(path: Path, data: bytes, once: bool) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-") as draft:
+        draft.write(data)
+        draft.flush()
+        os.fsync(draft.fileno())
+        if once:
+            with suppress(FileExistsError):
+                name_once(draft.name, path)
+        else:
+            beside = path.with_name(f"{Path(draft.name).name}.whole")
+            name_once(draft.name, beside)
+            os.replace(beside, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

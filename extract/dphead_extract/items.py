@@ -1,0 +1,208 @@
+"""Read a column in memory, and name each of its items the same in every format.
+
+A column holds one item a row (labels, targets or groups) from numpy, pandas, pyarrow or
+a list. No item may decide how another is read. So a library may not choose the type of
+an array from the values: pandas and pyarrow turn whole numbers into floats if one is
+missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from contextlib import suppress
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+
+from dphead_extract.errors import FormatError
+
+NO_GROUP = -1  # the id of a row on its own; a group's id is never negative
+_INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
+# without longdouble: float64 would merge its values
+_FLOATS = {float, np.float16, np.float32, np.float64}
+_LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
+_DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+
+
+def declared_dtype(values: Any) -> np.dtype:
+    """Return the dtype that a column declares for its items.
+
+    Texts of any library are `str`. A categorical column declares the dtype of its
+    categories. `object` stands for columns that declare nothing, such as lists.
+    """
+    held = _held(values)
+    if hasattr(held, "codes") and hasattr(held, "categories"):
+        return declared_dtype(held.categories)
+    dtype = getattr(held, "dtype", None)
+    dtype = getattr(dtype, "numpy_dtype", dtype)  # for pandas' nullable types
+    if isinstance(dtype, np.dtype):
+        return dtype
+    if getattr(dtype, "type", None) is str:  # pandas' texts, in any storage
+        return np.dtype(str)
+    if _is_opaque(held):
+        return np.asarray(held).dtype
+    return _dtype_of_arrow(getattr(held, "type", None))
+
+
+def _dtype_of_arrow(kind: Any) -> np.dtype:
+    """Return the dtype of a pyarrow type; object for anything else."""
+    pa = sys.modules.get("pyarrow")
+    if pa is None or not isinstance(kind, pa.DataType):
+        return np.dtype(object)
+    if pa.types.is_dictionary(kind):
+        return _dtype_of_arrow(kind.value_type)
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if any(is_text(kind) for is_text in texts):
+        return np.dtype(str)
+    try:
+        return np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return np.dtype(object)
+
+
+def read_column(values: Any) -> np.ndarray:
+    """Return an array of the column's items, each read alone.
+
+    Parameters
+    ----------
+    values : array, column or list
+        The column.
+
+    Returns
+    -------
+    array
+        The same array if it has a dtype of numpy's, else an array of objects. An item
+        that is masked or cannot be read is None. A pyarrow text that is not UTF-8 is
+        its bytes. An array of several dimensions stays one.
+
+    Raises
+    ------
+    FormatError
+        For a table of another library.
+    """
+    dtype = getattr(values, "dtype", None)
+    if isinstance(values, np.ma.MaskedArray) and not values.dtype.names:
+        items = np.ma.getdata(values).astype(object)
+        items[np.ma.getmaskarray(values)] = None
+        return items
+    if isinstance(dtype, np.dtype) and hasattr(values, "__array__"):
+        array = np.asarray(values)
+        if array.dtype == dtype:
+            return array.astype(object) if dtype.kind == "T" else array
+    return np.asarray(values) if _is_opaque(values) else _items(_held(values))
+
+
+def _is_opaque(values: Any) -> bool:
+    """Return whether numpy must make an array of it: one item, or an unsized value."""
+    return isinstance(values, str | bytes) or not hasattr(values, "__len__")
+
+
+def _held(values: Any) -> Any:
+    """Return a pandas column's own array; for a frame of one column, that column's."""
+    if hasattr(values, "iloc") and values.shape[1:] == (1,):
+        values = values.iloc[:, 0]
+    return getattr(values, "array", values)
+
+
+def _items(held: Any) -> np.ndarray:
+    """Return the items as (n,) objects."""
+    if len(getattr(held, "shape", ())) > 1:
+        raise FormatError(
+            "a column must have one value a row, got "
+            f"type={type(held).__name__}, shape={tuple(held.shape)}. Pass the column."
+        )
+    if hasattr(held, "codes") and hasattr(held, "categories"):
+        named = [*_items(_held(held.categories)), None]  # the last for code -1
+        return np.fromiter((named[code] for code in held.codes), object, len(held))
+    if not hasattr(held, "__array__"):
+        return np.fromiter(held, object, len(held))
+    arrow = hasattr(type(held), "to_pylist")
+    read = (_item(held, row, arrow) for row in range(len(held)))
+    return np.fromiter(read, object, len(held))
+
+
+def _item(held: Any, row: int, arrow: bool) -> Any:
+    try:
+        return held[row].as_py() if arrow else held[row]
+    # a library may raise anything for an item, such as a text that is not UTF-8
+    except Exception:
+        return _stored_bytes(held, row)
+
+
+def _stored_bytes(held: Any, row: int) -> bytes | None:
+    """Return the bytes of a pyarrow text, or None for any other item.
+
+    A text that is not UTF-8 names a class or a group like any other.
+    """
+    with suppress(Exception):
+        # pandas may store pyarrow's texts in a column of its own
+        held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
+        item = held[row]
+        return getattr(item, "value", item).as_buffer().to_pybytes()
+    return None
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether an item is missing: None, not a number, pandas' NA or NaT."""
+    if type(item) in (float, np.float16, np.float32, np.float64, np.longdouble):
+        return bool(np.isnan(item))
+    pandas = sys.modules.get("pandas")
+    return item is None or (
+        pandas is not None and (item is pandas.NA or item is pandas.NaT)
+    )
+
+
+def name_of(item: Any) -> str | None:
+    """Return the text that names one label, split or group; None for a missing item.
+
+    Equal numbers have one name, whatever type holds them: 1, 1.0 and True are "1".
+    Texts of the same characters have one name, whether an accent is part of a letter or
+    follows it (NFC). White space around a text does not count, and an empty text is a
+    missing item. No code of the item's own class runs.
+
+    Raises
+    ------
+    FormatError
+        If the item is neither a text nor a number.
+    """
+    kind = type(item)
+    if issubclass(kind, bytes):
+        item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
+    if issubclass(kind, str):
+        return normalize("NFC", str.__str__(item)).strip() or None
+    if is_missing(item):
+        return None
+    if kind in _FLOATS:
+        return _decimal(float(item))
+    # int's own conversion: a subclass may define another
+    number = int.__index__(item) if issubclass(kind, int) else None
+    number = int(item) if kind in _INTEGERS or kind is np.bool_ else number
+    if number is None:
+        raise FormatError(
+            "a label, split or group must be a text or a number, got "
+            f"type={kind.__name__}. Convert it to a text."
+        )
+    return str(number) if abs(number) < _LONGEST else hex(number)
+
+
+def _decimal(number: float) -> str:
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def text_group(name: str | None) -> int:
+    """Return the id of the group with this name: 63 bits of a digest, or NO_GROUP.
+
+    A text that is written as Python writes a fraction names that number: "1.0" is the
+    group "1". The id depends on no other row. Positions in an order of all names would
+    change with any one of them.
+    """
+    if name is None:
+        return NO_GROUP
+    if _DECIMALS.fullmatch(name) and repr(number := float(name)) == name:
+        name = _decimal(number)
+    text = name.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(text, digest_size=8, person=b"dphead group").digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,328 @@
+"""Run the inner loop: decode, transform, run the backbone in batches, append blocks.
+
+Before it, `survey` decodes all images once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dphead_extract.backbones.registry import Backbone
+from dphead_extract.errors import ExtractError, ResumableError
+from dphead_extract.features.rows import row_digest
+from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.images import UnreadableImage
+from dphead_extract.index import ImageIndex
+from dphead_extract.normalization import RowNorm
+from dphead_extract.sources.image import MissingImage, Source, image_hash
+from dphead_extract.threads import one_thread, pool_of
+from dphead_extract.vectors import WholeVectors, are_alike
+from dphead_extract.views import Views
+
+Progress = Callable[[int, int], None]  # called with rows done, rows in all
+
+
+class Seen(NamedTuple):
+    """Hold the shape and digest of an image that could be decoded.
+
+    `digest` is that of `ImageIndex.digest`, or None without an index.
+    """
+
+    shape: tuple[int, ...]
+    digest: int | None
+
+
+@dataclass
+class Survey:
+    """Hold what one look at all images found.
+
+    It shows whether the images fit what is declared. It never decides what is declared.
+    """
+
+    unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
+    missing: list[int] = field(default_factory=list)  # unreadable rows without a file
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
+    has_colour: bool = False
+    digests: list[int] = field(default_factory=list)  # under an index's key
+
+
+def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Survey:
+    """Decode every image once, before anything is written.
+
+    A source that cannot be used can then be refused. `index` knows the images that were
+    seen before.
+    """
+    found = Survey()
+    if source.arrays is not None:
+        found.has_colour = source.arrays.ndim == 4
+        found.shapes.add(source.arrays.shape[1:3])
+        if index is not None:
+            found.digests = [
+                index.digest(source.known_by(row, image, image))
+                for row, image in enumerate(source.arrays)
+            ]
+        return found
+
+    def work(listed: tuple[int, np.ndarray | bytes | None]) -> Seen | UnreadableImage:
+        row, raw = listed
+        try:
+            image = source.decode(raw)
+        except UnreadableImage as error:
+            return error
+        if index is None:
+            return Seen(image.shape, None)
+        return Seen(image.shape, index.digest(source.known_by(row, raw, image)))
+
+    with ThreadPoolExecutor(workers) as pool:
+        images = in_order(
+            pool,
+            work,
+            ((row, source.raw(row)) for row in range(source.n_rows)),
+            ahead=8 * workers,
+        )
+        for row, seen in enumerate(images):
+            if isinstance(seen, UnreadableImage):
+                found.unreadable[row] = str(seen)
+                if isinstance(seen, MissingImage):
+                    found.missing.append(row)
+                continue
+            found.shapes.add(seen.shape[:2])
+            found.has_colour |= len(seen.shape) == 3
+            if seen.digest is not None:
+                found.digests.append(seen.digest)
+    return found
+
+
+def in_order(
+    pool: ThreadPoolExecutor,
+    work: Callable[[Any], Any],
+    inputs: Iterable[Any],
+    ahead: int,
+) -> Iterator[Any]:
+    """Yield work(input) in the inputs' order, computed in the pool a few inputs ahead.
+
+    The inputs themselves are drawn in this thread.
+    """
+    waiting: deque[Future[Any]] = deque()
+    for value in inputs:
+        waiting.append(pool.submit(work, value))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """Hold the settings by which images become features.
+
+    `expected_digests` are the row digests (n, 16) that the images must have, or None.
+    """
+
+    device: torch.device
+    batch_size: int
+    workers: int
+    normalize: RowNorm
+    views: Views = field(default_factory=Views)
+    amp: bool = False
+    skip_unreadable: bool = False
+    expected_digests: np.ndarray | None = None
+
+
+@dataclass
+class Batch:
+    """Hold the rows of one batch."""
+
+    features: torch.Tensor  # on a GPU first the backbone's inputs
+    valid: np.ndarray
+    digests: np.ndarray
+    hashes: np.ndarray
+
+
+def forward(
+    backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
+) -> torch.Tensor:
+    """Return features (n, n_features), float32, of inputs.
+
+    Inputs are (n * views, channels, height, width).
+    """
+    layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
+    views = settings.views.count
+    with (
+        torch.inference_mode(),
+        torch.autocast(settings.device.type, enabled=settings.amp),
+    ):
+        inputs = inputs.to(settings.device, memory_format=layout)
+        output = settings.normalize(backbone.module(inputs))
+        if backbone.mirror:
+            mirrored = settings.normalize(backbone.module(inputs.flip(-1)))
+            output = (output + mirrored) / 2
+        if views > 1:
+            output = output.unflatten(0, (-1, views)).mean(1)
+        return output.cpu()
+
+
+def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
+    """Set a batch size at which a CPU gives an image the same bits at every place.
+
+    It is the least size from the given one on that has whole vectors, if one random
+    image is alike at all its places. Otherwise it is 1. On a GPU the settings stay.
+    """
+    if settings.device.type != "cpu":
+        return settings
+    views = settings.views.count
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(views, *backbone.input_shape, generator=generator)
+    with one_thread():
+        with WholeVectors() as seen:
+            forward(backbone, settings, image)
+        size = seen.rounded(settings.batch_size)
+        if size > 1:
+            batch = image.repeat(size, 1, 1, 1)
+            size = size if are_alike(forward(backbone, settings, batch)) else 1
+    return replace(settings, batch_size=size)
+
+
+class Loop:
+    """Make the rows of a features file, block by block.
+
+    A job is one batch. A batch never crosses a block, and several jobs run at the same
+    time.
+
+    On a CPU a job decodes images and runs the backbone, with one torch thread each. The
+    threads of one batch would wait for each other, badly so on a busy machine. A
+    batch's numbers do not depend on how many jobs run. With a GPU the jobs decode, and
+    this thread runs the backbone.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        backbone: Backbone,
+        writer: FeaturesWriter,
+        settings: LoopSettings,
+        progress: Progress | None,
+    ):
+        self.source, self.backbone, self.writer = source, backbone, writer
+        self.options, self.device, self.progress = settings, settings.device, progress
+        backbone.module.to(self.device)
+
+    def run(self) -> None:
+        """Append all blocks that the features file does not have yet."""
+        options = self.options
+        with one_thread(), pool_of(options.workers) as pool:
+            jobs = in_order(
+                pool,
+                self._batch,
+                self._raw_batches(),
+                ahead=options.workers + self._written(),
+            )
+            try:
+                self._tell()
+                while self.writer.next_row < self.writer.header.n_rows:
+                    self._block(jobs, *self.writer.next_block())
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _written(self) -> int:
+        """Return how many batches to hold ready while a block is written.
+
+        On a CPU it is a block of features. On a GPU it is one batch, since a batch
+        holds the larger inputs.
+        """
+        on_cpu = self.device.type == "cpu"
+        return (
+            -(-self.writer.header.block_rows // self.options.batch_size)
+            if on_cpu
+            else 1
+        )
+
+    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
+        """Yield the undecoded rows of each batch.
+
+        Files are read in order, as a compressed tar needs it.
+        """
+        n, size, block_rows = (
+            self.writer.header.n_rows,
+            self.options.batch_size,
+            self.writer.header.block_rows,
+        )
+        for block in range(self.writer.next_row, n, block_rows):
+            end = min(block + block_rows, n)
+            for first in range(block, end, size):
+                yield [
+                    self.source.raw(row) for row in range(first, min(first + size, end))
+                ]
+
+    def _tell(self, extra: int = 0) -> None:
+        if self.progress is not None:
+            self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
+
+    def _batch(self, raw: list[np.ndarray | bytes | None]) -> Batch:
+        n, views = len(raw), self.options.views
+        valid, digests, hashes = (
+            np.zeros(n, bool),
+            np.zeros((n, 16), np.uint8),
+            np.zeros(n, np.uint64),
+        )
+        # Every batch has the same shape, however few rows are left for it. Otherwise
+        # other kernels would round the last batch's rows as soon as a row is added or
+        # removed.
+        places = self.options.batch_size
+        inputs = torch.zeros(places * views.count, *self.backbone.input_shape)
+        for row, data in enumerate(raw):
+            try:
+                image = self.source.decode(data)
+            except UnreadableImage:
+                if not self.options.skip_unreadable:
+                    raise ResumableError(
+                        "images must not change while they are read, got one that "
+                        "became unreadable. Run it again."
+                    ) from None
+                continue
+            valid[row], hashes[row] = True, image_hash(image)
+            digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
+            for k, view in enumerate(views.of(image)):
+                inputs[row * views.count + k] = self.backbone.prepare(view)
+        features = inputs
+        if self.device.type == "cpu":
+            features = forward(self.backbone, self.options, inputs)[:n]
+        return Batch(features, valid, digests, hashes)
+
+    def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:
+        batches: list[Batch] = []
+        for first in range(start, stop, self.options.batch_size):
+            batch = next(jobs)
+            if self.device.type != "cpu":
+                output = forward(self.backbone, self.options, batch.features)
+                batch.features = output[: len(batch.valid)]
+            batches.append(batch)
+            self._tell(min(first + self.options.batch_size, stop) - start)
+        columns = {
+            "valid": np.concatenate([b.valid for b in batches]),
+            "row_digest": np.concatenate([b.digests for b in batches]),
+            "image_hash": np.concatenate([b.hashes for b in batches]),
+        }
+        expected = self.options.expected_digests
+        if expected is not None and not np.array_equal(
+            columns["row_digest"], expected[start:stop]
+        ):
+            raise ExtractError(
+                "--same-data-as must name a file of the same images in the same order, "
+                "got other images. Extract from the same source, or leave the option "
+                "out."
+            )
+        for name in ("labels", "split", "group"):
+            values = getattr(self.source, name)
+            if values is not None:
+                columns[name] = values[start:stop]
+        self.writer.append(
+            np.concatenate([b.features.numpy() for b in batches]), columns
+        )

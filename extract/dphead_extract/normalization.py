@@ -1,0 +1,177 @@
+"""Normalize each row by itself: it uses no other row, so it costs no privacy.
+
+group: the data normalization of Tramer and Boneh (2021, section 2.2). The channels of
+ScatterNet features (K, H, W) are split into G groups, and each group's (K / G) H W
+values get mean zero and variance one.
+
+synthetic: each channel gets mean zero and variance one on synthetic images
+(`dphead_extract.synthetic`).
+
+local: signed square roots, then synthetic. Then each place's channels are divided by
+their length plus one, so that places count alike. Each part of a row (a scale of
+ScatterNet) is divided by the square root of its number of places, so that parts count
+alike. It is multiplied by its weight if it has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dphead_extract.errors import ExtractError
+from dphead_extract.synthetic import COUNT, SEED, synthetic_features
+
+if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
+    from dphead_extract.backbones.registry import Backbone
+
+# added to a group's variance, as torch's GroupNorm does, and to a channel's spread
+EPSILON = 1e-5
+KINDS = ("none", "group", "unit", "synthetic", "local")
+Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """Normalize rows in one of the ways of KINDS.
+
+    Attributes
+    ----------
+    kind : str
+        One of KINDS. "unit" divides a row by its Euclidean norm.
+    groups : int
+        Number of groups, for "group".
+    parts : tuple
+        (channels, places) of each part of a row. Set by `fitted`, like those below.
+    weights : tuple of float
+        Weights of the parts, for "local"; () for equal weights.
+    statistics : tuple
+        Mean and spread of each part's channels, each (C, 1).
+    """
+
+    kind: str = "none"
+    groups: int = 0
+    parts: Parts = field(default=(), compare=False)
+    weights: tuple[float, ...] = field(default=(), compare=False)
+    statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(
+        default=(), compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or (self.kind == "group") != (self.groups > 0):
+            raise ExtractError(
+                f"normalisation must be one of {', '.join(KINDS)}, and group with a "
+                f"positive number of groups, got kind={self.kind!r}, "
+                f"groups={self.groups}. Use --normalize group --groups G."
+            )
+
+    def fitted(self, backbone: Backbone) -> RowNorm:
+        """Return the normalization for a backbone's rows.
+
+        Raises ExtractError unless the groups divide the channels.
+        """
+        statistics = []
+        for channels, _ in backbone.parts:
+            self._check_channels(channels)
+        if self.kind in ("synthetic", "local"):
+            for part in _split(synthetic_features(backbone).double(), backbone.parts):
+                part = rooted(part) if self.kind == "local" else part
+                spread, mean = torch.std_mean(
+                    part.transpose(0, 1).flatten(1), dim=1, keepdim=True
+                )
+                statistics.append((mean.float(), spread.float() + EPSILON))
+        return replace(
+            self,
+            parts=backbone.parts,
+            weights=backbone.weights,
+            statistics=tuple(statistics),
+        )
+
+    def _check_channels(self, channels: int) -> None:
+        if self.kind == "group" and channels % self.groups:
+            divisors = [g for g in range(1, channels + 1) if channels % g == 0]
+            raise ExtractError(
+                "the number of groups must divide the channels, got "
+                f"groups={self.groups} and channels={channels}. Use one of {divisors}."
+            )
+
+    def record(self) -> dict[str, Any]:
+        """Return what the file's attribute ``normalization`` says."""
+        if self.kind == "group":
+            return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
+        if self.kind in ("synthetic", "local"):
+            return {
+                "kind": self.kind,
+                "images": COUNT,
+                "seed": SEED,
+                "epsilon": EPSILON,
+            }
+        return {"kind": self.kind}
+
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        """Normalize features (B, C, ...), or (B, d) of several parts.
+
+        It returns (B, d), float32, channels first.
+        """
+        features = features.float()
+        flat = features.flatten(1)
+        if self.kind == "none":
+            return flat
+        if self.kind == "unit":
+            norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+            return torch.where(
+                norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0
+            )
+        if self.kind != "group" and not self.statistics:
+            raise ExtractError(
+                f"rows need a fitted normalisation, got kind={self.kind!r} as it is. "
+                "Call fitted first."
+            )
+        channels = features.shape[1]
+        parts = self.parts or ((channels, flat.shape[1] // channels),)
+        return torch.cat(
+            [self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))],
+            dim=1,
+        )
+
+    def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        """Normalize part i, (B, channels, places)."""
+        if self.kind == "group":
+            self._check_channels(x.shape[1])
+            grouped = x.reshape(len(x), self.groups, -1)
+            variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
+            return (grouped - mean) * torch.rsqrt(variance + EPSILON)
+        mean, spread = (v.to(x.device) for v in self.statistics[i])
+        if self.kind == "synthetic":
+            return (x - mean) / spread
+        x = (rooted(x) - mean) / spread
+        x = x / (place_lengths(x) * x.shape[2] ** 0.5)
+        return x * self.weights[i] if self.weights else x
+
+
+def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
+    """Return each part, (B, channels, places), of rows (B, d) or (B, channels, ...)."""
+    pieces = features.flatten(1).split(
+        [channels * places for channels, places in parts], dim=1
+    )
+    return [
+        piece.reshape(len(piece), *part)
+        for piece, part in zip(pieces, parts, strict=True)
+    ]
+
+
+def rooted(x: torch.Tensor) -> torch.Tensor:
+    """Return signed square roots.
+
+    Without them a few large values decide a row's direction.
+    """
+    return x.abs().sqrt_().copysign_(x)  # in place after `abs`: one copy, not three
+
+
+def place_lengths(x: torch.Tensor) -> torch.Tensor:
+    """Return the length of each place's channels plus one, (B, 1, ...).
+
+    Divided by it, places count alike, except places with almost nothing in them.
+    """
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1

@@ -1,0 +1,521 @@
+"""Extract features: images through a frozen backbone into a features file.
+
+Images are read in their fixed order. A run that was stopped can be resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dphead_extract.backbones.registry import (
+    UNLEARNED,
+    Backbone,
+    BackboneOptions,
+    load_backbone,
+)
+from dphead_extract.errors import ExtractError, FormatError, ResumableError
+from dphead_extract.features.disk import check_disk, write_names
+from dphead_extract.features.rows import Header
+from dphead_extract.features.verify import verify
+from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.identity import Declared, Identity, identified, note_images
+from dphead_extract.index import ImageIndex, Overlap
+from dphead_extract.loop import (
+    Loop,
+    LoopSettings,
+    Progress,
+    Survey,
+    survey,
+    with_equal_places,
+)
+from dphead_extract.normalization import RowNorm
+from dphead_extract.shards import Shard
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.opening import open_source
+from dphead_extract.sources.tables import Columns
+from dphead_extract.views import Views
+
+_LISTED_IMAGES = 10  # images that an error names; a choice, not measured
+
+
+@dataclass
+class ExtractOptions:
+    """Hold the options of `dphead extract`.
+
+    Attributes
+    ----------
+    source, output : str or Path
+        The images, and the features file to write.
+    backbone : BackboneOptions
+        The backbone and its image transform.
+    classes : Classes
+        How the classes are declared.
+    split : str or None
+        A split's name, or "all". None is the source's only split; several are refused.
+    layout : str or None
+        What the folders of a folder's or an archive's paths are. None is split/class if
+        one split is asked for, else class.
+    columns : Columns or None
+        Columns of a data set, if they do not have the usual names.
+    normalize : RowNorm
+        Normalization of each row.
+    views : Views
+        Augmented views of each image.
+    dtype : str
+        "float16" or "float32".
+    device : str
+        "auto", "cpu" or "cuda".
+    amp : bool
+        Mixed precision, on a GPU only.
+    batch_size : int or None
+        None is a good size for the device.
+    block_rows : int
+        Rows of a block of the file.
+    workers : int
+        Threads.
+    skip_unreadable : bool
+        Keep unreadable images as masked rows.
+    dataset_id : str or None
+        The data set's id.
+    same_data_as : str, Path or None
+        A features file of the same images.
+    new_data_set : bool
+        Declares that the images are a new data set, whatever the index holds.
+    index : ImageIndex or None
+        Index of the images that were seen before. The id of their data set is used
+        again. None looks for none.
+    limit : int or None
+        Use only the first rows, for trials.
+    check : bool
+        Verify the file at the end.
+    shard : Shard
+        Part of the rows to extract. A part goes into its own file beside `output`.
+    """
+
+    source: str | Path
+    output: str | Path
+    backbone: BackboneOptions
+    classes: Classes = field(default_factory=Classes)
+    split: str | None = "all"
+    layout: str | None = None
+    columns: Columns | None = None
+    normalize: RowNorm = field(default_factory=RowNorm)
+    views: Views = field(default_factory=Views)
+    dtype: str = "float32"
+    device: str = "auto"
+    amp: bool = False
+    batch_size: int | None = None
+    block_rows: int = 1024
+    workers: int = field(
+        default_factory=lambda: max(
+            1, (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)
+        )
+    )
+    skip_unreadable: bool = False
+    dataset_id: str | None = None
+    same_data_as: str | Path | None = None
+    new_data_set: bool = False
+    index: ImageIndex | None = None
+    limit: int | None = None
+    check: bool = True
+    shard: Shard = field(default_factory=Shard)
+
+
+@dataclass
+class Summary:
+    """Hold what was written, for the data holder's screen only.
+
+    Attributes
+    ----------
+    path : Path
+        The features file.
+    n_rows, n_features : int
+        Its size.
+    class_names : list of str or None
+        The public classes.
+    dataset_id : str
+        The data set's id.
+    backbone : str
+        The backbone's name.
+    rows_per_second : float
+        Speed of this run.
+    rows_done : int
+        Rows that this run made.
+    already_complete : bool
+        Whether the file was finished before.
+    recognised : bool
+        Whether the id is that of images that were seen before.
+    overlaps : list of Overlap
+        Other data sets that hold some of these images; private.
+    restarted : bool
+        Whether an unfinished file was damaged and was started again.
+    problems : list of str
+        Results of `dphead_extract.features.format.verify`.
+    left_out : Counter
+        What the source holds beside these rows, by reason; private.
+    """
+
+    path: Path
+    n_rows: int
+    n_features: int
+    class_names: list[str] | None
+    dataset_id: str
+    backbone: str
+    rows_per_second: float
+    rows_done: int
+    already_complete: bool
+    recognised: bool
+    overlaps: list[Overlap]
+    restarted: bool
+    problems: list[str]
+    left_out: Counter[str]
+
+
+def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
+    """Extract features of every image of the source into `options.output`.
+
+    Run it again to resume.
+
+    Parameters
+    ----------
+    options : ExtractOptions
+        What to extract.
+    progress : callable, optional
+        Called with (rows done, rows in all).
+
+    Returns
+    -------
+    Summary
+        What was written.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        Before anything is written: for an unusable source, unreadable images (unless
+        skip_unreadable), a backbone that does not load, too little disk space, or an
+        output of another configuration. Later: if features are not finite, or the
+        images are not those of same_data_as; the unfinished file is then removed.
+    """
+    _check_counts(options)
+    device = _device(options)
+    source = open_source(
+        options.source,
+        options.classes,
+        options.split,
+        options.layout,
+        options.columns,
+        options.backbone.pixels,
+    )
+    n_rows = min(source.n_rows, options.limit or source.n_rows)
+    beyond = source.n_rows - n_rows
+    output, rows = (
+        options.shard.path(Path(options.output)),
+        options.shard.rows(n_rows, options.block_rows),
+    )
+    part = source.part(*rows)
+    size, channels = declared_input(options.backbone, source)
+    backbone = load_backbone(options.backbone, size, channels == 3)
+    found = check_images(part, options, backbone)
+    seen = np.array(found.digests, np.uint64)
+    given = Declared(
+        options.dataset_id, options.same_data_as, options.new_data_set, options.index
+    )
+    identity = identified(
+        given, Path(options.output), options.shard, part, n_rows, seen
+    )
+    settings = _loop_settings(options, device, backbone, identity)
+    header = make_header(options, part, backbone, settings, identity)
+    check_disk(output, header)
+    with FeaturesWriter(output, header) as writer:
+        overlaps = note_images(options.index, writer.dataset_id, seen)
+        done_before, began = writer.next_row, time.perf_counter()
+        if not writer.already_complete:
+            _fill(part, backbone, writer, settings, progress)
+        seconds = time.perf_counter() - began
+    masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
+    return Summary(
+        path=output,
+        n_rows=header.n_rows,
+        n_features=backbone.n_features,
+        class_names=source.class_names,
+        dataset_id=writer.dataset_id,
+        backbone=backbone.name,
+        rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
+        rows_done=header.n_rows - done_before,
+        already_complete=writer.already_complete,
+        recognised=writer.dataset_id == identity.recognised,
+        overlaps=overlaps,
+        restarted=writer.restarted,
+        problems=verify(output) if options.check else [],
+        left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
+    )
+
+
+def _check_counts(options: ExtractOptions) -> None:
+    """Raise ExtractError for a number below one."""
+    counts = {
+        name: getattr(options, name)
+        for name in ("batch_size", "block_rows", "workers", "limit")
+    }
+    if min(value for value in counts.values() if value is not None) < 1:
+        got = ", ".join(f"{name}={value}" for name, value in counts.items())
+        raise ExtractError(
+            f"batch size, block rows, workers and limit must be at least 1, got {got}. "
+            "Raise them."
+        )
+
+
+def _device(options: ExtractOptions) -> torch.device:
+    """Return the chosen device.
+
+    Raises ExtractError for mixed precision without a GPU.
+    """
+    device = choose_device(options.device)
+    if options.amp and device.type != "cuda":
+        raise ExtractError(
+            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
+        )
+    return device
+
+
+def _loop_settings(
+    options: ExtractOptions,
+    device: torch.device,
+    backbone: Backbone,
+    identity: Identity,
+) -> LoopSettings:
+    """Return the settings by which the loop turns images into features."""
+    settings = LoopSettings(
+        device,
+        min(_batch_size(options, device), options.block_rows),
+        options.workers,
+        options.normalize.fitted(backbone),
+        options.views,
+        options.amp,
+        options.skip_unreadable,
+        identity.expected_digests,
+    )
+    return with_equal_places(backbone, settings)
+
+
+def _batch_size(options: ExtractOptions, device: torch.device) -> int:
+    """Return the given batch size, or a good one for the device.
+
+    On a CPU it is small, so that a batch stays in the cache. UNLEARNED backbones cut
+    their own pieces.
+    """
+    if options.batch_size is not None:
+        return options.batch_size
+    return 128 if device.type == "cuda" or options.backbone.name in UNLEARNED else 16
+
+
+def _per_host(variable: str, default: int) -> int:
+    """Return what torchrun says of this process's place on its host."""
+    return int(os.environ.get(variable, default))
+
+
+def _fill(
+    source: Source,
+    backbone: Backbone,
+    writer: FeaturesWriter,
+    settings: LoopSettings,
+    progress: Progress | None,
+) -> None:
+    names = write_names(writer.path, source.names, source.first)
+    try:
+        Loop(source, backbone, writer, settings, progress).run()
+        writer.finish()
+    except ResumableError:
+        raise
+    except FormatError:  # the same command would fail again, so nothing can be resumed
+        writer.discard()
+        names.unlink(missing_ok=True)
+        raise
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device of a name.
+
+    "auto" is the GPU if torch finds one; under torchrun it is this process's own GPU.
+
+    Raises
+    ------
+    ExtractError
+        If the name is unknown, cuda is missing, or there are too few GPUs.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ExtractError(
+            f"device must be auto, cpu or cuda, got device={name!r}. Choose one of "
+            "these."
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ExtractError(
+            "device cuda needs a GPU that torch can use, got none. Use --device cpu."
+        )
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    own, there = _per_host("LOCAL_RANK", 0), torch.cuda.device_count()
+    if own >= there:
+        raise ExtractError(
+            f"each process of a host needs its own GPU, got local rank {own} and "
+            f"{there} GPUs. Use torchrun --nproc-per-node {there}, or --device cpu."
+        )
+    return torch.device("cuda", own)
+
+
+def declared_input(
+    options: BackboneOptions, source: Source
+) -> tuple[tuple[int, int], int]:
+    """Return the size and channels of an UNLEARNED backbone's input.
+
+    No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
+    have the shape in their header, which is the same for all rows. Image files have 3
+    channels. A size or channels found in the images would let one image change every
+    row. Other backbones have a size and channels of their own.
+
+    Returns
+    -------
+    ((int, int), int)
+        (height, width), and the number of channels.
+
+    Raises
+    ------
+    ExtractError
+        If no size is declared for image files.
+    """
+    arrays = source.arrays
+    header = (0, 0) if arrays is None else arrays.shape[1:3]
+    channels = 1 if arrays is not None and arrays.ndim == 3 else 3
+    if options.name in UNLEARNED and options.sides is None and arrays is None:
+        raise ExtractError(
+            f"{options.name} needs a declared size for image files, got "
+            "image_size=None. Pass --image-size N or H,W (and --channels 1 if all "
+            "images are grey)."
+        )
+    return options.sides or (header[0], header[1]), options.channels or channels
+
+
+def check_images(source: Source, options: ExtractOptions, backbone: Backbone) -> Survey:
+    """Decode every image before anything is written, and check it against the options.
+
+    Raises
+    ------
+    ExtractError
+        If images are unreadable (unless they are skipped), with their names. If none is
+        readable. If an image does not fit what is declared: a color image for one
+        channel, or another size if images are not resized.
+    """
+    found = survey(source, options.workers, options.index)
+    if found.missing and not options.skip_unreadable:
+        names = [str(source.names[row]) for row in found.missing]
+        raise ExtractError(
+            f"every image must exist, got {len(found.missing)} not found: "
+            f"{_first(names)}. {_path_advice(names)}"
+        )
+    if found.unreadable and not options.skip_unreadable:
+        reasons = found.unreadable.items()
+        named = [f"{source.names[row]} ({reason})" for row, reason in reasons]
+        raise ExtractError(
+            f"every image must be readable, got {len(found.unreadable)} unreadable: "
+            f"{_first(named)}. Repair them, or use "
+            "--skip-unreadable to keep them as masked rows."
+        )
+    if len(found.unreadable) == source.n_rows:
+        raise ExtractError(
+            f"one image at least must be readable, got unreadable={source.n_rows} of "
+            f"{source.n_rows}. Check the source."
+        )
+    channels, *size = backbone.input_shape
+    if channels == 1 and found.has_colour:
+        raise ExtractError(
+            f"every image must be grey where one channel is declared, got {channels=} "
+            "and colour images. Pass --channels 3 (grey images become three equal "
+            "channels), or convert them."
+        )
+    if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
+        raise ExtractError(
+            "every image must have the declared size where none is resized, got "
+            f"{size=} and images of other sizes. Pass --image-size N or H,W without "
+            "--interpolation none."
+        )
+    return found
+
+
+def _first(names: list[str]) -> str:
+    """Return the first few of these names, separated by commas."""
+    shown = names[:_LISTED_IMAGES]
+    return ", ".join(shown + ["..."] * (len(names) > len(shown)))
+
+
+def _path_advice(names: list[str]) -> str:
+    """Return what to do about paths that do not exist."""
+    if any("\\" in name for name in names):
+        return "Write the paths with / instead of \\."
+    if not all(name.isascii() for name in names):
+        return (
+            "Correct the paths: accents may be composed in one and decomposed in the "
+            "other."
+        )
+    return "Correct the paths, or use --skip-unreadable to keep masked rows."
+
+
+def make_header(
+    options: ExtractOptions,
+    source: Source,
+    backbone: Backbone,
+    settings: LoopSettings,
+    identity: Identity,
+) -> Header:
+    """Return the sizes and attributes of the file of `source`.
+
+    Its configuration holds everything that can change a value in the file.
+    """
+    import PIL
+
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        # read without importing it: the import takes seconds, and few backbones need it
+        "timm": version("timm"),
+        "pillow": PIL.__version__,
+    }
+    return Header(
+        n_rows=source.n_rows,
+        n_features=backbone.n_features,
+        dtype=options.dtype,
+        class_names=source.class_names,
+        classes_declared=source.classes_declared,
+        split_names=source.split_names,
+        has_group=source.group is not None,
+        backbone=backbone.name,
+        backbone_kwargs=backbone.kwargs,
+        weights_sha256=backbone.weights_sha256,
+        transform=backbone.transform,
+        normalization=options.normalize.record(),
+        library_versions=versions,
+        config={
+            "source_digest": source.digest,
+            "split": "all" if options.split is None else options.split,
+            **({"layout": source.layout} if source.layout else {}),
+            "batch_size": settings.batch_size,
+            "device": settings.device.type,
+            "amp": options.amp,
+            "skip_unreadable": options.skip_unreadable,
+            **options.views.record(),
+            **options.shard.record(identity.n_rows),
+        },
+        block_rows=options.block_rows,
+        dataset_id=identity.dataset_id,
+        salt=identity.salt,
+    )

@@ -1,0 +1,303 @@
+"""Extract one features file with several processes: each makes a shard, `join` joins.
+
+A shard is a run of whole blocks. Its batches are those that a single process would have
+made, so the joined file has the bytes of that process's file. The random dataset_id and
+salt are kept in OUTPUT.shards.json. The first shard writes it and the others read it.
+Like the features it is private.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import secrets
+import tempfile
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.disk import check_disk, name_once, names_path, write_names
+from dphead_extract.features.reading import FeaturesFile, open_features
+from dphead_extract.features.rows import Header, block_digest, check_dataset_id
+from dphead_extract.features.writing import FeaturesWriter, first_difference
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Select part `index` (from 0) of `count` of the rows; all of them by default."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ExtractError(
+                "a shard must be I/K with 0 <= I < K, got "
+                f"shard={self.index}/{self.count}. Number the shards from 0 to K - 1."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Return the shard of a text "I/K"; raises ExtractError for any other text."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+        if match is None:
+            raise ExtractError(
+                f"a shard must be I/K, got shard={text!r}. The first of four is 0/4."
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def of_process(cls) -> Shard:
+        """Return this process's share under torchrun (RANK of WORLD_SIZE).
+
+        Without torchrun it is everything.
+        """
+        return cls(
+            int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        )
+
+    def rows(self, n_rows: int, block_rows: int) -> tuple[int, int]:
+        """Return the first row of this shard and the row after its last.
+
+        Raises ExtractError if there are fewer blocks than shards.
+        """
+        blocks = -(-n_rows // block_rows)
+        if blocks < self.count:
+            raise ExtractError(
+                f"every shard needs a block of rows, got {n_rows} rows in {blocks} "
+                f"blocks for {self.count} shards. Use fewer, or --block-rows "
+                f"{max(1, n_rows // self.count)}."
+            )
+        first, stop = (
+            blocks * i // self.count * block_rows for i in (self.index, self.index + 1)
+        )
+        return first, min(stop, n_rows)
+
+    def path(self, output: Path) -> Path:
+        """Return where this shard of `output` is written.
+
+        train.h5 becomes train.shard-0-of-4.h5.
+        """
+        if self.count == 1:
+            return output
+        return output.with_name(
+            f"{output.stem}.shard-{self.index}-of-{self.count}{output.suffix}"
+        )
+
+    def record(self, n_rows: int) -> dict[str, Any]:
+        """Return what a shard adds to the configuration; {} for a whole file.
+
+        `n_rows` counts the rows of all shards.
+        """
+        return (
+            {"shard": {"index": self.index, "count": self.count, "n_rows": n_rows}}
+            if self.count > 1
+            else {}
+        )
+
+
+def shards_path(output: Path) -> Path:
+    """Return the file with the id and salt that all shards of `output` share."""
+    return output.with_name(output.name + ".shards.json")
+
+
+def shared_identifiers(
+    output: Path,
+    source_digest: str,
+    dataset_id: str | None,
+    known: str | None = None,
+) -> tuple[str, str]:
+    """Return the dataset_id and salt that all shards of `output` share.
+
+    The first shard that asks draws them. `known` is the id to use if none is given.
+
+    Raises
+    ------
+    ExtractError
+        If the file belongs to other images, or to another dataset_id than the given
+        one.
+    """
+    check_dataset_id(dataset_id)
+    path = shards_path(output)
+    drawn = {
+        "dataset_id": dataset_id or known or uuid.uuid4().hex,
+        "salt": secrets.token_hex(16),
+        "source": source_digest,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # NamedTemporaryFile makes a file that only its owner can read
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:
+        json.dump(drawn, draft)
+        draft.flush()
+        try:
+            # name the whole file at once, and only if no process has named one
+            name_once(draft.name, path)
+        except FileExistsError:
+            drawn = _shared(path)
+    if drawn["source"] != source_digest or dataset_id not in (
+        None,
+        drawn["dataset_id"],
+    ):
+        what = (
+            "other images or labels"
+            if drawn["source"] != source_digest
+            else f"dataset_id={dataset_id!r}"
+        )
+        raise ExtractError(
+            "the shards of a file must have one source and one dataset_id, got "
+            f"{what}, not those of {str(path)!r}. Choose another output, or remove "
+            "that file together with its shards."
+        )
+    return drawn["dataset_id"], drawn["salt"]
+
+
+def _shared(path: Path) -> dict[str, str]:
+    """Return the identifiers that the first shard drew.
+
+    Raises ExtractError if the file is damaged.
+    """
+    try:
+        drawn = json.loads(path.read_text())
+        check_dataset_id(drawn["dataset_id"])
+        check_dataset_id(drawn["salt"])
+        return {key: str(drawn[key]) for key in ("dataset_id", "salt", "source")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ExtractError(
+            "what shards share must be as the first one wrote it, got "
+            f"{str(path)!r} damaged. Remove it together with the shards."
+        ) from error
+
+
+def join(paths: Sequence[str | Path], output: str | Path) -> None:
+    """Write all shards of a features file into `output`; the shards stay.
+
+    Run it again to resume.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        The files of all shards, in any order.
+    output : str or Path
+        The features file to write.
+
+    Raises
+    ------
+    FormatError
+        If a shard is missing, given twice, damaged, or of another configuration than
+        the first.
+    """
+    with ExitStack() as stack:
+        files = _in_order([stack.enter_context(open_features(path)) for path in paths])
+        header = _whole_header(files[0])
+        check_disk(Path(output), header)
+        with FeaturesWriter(output, header) as writer:
+            first = 0
+            for file in files:
+                for start in range(0, file.n_rows, header.block_rows):
+                    if first + start == writer.next_row:
+                        block = _checked_block(file, start, header.block_rows)
+                        writer.append(block.pop("features"), block)
+                first += file.n_rows
+            writer.finish()
+        _join_names(files, Path(output))
+
+
+def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
+    for file in files:
+        if "shard" not in file.attrs["config"]:
+            raise FormatError(
+                f"only shards can be joined, got path={str(file.path)!r}, a whole "
+                "features file. Leave it out."
+            )
+        _check_same_run(files[0], file)
+    found: dict[int, FeaturesFile] = {}
+    for file in files:
+        index = file.attrs["config"]["shard"]["index"]
+        if index in found:
+            raise FormatError(
+                f"every shard must be given once, got shard={index} in "
+                f"{str(found[index].path)!r} and {str(file.path)!r}. Leave one out."
+            )
+        found[index] = file
+    count = files[0].attrs["config"]["shard"]["count"]
+    missing = [
+        re.sub(r"shard-\d+-of-", f"shard-{i}-of-", files[0].path.name)
+        for i in range(count)
+        if i not in found
+    ]
+    if missing:
+        raise FormatError(
+            f"all {count} shards must be given, got {len(found)}; missing: "
+            f"{', '.join(missing)}. Give them too, or run the command that extracts "
+            "them."
+        )
+    return [found[index] for index in range(count)]
+
+
+def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
+    key, a, b = first_difference(_configuration(one), _configuration(other))
+    if a != b:
+        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
+            a, b = "one", "another"
+        raise FormatError(
+            f"shards must have one configuration, got {key}={a} in {str(one.path)!r} "
+            f"and {key}={b} in {str(other.path)!r}. Extract them with the same "
+            "command, the same versions and one OUTPUT.shards.json."
+        )
+
+
+def _configuration(file: FeaturesFile) -> dict[str, Any]:
+    """Return everything that all shards of a file share."""
+    config = {
+        key: value for key, value in file.attrs["config"].items() if key != "n_rows"
+    }
+    shard = {key: value for key, value in config["shard"].items() if key != "index"}
+    return {
+        **config,
+        "shard": shard,
+        "dataset_id": file.dataset_id,
+        "salt": file.attrs["salt"],
+    }
+
+
+def _whole_header(file: FeaturesFile) -> Header:
+    """Return the header that a single process would have written."""
+    config = dict(file.attrs["config"])
+    config["n_rows"] = config.pop("shard")["n_rows"]
+    known = {
+        field.name: config.pop(field.name)
+        for field in fields(Header)
+        if field.name in config
+    }
+    return Header(
+        **known, config=config, dataset_id=file.dataset_id, salt=file.attrs["salt"]
+    )
+
+
+def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str, Any]:
+    block = file.block(start, min(start + block_rows, file.n_rows))
+    if (block_digest(block) != file.block_digest[start // block_rows]).any():
+        raise FormatError(
+            f"a shard's rows must match their digest, got {str(file.path)!r} damaged "
+            f"from row {start} on. Remove it, extract this shard again and join again."
+        )
+    return block
+
+
+def _join_names(files: list[FeaturesFile], output: Path) -> None:
+    """Join the shards' private tables of names, or do nothing if one was removed."""
+    paths = [names_path(file.path) for file in files]
+    if all(path.exists() for path in paths):
+        names: list[str] = []
+        for path in paths:
+            with open(
+                path, newline="", encoding="utf-8", errors="surrogateescape"
+            ) as file:
+                names += [row[1] for row in list(csv.reader(file))[1:]]
+        write_names(output, names)

@@ -1,0 +1,321 @@
+"""Open sources that hold whole arrays: IDX (MNIST), CIFAR binaries, .npz."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead_extract.bounds import check_ends, check_unpacked
+from dphead_extract.errors import ExtractError
+from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
+from dphead_extract.sources.classes import (
+    Classes,
+    check_found,
+    interpreted,
+    possible_splits,
+    split_codes,
+)
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.tables import ROLES, Columns
+
+_IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
+# dtypes by IDX's third byte (yann.lecun.com/exdb/mnist)
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+# number of classes: names of the files, and bytes of labels before an image
+_CIFAR = {
+    10: (r"data_batch_\d+\.bin", "test_batch.bin", 1),
+    100: (r"train\.bin", "test.bin", 2),
+}
+_CIFAR_PIXELS = 3072  # 3 x 32 x 32
+
+
+def _source(
+    kind: str,
+    images: np.ndarray,
+    columns: Mapping[str, Any],
+    split_names: list[str],
+    classes: Classes,
+    stored: np.ndarray | None = None,
+) -> Source:
+    """Return a Source of images and of the columns that say what they are."""
+    n = len(images)
+    if n == 0:
+        raise ExtractError(
+            "a source must hold at least one image, got images=0. Check the files."
+        )
+    digest = hashlib.sha256(repr((kind, images.shape)).encode())
+    digest.update(np.ascontiguousarray(images).data)
+    said = interpreted(columns, n, classes, split_names)
+    for part in (said.labels, said.split, said.group):
+        digest.update(b"|" if part is None else np.ascontiguousarray(part).tobytes())
+    return Source(
+        kind=kind,
+        labels=said.labels,
+        split=said.split,
+        split_names=split_names,
+        digest=digest.hexdigest(),
+        names=[f"{kind}:{row}" for row in range(n)],
+        group=said.group,
+        class_names=said.class_names,
+        classes_declared=said.declared,
+        arrays=images,
+        stored=stored,
+    )
+
+
+def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
+    """Return uint8 levels of images (n, ...), each from its own values.
+
+    Raises ExtractError for samples without a declared range.
+    """
+    if images.dtype == np.uint8:
+        return images
+    levels = np.empty(images.shape, np.uint8)
+    try:
+        for row, image in enumerate(images):
+            levels[row] = to_uint8(image, pixels)
+    except UnreadableImage as error:
+        raise ExtractError(
+            "image arrays must be uint8, uint16, bool, float from 0 to 1, or of a "
+            f"declared range, got dtype={images.dtype}: {error}. Declare --bits N or "
+            "--intensity LOW,HIGH."
+        ) from error
+    return levels
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Return the array of an IDX file, plain or .gz.
+
+    Raises ExtractError if it is not IDX, or not as long as its header says. No more
+    than that is unpacked.
+    """
+    packed = path.suffix == ".gz"
+    check_ends(path)
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            dtype, shape = _idx_header(file.read(4 + 4 * 255), path)
+            size = dtype.itemsize * int(np.prod(shape, dtype=object))
+            there = path.stat().st_size
+            check_unpacked(size, there, path)
+            file.seek(4 + 4 * len(shape))
+            data = file.read(size + 1 if packed else -1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ExtractError(
+            f"an IDX file must be readable, got file={str(path)!r} damaged. Download "
+            "it again."
+        ) from error
+    if len(data) != size:
+        raise ExtractError(
+            f"an IDX file must be as long as its header says, got shape={shape}, "
+            f"{len(data)} bytes of {size} in {str(path)!r}. Download it again."
+        )
+    values = np.frombuffer(data, dtype).reshape(shape)
+    return values.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _idx_header(data: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype and shape that the first bytes of an IDX file declare."""
+    ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
+    if not ok or len(data) < 4 + 4 * data[3]:
+        raise ExtractError(
+            f"an IDX file must start with an IDX header, got file={str(path)!r}. "
+            "Download it again."
+        )
+    shape = tuple(int(s) for s in np.frombuffer(data, ">u4", data[3], 4))
+    return np.dtype(_IDX_TYPES[data[2]]), shape
+
+
+def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
+    """Return the images and labels files of each split.
+
+    `path` is a folder or one images file.
+    """
+    candidates = sorted(path.iterdir()) if path.is_dir() else [path]
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for file in candidates:
+        match = re.fullmatch(
+            r"(?:(.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name
+        )
+        if match is None:
+            continue
+        stem = file.name.replace("images", "labels").replace("idx3", "idx1")
+        plain = stem.removesuffix(".gz")
+        labels = next(
+            (
+                file.with_name(s)
+                for s in (stem, plain, plain + ".gz")
+                if file.with_name(s).exists()
+            ),
+            None,
+        )
+        if labels is None:
+            raise ExtractError(
+                f"IDX images need their labels beside them, got no {stem!r}. Put it "
+                "into the folder."
+            )
+        name = _IDX_PREFIX.get(re.split(r"[-_.]", match[1] or "")[-1], "")
+        if name in pairs and pairs[name][0].name.removesuffix(
+            ".gz"
+        ) != file.name.removesuffix(".gz"):
+            raise ExtractError(
+                "a folder must hold one IDX pair a split, got two for "
+                f"{name or 'all'}. Give the images file itself."
+            )
+        pairs.setdefault(name, (file, labels))
+    return pairs
+
+
+def open_idx(
+    path: Path, classes: Classes, split: str, pixels: PixelRange
+) -> Source | None:
+    """Return a Source of IDX pairs in a folder (train, then test), or None without.
+
+    `path` may also be one images file with its labels beside it.
+    """
+    pairs = _idx_pairs(path)
+    if not pairs:
+        return None
+    check_found(split, list(pairs), path)
+    images, stored, labels, splits = [], [], [], []
+    wanted = [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]
+    for name in wanted:
+        x, y = (read_idx(file) for file in pairs[name])
+        fits = x.ndim == 3 and y.ndim == 1 and len(x) == len(y)
+        if not fits or y.dtype.kind not in "iu":
+            raise ExtractError(
+                f"IDX images and labels must belong together, got shapes {x.shape} and "
+                f"{y.shape} in {str(path)!r}. Download them again."
+            )
+        images.append(_eight_bit(x, pixels))
+        stored.append(x)
+        labels.append(y.astype(np.int64))
+        splits += [name] * len(x)
+    names = [name or "all" for name in wanted]
+    columns = {"label": np.concatenate(labels), "split": splits}
+    before = None if pixels == PixelRange() else np.concatenate(stored)
+    return _source("idx", np.concatenate(images), columns, names, classes, before)
+
+
+def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
+    """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
+
+    They are the binary files of a folder, batches in order.
+    """
+    if not path.is_dir():
+        return None
+    for kind, (train, test, label_bytes) in _CIFAR.items():
+        names = [p.name for p in path.iterdir()]
+        number = re.compile(r"\d+")
+        batches = sorted(
+            (n for n in names if re.fullmatch(train, n)),
+            key=lambda n: [int(d) for d in number.findall(n)],
+        )
+        files = {"train": batches, "test": [test] if test in names else []}
+        found = [name for name, batch in files.items() if batch]
+        if not found:
+            continue
+        check_found(split, found, path)
+        records, splits = [], []
+        wanted = [n for n in found if split in ("all", n)]
+        for name in wanted:
+            for file in files[name]:
+                records.append(_cifar_records(path / file, label_bytes))
+                splits += [name] * len(records[-1])
+        rows = np.concatenate(records)
+        planes = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
+        images = planes.transpose(0, 2, 3, 1)
+        labels = rows[:, label_bytes - 1].astype(np.int64)
+        columns = {"label": labels, "split": splits}
+        images = np.ascontiguousarray(images)
+        return _source(f"cifar{kind}", images, columns, wanted, classes)
+    return None
+
+
+def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
+    check_ends(file)
+    data = np.fromfile(file, np.uint8)
+    size = label_bytes + _CIFAR_PIXELS
+    if len(data) == 0 or len(data) % size:
+        raise ExtractError(
+            f"a CIFAR binary file must be whole records of {size} bytes, got "
+            f"bytes={len(data)} in {str(file)!r}. Download it again."
+        )
+    return data.reshape(-1, size)
+
+
+def open_npz(
+    path: Path, classes: Classes, split: str, pixels: PixelRange
+) -> Source | None:
+    """Return a Source of an .npz, or None if this is not an .npz.
+
+    Its arrays are `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split` and
+    `group` (n,), each named in the singular or the plural.
+    """
+    if path.suffix != ".npz":
+        return None
+    data, others = _npz_arrays(path)
+    images = data.get("images")
+    if (
+        images is None
+        or images.ndim not in (3, 4)
+        or (images.ndim == 4 and images.shape[3] not in (1, 3))
+        or 0 in images.shape
+    ):
+        got = "no `images`" if images is None else f"images.shape={images.shape}"
+        raise ExtractError(
+            f"an .npz source must hold images (n, H, W) or (n, H, W, 3), got {got}. "
+            "Save them like that."
+        )
+    for key, values in data.items():
+        if values.shape[:1] != images.shape[:1] or (
+            key != "images" and values.ndim != 1
+        ):
+            raise ExtractError(
+                f"{key} must have one value an image, got {key}.shape={values.shape}. "
+                "Save it again."
+            )
+    if images.ndim == 4 and images.shape[3] == 1:
+        images = images[..., 0]
+    stored, images = images, _eight_bit(images, pixels)
+    roles = Columns().roles(list(data), path)
+    columns = {role: data[name] for role, name in roles.items()}
+    names = possible_splits("split" in columns)
+    check_found(split, names, path)
+    if split != "all":
+        codes = split_codes(columns.pop("split"), len(images), names)
+        keep = codes == names.index(split)
+        images, stored, names = images[keep], stored[keep], [split]
+        columns = {role: values[keep] for role, values in columns.items()}
+    before = None if pixels == PixelRange() else stored
+    source = _source("npz", images, columns, names, classes, before)
+    left_out = Counter(f"arrays of another name ({name!r})" for name in others)
+    return replace(source, left_out=source.left_out + left_out)
+
+
+def _npz_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the arrays that a source may have, and the names of the others."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            said = [name for role in ROLES for name in (role, f"{role}s")]
+            names = [name for name in ("images", *said) if name in file]
+            for info in file.zip.infolist():
+                check_unpacked(info.file_size, info.compress_size, path)
+            others = [name for name in file.files if name not in names]
+            return {name: file[name] for name in names}, others
+    except (ExtractError, PermissionError):
+        raise
+    # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
+    except Exception as error:
+        raise ExtractError(
+            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
+            "pickled. Use numpy.savez."
+        ) from error

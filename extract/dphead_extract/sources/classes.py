@@ -1,0 +1,329 @@
+"""Interpret classes, splits and groups: what is declared, and each row's own values.
+
+`interpreted` is the one place that decides this, for every format. Classes, splits and
+groups may not be inferred from rows, which are private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead_extract.bounds import read_text
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.rows import group_ids
+from dphead_extract.items import name_of, read_column
+
+SPLITS = {
+    "train": "train",
+    "test": "test",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+}
+_SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
+UNLABELED = "-1"  # many data sets mark a row without a class by this label
+MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
+# the splits of a source if its layout or header says that it has splits
+SPLIT_NAMES = ("train", "validation", "test", "none")
+
+
+@dataclass
+class Classes:
+    """Hold how the classes were declared.
+
+    Attributes
+    ----------
+    names : list of str or None
+        The declared names.
+    folder_names_public : bool
+        Whether the folder names were declared public instead.
+    ignore_labels : bool
+        Whether labels stay out.
+    allow_unlabelled : bool
+        Whether rows with a label outside the declared classes stay, without a class.
+        Otherwise they are refused.
+    """
+
+    names: list[str] | None = None
+    folder_names_public: bool = False
+    ignore_labels: bool = False
+    allow_unlabelled: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        text: str | None,
+        folder_names_public: bool = False,
+        ignore_labels: bool = False,
+        allow_unlabelled: bool = False,
+    ) -> Classes:
+        """Return the classes declared on the command line.
+
+        `text` is "a,b,c", "10" (names "0" to "9") or "@file" with one name a line.
+
+        Raises
+        ------
+        ExtractError
+            If a name is empty or repeated, or the classes are declared in both ways.
+        """
+        if text is None:
+            return cls(None, folder_names_public, ignore_labels, allow_unlabelled)
+        if folder_names_public:
+            raise ExtractError(
+                "classes must be declared in one way, got --classes and "
+                "--folder-names-are-public. Leave one out."
+            )
+        if text.startswith("@"):
+            names = _listed_names(Path(text[1:]))
+        elif text.strip().isdecimal():
+            names = _numbered(text.strip())
+        else:
+            names = text.split(",")
+        names = [name_of(name) or "" for name in names]
+        if not names or "" in names or len(set(names)) != len(names):
+            raise ExtractError(
+                f"class names must be distinct and not empty, got --classes={text!r}. "
+                "Correct the list."
+            )
+        return cls(names, False, ignore_labels, allow_unlabelled)
+
+    def encode(
+        self, labels: Sequence[Any] | np.ndarray | None, n_rows: int
+    ) -> tuple[np.ndarray, list[str] | None, str]:
+        """Return class codes, class names, and how the classes were declared.
+
+        A label is the class of its name (`name_of`): the number 2 is the class "2",
+        wherever that name stands among the classes. A missing label is no class. Nor is
+        -1, unless a class has that name. Whole numbers of an array stay as they are if
+        no class is declared.
+
+        Parameters
+        ----------
+        labels : sequence, array or None
+            Raw labels, one a row.
+        n_rows : int
+            Number of rows.
+
+        Returns
+        -------
+        (n_rows,) int32
+            Class positions; -1 for none.
+        list of str or None
+            The class names.
+        str
+            "classes-flag", "folder-names-flag" or "".
+
+        Raises
+        ------
+        ExtractError
+            If classes must be declared, or a label is no declared class.
+        """
+        declared = "classes-flag" if self.names is not None else ""
+        if labels is None or self.ignore_labels:
+            return np.full(n_rows, -1, np.int32), self.names, declared
+        whole = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
+        if whole and self.names is None:
+            codes = np.asarray(labels)
+            known = (codes >= 0) & (codes <= np.iinfo(np.int32).max)
+            return np.where(known, codes, -1).astype(np.int32), None, ""
+        found, at = named(labels)
+        present, names = {name for name in found if name is not None}, self.names
+        if names is None and self.folder_names_public:
+            names, declared = sorted(present), "folder-names-flag"
+        if names is None and present:
+            raise ExtractError(
+                "the classes must be declared public before labels are stored, got "
+                "classes=None. Pass --classes a,b,c, or --folder-names-are-public, or "
+                "--ignore-labels."
+            )
+        # white space around a name does not count, as in a label
+        index = {name_of(name): code for code, name in enumerate(names or [])}
+        self.check_known({n for n in present if n not in index and n != UNLABELED})
+        codes = np.array([index.get(name, -1) for name in found], np.int32)
+        return codes[at], names, declared
+
+    def check_known(self, others: set[str]) -> None:
+        """Raise ExtractError if rows have labels outside the declared classes.
+
+        A spelling error there would spend a budget on a head that learned nothing.
+        """
+        if not others or self.allow_unlabelled:
+            return
+        first = min(others)
+        near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        if not near and first.isdecimal():
+            hint = " If labels are positions, declare their number: --classes N."
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise ExtractError(
+            "every label must be a declared class or empty, got "
+            f"label={first!r}{more}.{hint} Correct --classes, "
+            "or keep such rows without a class by --allow-unlabelled."
+        )
+
+
+def _numbered(count: str) -> list[str]:
+    """Return the names "0", "1", ... of `count` classes."""
+    # its length first: a number of thousands of digits cannot be read
+    if len(count) > len(str(MOST_CLASSES)) or int(count) > MOST_CLASSES:
+        raise ExtractError(
+            f"a number of classes must be at most {MOST_CLASSES}, got "
+            f"--classes={count[:20]}. List their names."
+        )
+    return [str(i) for i in range(int(count))]
+
+
+def _listed_names(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExtractError(
+            f"--classes @FILE must be readable text, got file={str(path)!r} ({error}). "
+            "Write a name a line, in UTF-8."
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def possible_splits(declared: bool) -> list[str]:
+    """Return the splits that a source can have, whatever its rows say.
+
+    These are all of SPLIT_NAMES if it is declared to have splits, else one.
+    """
+    return list(SPLIT_NAMES) if declared else ["all"]
+
+
+def split_codes(
+    values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
+) -> np.ndarray:
+    """Return each row's code among the public split names, from its own value alone.
+
+    Parameters
+    ----------
+    values : sequence, array or None
+        Splits as texts or whole numbers. 0, 1 and 2 are train, test and validation; -1
+        is none.
+    n_rows : int
+        Number of rows.
+    names : sequence of str
+        The public split names. The last code stands for a row without a split.
+
+    Returns
+    -------
+    (n_rows,) uint8
+        The codes.
+
+    Raises
+    ------
+    ExtractError
+        For another value.
+    """
+    without = len(names) - 1
+    if values is None:
+        return np.full(n_rows, without, np.uint8)
+    found, at = named(values)
+    said = ["" if name is None else name.lower() for name in found]
+    unknown = sorted({text for text in said if text not in _SPLIT_OF})
+    if unknown:
+        raise ExtractError(
+            f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. "
+            "Rename it."
+        )
+    codes = {name: code for code, name in enumerate(names)}
+    of_names = [codes.get(_SPLIT_OF[text], without) for text in said]
+    return np.array(of_names, np.uint8)[at]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Hold what is said of rows.
+
+    Attributes
+    ----------
+    labels : (n,) int32
+        Class positions; -1 for none.
+    class_names : list of str or None
+        The public classes.
+    declared : str
+        How the classes were declared.
+    split : (n,) uint8
+        Codes of the splits.
+    group : (n,) int64 or None
+        Group ids.
+    """
+
+    labels: np.ndarray
+    class_names: list[str] | None
+    declared: str
+    split: np.ndarray
+    group: np.ndarray | None
+
+
+def interpreted(
+    columns: Mapping[str, Any], n_rows: int, classes: Classes, names: Sequence[str]
+) -> Roles:
+    """Return each row's class, split and group, whatever format the columns come from.
+
+    Parameters
+    ----------
+    columns : mapping
+        The columns that there are, by role: "label", "split", "group".
+    n_rows : int
+        Number of rows.
+    classes : Classes
+        How the classes are declared.
+    names : sequence of str
+        The public split names.
+
+    Returns
+    -------
+    Roles
+        The rows' classes, splits and groups.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        For values that name nothing.
+    """
+    labels, class_names, declared = classes.encode(columns.get("label"), n_rows)
+    split = split_codes(columns.get("split"), n_rows, names)
+    group = group_ids(columns["group"], n_rows) if "group" in columns else None
+    return Roles(labels, class_names, declared, split, group)
+
+
+def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
+    """Return the distinct names of labels or splits, and each row's place among them.
+
+    Raises
+    ------
+    ExtractError
+        For an array of fractions, dates or complex numbers.
+    """
+    array = read_column(values)
+    if array.dtype.kind not in "OSUiub":
+        raise ExtractError(
+            "labels and splits must be texts or whole numbers, got "
+            f"dtype={array.dtype}. Convert them."
+        )
+    if array.dtype.kind == "O":
+        each = [name_of(item) for item in array.tolist()]
+        places = {name: place for place, name in enumerate(dict.fromkeys(each))}
+        return list(places), np.array([places[name] for name in each], np.intp)
+    found, at = np.unique(array, return_inverse=True)
+    return [name_of(item) for item in found.tolist()], at
+
+
+def check_found(split: str, found: Sequence[str], path: Path) -> None:
+    """Raise ExtractError unless the source holds the wanted split."""
+    if split != "all" and split not in found:
+        raise ExtractError(
+            f"the source must hold the split asked for, got split={split!r}, "
+            f"source={str(path)!r} with {list(found)}. Leave --split out or name one "
+            "of these."
+        )

@@ -1,0 +1,177 @@
+"""Define a source of images, and the coarse hash of an image.
+
+Nothing here may read another row. `opening` opens the source that a user names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from PIL import Image
+
+from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
+
+
+class MissingImage(UnreadableImage):
+    """Report an image file that does not exist."""
+
+
+@dataclass
+class Source:
+    """Hold images in a fixed order.
+
+    Exactly one of `arrays` and `read` is set.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of source.
+    labels : (n,) int32
+        Class positions; -1 for none, or for a label outside the classes.
+    split : (n,) uint8
+        Codes into `split_names`.
+    split_names : list of str
+        Names of the splits.
+    digest : str
+        sha256 that identifies the listing, the labels and (for arrays) the pixels.
+    names : sequence of str
+        The private name of each row.
+    group : (n,) int64 or None
+        Group ids.
+    class_names : list of str or None
+        The public classes.
+    classes_declared : str
+        How the classes were declared.
+    arrays : (n, H, W) or (n, H, W, 3) uint8, or None
+        The images.
+    read : callable or None
+        Returns the file bytes of a row.
+    left_out : Counter
+        How many files, members or rows of the source are no rows here, by reason;
+        private.
+    first : int
+        Number of row 0 in the source that this is a part of.
+    layout : str
+        How paths were read; "" without a layout.
+    pixels : PixelRange
+        What is declared of the images' samples.
+    stored : array or None
+        The arrays before `pixels` was applied; None if nothing is declared.
+    """
+
+    kind: str
+    labels: np.ndarray
+    split: np.ndarray
+    split_names: list[str]
+    digest: str
+    names: Sequence[str]
+    group: np.ndarray | None = None
+    class_names: list[str] | None = None
+    classes_declared: str = ""
+    arrays: np.ndarray | None = None
+    read: Callable[[int], bytes] | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    first: int = 0
+    layout: str = ""
+    pixels: PixelRange = field(default_factory=PixelRange)
+    stored: np.ndarray | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.labels)
+
+    def part(self, first: int, stop: int) -> Source:
+        """Return rows first to stop - 1 as a source.
+
+        Its digest is that of the whole source.
+        """
+        rows, read = slice(first, stop), self.read
+        return replace(
+            self,
+            labels=self.labels[rows],
+            split=self.split[rows],
+            names=self.names[rows],
+            group=None if self.group is None else self.group[rows],
+            arrays=None if self.arrays is None else self.arrays[rows],
+            stored=None if self.stored is None else self.stored[rows],
+            read=None if read is None else lambda row: read(first + row),
+            first=self.first + first,
+        )
+
+    def raw(self, row: int) -> np.ndarray | bytes | None:
+        """Return what `decode` needs of one row; None if its file does not exist.
+
+        Call it in increasing order of rows if the source is a compressed tar.
+        """
+        if self.arrays is not None:
+            return self.arrays[row]
+        assert self.read is not None
+        try:
+            return self.read(row)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        # a bad checksum or a damaged archive member: no bytes, so the row is unreadable
+        except Exception:
+            return b""
+
+    def decode(self, raw: np.ndarray | bytes | None) -> np.ndarray:
+        """Return the decoded image, uint8 (H, W) or (H, W, 3).
+
+        Raises UnreadableImage.
+        """
+        if raw is None:
+            raise MissingImage("the file does not exist")
+        return raw if isinstance(raw, np.ndarray) else decode_image(raw, self.pixels)
+
+    def known_by(
+        self, row: int, raw: np.ndarray | bytes | None, image: np.ndarray
+    ) -> np.ndarray:
+        """Return the array by which an index of images knows a row, decoded to `image`.
+
+        It is the same whatever range is declared. Otherwise the same images under
+        another range would be a new data set, with a budget of its own.
+        """
+        if self.pixels == PixelRange():
+            return image
+        raw = raw if self.stored is None else self.stored[row]
+        assert raw is not None  # else it could not have been decoded
+        is_array = isinstance(raw, np.ndarray)
+        try:
+            return to_uint8(raw) if is_array else decode_image(raw)
+        except UnreadableImage:  # without a range
+            return raw if is_array else np.frombuffer(raw, np.uint8)
+
+    def image(self, row: int) -> np.ndarray:
+        """Return the decoded image of one row, uint8 (H, W) or (H, W, 3).
+
+        Raises UnreadableImage.
+        """
+        return self.decode(self.raw(row))
+
+
+# the 8 lowest of 32 cosine frequencies
+_MIDDLES = np.arange(32) + 0.5
+_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
+
+
+def image_hash(image: np.ndarray) -> int:
+    """Return a 64-bit perceptual hash; 0 for a flat image.
+
+    Its bits say which of the 8x8 lowest cosine frequencies are above their median.
+    Brightness, contrast, size and compression barely change it. Gray and color copies
+    have the same hash.
+    """
+    small = np.asarray(
+        Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR),
+        np.float64,
+    )
+    if small.max() == small.min():
+        return 0
+    spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
+    # the same value as np.median, five times as fast
+    median = np.sort(spectrum, axis=None)[31:33].mean()
+    return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")

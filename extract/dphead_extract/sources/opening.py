@@ -1,0 +1,177 @@
+"""Open sources of images, in one fixed order, decoded to canonical 8-bit arrays.
+
+Each source gives (row, image, label, split, group).
+
+`open_source` recognizes:
+
+- a folder of images by class, or by split and class (`train/cat/1.png`), as
+  `dphead_extract.sources.layout` is told; sorted by path
+- a manifest CSV with columns path, label and optionally split, group
+- a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
+  order)
+- a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
+  IDX images file
+- an .npz with arrays images, labels and optionally split, group
+- a Hugging Face dataset: a folder of Parquet or Arrow files with images' bytes
+- tars of WebDataset's samples, or a folder of them, only if `layout` says so
+
+Classes are never inferred from labels: they are declared, or the labels stay out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from dphead_extract.bounds import check_ends
+from dphead_extract.errors import ExtractError
+from dphead_extract.images import PixelRange
+from dphead_extract.sources import arrays, datasets, listing, webdataset
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.tables import Columns
+
+WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
+
+
+def open_source(
+    path: str | Path,
+    classes: Classes | None = None,
+    split: str | None = "all",
+    layout: str | None = None,
+    columns: Columns | None = None,
+    pixels: PixelRange | None = None,
+) -> Source:
+    """Recognize a source and list its rows in their fixed order, decoding no image.
+
+    Parameters
+    ----------
+    path : str or Path
+        The source.
+    classes : Classes, optional
+        How the classes are declared.
+    split : str or None, default "all"
+        "train", "test" or "validation" keeps the rows of that split. None is the
+        source's only split, and refuses several.
+    layout : str, optional
+        What the folders of a folder's or an archive's paths are (`layout`), or
+        "webdataset" for tars of samples.
+    columns : Columns, optional
+        Columns of a data set, or fields of a sample's .json. Its `features` are the
+        images.
+    pixels : PixelRange, optional
+        What is declared of the images' samples.
+
+    Returns
+    -------
+    Source
+        The rows.
+
+    Raises
+    ------
+    ExtractError
+        If the source is missing, not recognized, empty, or unsafe (links, or archive
+        members outside the archive).
+    """
+    asked = "all" if split is None else split
+    path = Path(path)
+    pixels = pixels or PixelRange()
+    source = _opened(path, classes or Classes(), asked, layout, columns, pixels)
+    source.pixels = pixels
+    if path.is_dir():
+        source.left_out += _beside(path, source.kind)
+    if split is None and len(source.split_names) > 1:
+        raise ExtractError(
+            "a source with several splits needs --split, got "
+            f"splits={source.split_names}. Name one."
+        )
+    return source
+
+
+def _opened(
+    path: Path,
+    classes: Classes,
+    split: str,
+    layout: str | None,
+    columns: Columns | None,
+    pixels: PixelRange,
+) -> Source:
+    if not path.exists():
+        raise ExtractError(
+            f"the source must exist, got source={str(path)!r}. Check the path."
+        )
+    check_ends(path)
+    if layout == WEBDATASET:
+        return webdataset.open_samples(path, classes, split, columns or Columns())
+    if columns is not None or datasets.dataset_files(path):
+        return _dataset(path, classes, split, layout, columns or Columns())
+    for recognise in (
+        partial(arrays.open_npz, pixels=pixels),
+        partial(arrays.open_idx, pixels=pixels),
+        arrays.open_cifar,
+        listing.open_manifest,
+    ):
+        source = recognise(path, classes, split)
+        if source is not None and layout is not None:
+            raise _no_layout(layout, source.kind)
+        if source is not None:
+            return source
+    source = listing.open_archive(path, classes, split, layout)
+    if source is not None:
+        return source
+    if path.is_dir():
+        return listing.open_folder(path, classes, split, layout)
+    raise ExtractError(
+        "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
+        f"got source={str(path)!r}. Run `dphead extract --help` for the layouts."
+    )
+
+
+def log_left_out(left_out: Counter[str]) -> None:
+    """Log how much of a source became no row, by reason: private, for the data holder.
+
+    Without a handler Python writes it to standard error.
+    """
+    counts = [f"{count:,} {reason}" for reason, count in (+left_out).most_common()]
+    if counts:
+        text = "Left out of the source (private): %s"
+        logging.getLogger("dphead.extract").warning(text, ", ".join(counts))
+
+
+# patterns of the files that each reader of a folder of arrays opens
+_OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
+
+
+def _beside(folder: Path, kind: str) -> Counter[str]:
+    """Count the files of a folder that a reader of arrays or data sets leaves out."""
+    if kind == "dataset":
+        opened = set(datasets.dataset_files(folder))
+    elif kind in _OPENED:
+        opened = set(folder.glob(_OPENED[kind]))
+    else:  # the reader of image files counts them itself
+        return Counter()
+    others = set(listing.files_below(folder)) - opened
+    return Counter({f"files beside those of the {kind} format": len(others)})
+
+
+def _dataset(
+    path: Path, classes: Classes, split: str, layout: str | None, columns: Columns
+) -> Source:
+    if layout is not None:
+        raise _no_layout(layout, "dataset")
+    source = datasets.open_dataset(path, classes, split, columns)
+    if source is None:
+        raise ExtractError(
+            "columns are a data set's, or fields of a .json under --layout webdataset, "
+            f"got --column for {str(path)!r}, which is none. Leave it out."
+        )
+    return source
+
+
+def _no_layout(layout: str, kind: str) -> ExtractError:
+    return ExtractError(
+        f"a layout says what the folders of image files are, got {layout=} for a "
+        f"source of kind {kind}, which says itself. Leave --layout out."
+    )

@@ -1,0 +1,328 @@
+"""Read embeddings from files as blocks of rows: .npy, .npz and CSV.
+
+`columnar` reads Parquet and Arrow. The role of a column is declared, or in the
+file's header: no row may decide it for others.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from dphead_extract.bounds import lines, undecoded_line
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.npy import StoredArray, stored_arrays
+
+ROLES = ("label", "group", "split")
+Block = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Say which columns, or arrays of an .npz, hold what.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names, or patterns such as "emb_*". Empty: all but the others, or the array
+        "features" of an .npz.
+    label, group, split : str or None
+        None is the column of that name or of its plural, if the file has one. For an
+        .npy they are paths of further .npy files.
+    width : int or None
+        Number of entries in a list, if the column's type does not say it.
+    """
+
+    features: tuple[str, ...] = ()
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
+    width: int | None = None
+
+    def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
+        """Return the column of each role that the file has.
+
+        Raises ExtractError for a named column that is missing. Also if no column is
+        named for a role, and several columns, or one of another case, could have it.
+        """
+        found = {}
+        for role in ROLES:
+            wanted = getattr(self, role)
+            if wanted is not None:
+                check_columns([wanted], names, path)
+                found[role] = wanted
+                continue
+            alike = [name for name in names if is_called(name, role)]
+            if len(alike) > 1 or set(alike) - {role, f"{role}s"}:
+                raise ExtractError(
+                    f"the column of {role}s must be clear, got {alike} in "
+                    f"{str(path)!r}. Name it by --{role} (of a data set of images: "
+                    f"--column {role}=NAME), or rename them."
+                )
+            if alike:
+                found[role] = alike[0]
+        return found
+
+    def of_features(self, names: Sequence[str], path: Path) -> list[str]:
+        """Return the columns of features as they are named, then in the file's order.
+
+        Raises ExtractError if none is named and one is likely not a feature: a label,
+        group or split of another name than the chosen one, or the index of a frame.
+        """
+        others = set(self.roles(names, path).values())
+        rest = [name for name in names if name not in others]
+        if not self.features:
+            _check_rest(rest, path)
+            return rest
+        exact = [pattern for pattern in self.features if not set("*?[") & set(pattern)]
+        check_columns(exact, rest, path)
+        found = dict.fromkeys(
+            name
+            for pattern in self.features
+            for name in ([pattern] if pattern in rest else rest)
+            if name == pattern or fnmatchcase(name, pattern)
+        )
+        return list(found)
+
+
+def is_called(name: str, role: str) -> bool:
+    """Return whether a column has a role's name or its plural, in any case."""
+    return name.strip().lower() in (role, f"{role}s")
+
+
+def _check_rest(names: Sequence[str], path: Path) -> None:
+    for name in names:
+        index = not name.strip() or name.startswith(("__index_level_", "Unnamed: "))
+        if index or any(is_called(name, role) for role in ROLES):
+            raise ExtractError(
+                "columns that are not named must be features, got "
+                f"{name!r} in {str(path)!r}. Name the features by --features, or "
+                "write the table without its index and that column."
+            )
+
+
+def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
+    """Raise ExtractError unless the file has these columns, each once."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise ExtractError(
+            f"columns must have names of their own, got {twice!r} twice in "
+            f"{str(path)!r}. Rename one."
+        )
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise ExtractError(
+            f"a named column must be in the file, got {missing[0]!r} where "
+            f"{str(path)!r} has {list(names)[:8]}. Correct the name."
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Describe the rows of a file, in their order.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of file.
+    n_features : int
+        Number of features.
+    dtype : dtype
+        The features' dtype in the file.
+    columns : tuple of str
+        Names of the features' columns; empty if they are one array.
+    files : tuple of Path
+        The files that hold the rows.
+    roles : tuple of str
+        The roles that the file has.
+    read : callable
+        Takes (rows, with_features) and yields blocks of that many rows, by role.
+        Features are (k, n_features) under "features", with NaN for a missing entry.
+    unread : tuple of str
+        Names of the arrays that the file holds beside these.
+    """
+
+    kind: str
+    n_features: int
+    dtype: np.dtype
+    columns: tuple[str, ...]
+    files: tuple[Path, ...]
+    roles: tuple[str, ...]
+    read: Callable[[int, bool], Iterator[Block]]
+    unread: tuple[str, ...] = ()
+
+
+def open_table(path: Path, columns: Columns) -> Table:
+    """Recognize a file by its name and read its header; no row is read.
+
+    Raises
+    ------
+    ExtractError
+        If the file is missing, damaged, of another kind, or without the named columns.
+    """
+    if not path.is_file():
+        raise ExtractError(
+            f"the file of embeddings must exist, got {str(path)!r}. Check the path."
+        )
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return _arrays(path, columns)
+    if suffix in (".csv", ".tsv"):
+        return _delimited(path, columns, "," if suffix == ".csv" else "\t")
+    if suffix in (".parquet", ".arrow", ".feather", ".ipc"):
+        from dphead_extract.sources.columnar import open_columnar
+
+        return open_columnar(path, columns)
+    raise ExtractError(
+        "embeddings must be a .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather "
+        f"file, got {str(path)!r}. Convert them."
+    )
+
+
+def _arrays(path: Path, columns: Columns) -> Table:
+    stored = stored_arrays(path)
+    unread: tuple[str, ...] = ()
+    if path.suffix == ".npy":
+        others = {role: getattr(columns, role) for role in ROLES}
+        named = {role: Path(name) for role, name in others.items() if name is not None}
+        arrays = {role: _one_array(file) for role, file in named.items()}
+        features, files = stored[""], (path, *named.values())
+    else:
+        names = list(stored)
+        roles = columns.roles(names, path)
+        arrays = {role: stored[name] for role, name in roles.items()}
+        wanted = columns.features or ("features",)
+        check_columns(wanted[:1], names, path)
+        features, files = stored[wanted[0]], (path,)
+        unread = tuple(sorted({*names} - {wanted[0], *roles.values()}))
+    if len(features.shape) != 2 or features.dtype.kind not in "biuf":
+        raise ExtractError(
+            "features must be an array (n, d) of real numbers, got "
+            f"shape={features.shape}, dtype={features.dtype} in {str(path)!r}. Save "
+            "them like that, or name their array by --features."
+        )
+    for role, array in arrays.items():
+        if array.shape != features.shape[:1]:
+            raise ExtractError(
+                f"{role} must have one value a row, got shape={array.shape} beside "
+                f"features of shape={features.shape}. Save it again."
+            )
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        chosen = arrays | ({"features": features} if with_features else {})
+        # without any other array the features alone say how many rows there are
+        chosen = chosen or {"features": features}
+        for parts in zip(*(a.blocks(rows) for a in chosen.values()), strict=True):
+            yield dict(zip(chosen, parts, strict=True))
+
+    kind, width = path.suffix[1:], features.shape[1]
+    return Table(kind, width, features.dtype, (), files, tuple(arrays), read, unread)
+
+
+def _one_array(path: Path) -> StoredArray:
+    if path.suffix != ".npy" or not path.is_file():
+        raise ExtractError(
+            "beside an .npy, labels, groups and splits must be .npy files too, got "
+            f"{str(path)!r}. Give their paths."
+        )
+    return stored_arrays(path)[""]
+
+
+def _delimited(path: Path, columns: Columns, comma: str) -> Table:
+    with _text(path) as file:
+        names = [name.strip() for name in next(_records(file, comma, path), [])]
+    _check_header(names, path)
+    check_columns([], names, path)
+    roles, features = columns.roles(names, path), columns.of_features(names, path)
+    if not features:
+        raise ExtractError(
+            f"a table must have columns of features, got {names[:8]} in {str(path)!r}. "
+            "Name them by --features."
+        )
+    at = [names.index(name) for name in features]
+    places = {role: names.index(name) for role, name in roles.items()}
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        with _text(path) as file:
+            records = _records(file, comma, path)
+            next(records)
+            while part := list(islice(records, rows)):
+                block: Block = {
+                    role: np.array([record[i].strip() for record in part], object)
+                    for role, i in places.items()
+                }
+                if with_features or not block:
+                    block["features"] = np.array([_numbers(r, at) for r in part])
+                yield block
+
+    dtype, kind = np.dtype(np.float64), path.suffix.lower()[1:]
+    return Table(
+        kind, len(features), dtype, tuple(features), (path,), tuple(roles), read
+    )
+
+
+def _check_header(names: Sequence[str], path: Path) -> None:
+    """Raise ExtractError if the first line is a row: numbers that do not count up."""
+    numbers = np.array([_number(name) for name in names])
+    counted = (numbers % 1 == 0).all() and (np.diff(numbers) > 0).all()
+    if len(names) and np.isfinite(numbers).all() and not counted:
+        raise ExtractError(
+            "the first line of a table must name its columns, got the numbers "
+            f"{list(names)[:4]} in {str(path)!r}. Write a line of names above it."
+        )
+
+
+def _numbers(record: list[str], at: list[int]) -> list[float]:
+    """Return the features of one line; NaN for a cell that is empty or not a number."""
+    try:
+        return [float(record[i]) for i in at]
+    except ValueError:
+        return [_number(record[i]) for i in at]
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _text(path: Path) -> IO[str]:
+    return path.open(newline="", encoding="utf-8-sig")
+
+
+def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
+    """Yield the lines of a table, each with as many cells as the first.
+
+    Empty lines are skipped. Raises ExtractError, with the line, for a line that is too
+    long or not UTF-8. Also for a quote that only a later line closes: it would swallow
+    the lines between.
+    """
+    width = 0
+    reader = csv.reader(lines(file), delimiter=comma, strict=True)
+    try:
+        for number, record in enumerate(reader, 1):
+            if reader.line_num != number:
+                raise csv.Error("a quote that a later line closes")
+            if not record and width > 1:
+                continue
+            width = width or len(record)
+            if len(record or [""]) != width:
+                raise csv.Error("more or fewer cells")
+            yield record or [""]
+    except (ValueError, csv.Error) as error:
+        # text is decoded before its line is parsed, so line_num may be too small
+        decoded = not isinstance(error, UnicodeDecodeError)
+        line = reader.line_num if decoded else undecoded_line(path)
+        raise ExtractError(
+            "each line of a table must be UTF-8 and have as many cells as its header, "
+            f"got {line=} of {str(path)!r}, whose header has {width}. "
+            "Correct that line."
+        ) from error

@@ -1,0 +1,238 @@
+"""Read images in WebDataset's tar archives: members of one key are one sample.
+
+Archives are read in place; none may be unpacked. What a sample says is read from its
+own members alone.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dphead_extract.bounds import check_ends
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.listing import (
+    SUFFIXES,
+    Row,
+    check_member,
+    files_below,
+    limited,
+    listed,
+    read_limited,
+)
+from dphead_extract.sources.tables import ROLES, Columns, is_called
+
+MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
+
+
+@dataclass
+class Sample:
+    """Hold what was found under one key.
+
+    Attributes
+    ----------
+    image, size : str or None, and int
+        The image's member and its bytes.
+    label : str
+        The text of .cls.
+    fields : dict or None
+        The fields of .json; None without .json.
+    is_unread : bool
+        Whether there is a .json that cannot be read.
+    """
+
+    image: str | None = None
+    size: int = -1
+    label: str = ""
+    fields: dict[str, Any] | None = None
+    is_unread: bool = False
+
+
+def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> Source:
+    """Return a Source of the samples of a .tar, or of all .tar files in a folder.
+
+    Parameters
+    ----------
+    path : Path
+        The archive, or the folder with archives, which are read by name.
+    classes : Classes
+        How the classes are declared.
+    split : str
+        The wanted split, or "all".
+    columns : Columns
+        The fields of .json that are label, group and split. Fields that are not named
+        decide nothing; those that are called like a role are counted as left out.
+
+    Returns
+    -------
+    Source
+        The rows, in the archives' order. A sample without an image is an unreadable
+        row.
+
+    Raises
+    ------
+    ExtractError
+        For two images of one key, a field that no sample has, or what `listing`
+        refuses.
+
+    Notes
+    -----
+    A sample's label is the text of .cls, a class's name. If a group is named, a sample
+    whose .json cannot be read has no class: it may belong to anybody.
+    """
+    tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
+    if not tars:
+        raise ExtractError(
+            f"a folder of WebDataset archives must hold .tar files, got none in "
+            f"{str(path)!r}. Check the path."
+        )
+    named = {role: getattr(columns, role) for role in ROLES}
+    fields = {role: name for role, name in named.items() if name is not None}
+    rows: list[Row] = []
+    images = {}
+    present: set[str] = set()
+    left_out = Counter({"files that are no archives": _n_others(path, tars)})
+    for tar in tars:
+        for key, sample in _samples(tar, left_out).items():
+            name = f"{tar.name}:{key}"
+            values = sample.fields or {}
+            present.update(values)
+            for role in (role for role in ROLES if role not in fields):
+                unused = sum(is_called(field, role) for field in values)
+                left_out[f"{role}s in .json: name them by --column {role}="] += unused
+            said = {role: values.get(field) for role, field in fields.items()}
+            label = said.get("label", sample.label)
+            if "group" in fields and sample.is_unread:
+                label = None
+            others = (said.get("split"), said.get("group"))
+            rows.append((name, sample.size, label, *others))
+            images[name] = (tar, sample.image)
+    for role, field in fields.items():
+        if field not in present:
+            raise ExtractError(
+                f"the field of a {role} must be in some sample's .json, got {field!r} "
+                f"in none of {str(path)!r}. Correct its name."
+            )
+    reader = _Members()
+    source = listed(
+        "webdataset",
+        path,
+        rows,
+        lambda name: reader.read(*images[name]),
+        classes,
+        split,
+        splits="split" in fields,
+        grouped="group" in fields,
+    )
+    return replace(source, left_out=source.left_out + left_out)
+
+
+def _n_others(path: Path, tars: Sequence[Path]) -> int:
+    """Return how many files below a folder are not the given archives."""
+    return len(set(files_below(path)) - set(tars)) if path.is_dir() else 0
+
+
+def _samples(path: Path, left_out: Counter[str]) -> dict[str, Sample]:
+    """Return the samples of an archive by key, in its order.
+
+    `left_out` counts the members that belong to none.
+    """
+    found: dict[str, Sample] = {}
+    check_ends(path)
+    try:
+        with tarfile.open(path) as archive:
+            for info in archive:
+                check_member(
+                    info.name, info.issym() or info.islnk() or info.isdev(), path
+                )
+                folder, _, base = info.name.removeprefix("./").rpartition("/")
+                stem, _, ending = base.partition(".")
+                if info.isfile() and stem:
+                    sample = found.setdefault(f"{folder}/{stem}".lstrip("/"), Sample())
+                    if not _take(sample, ending.lower(), archive, info, path):
+                        left_out[f"members of other kinds (.{ending.lower()})"] += 1
+                elif info.isfile():
+                    left_out["hidden members"] += 1
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ExtractError(
+            f"an archive must be complete, got file={str(path)!r} damaged. Copy or "
+            "pack it again."
+        ) from error
+    return found
+
+
+def _take(
+    sample: Sample, ending: str, archive: tarfile.TarFile, info: Any, path: Path
+) -> bool:
+    """Note one member of a sample, and return whether it is of a known kind.
+
+    Raises ExtractError for a second member of one kind.
+    """
+    if f".{ending}" in SUFFIXES:
+        twice = sample.image is not None
+        sample.image, sample.size = info.name, limited(info.name, info.size, path)
+    elif ending == "cls":
+        twice = bool(sample.label)
+        sample.label = _text(archive, info, path).strip()
+    elif ending == "json":
+        twice = sample.fields is not None
+        parsed = _parsed(_text(archive, info, path))
+        sample.fields, sample.is_unread = parsed or {}, parsed is None
+    else:
+        return False
+    if twice:
+        raise ExtractError(
+            "a sample must have one image, one .cls and one .json at most, got a "
+            f"second {info.name!r} in {str(path)!r}. Pack the samples again."
+        )
+    return True
+
+
+def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
+    if info.size > MAX_TEXT_BYTES:
+        raise ExtractError(
+            f"a .cls or .json member must have at most {MAX_TEXT_BYTES} bytes, got "
+            f"bytes={info.size} in {str(path)!r}. Pack the samples again."
+        )
+    file = archive.extractfile(info)
+    return "" if file is None else file.read().decode("utf-8-sig", "surrogateescape")
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _Members:
+    """Read the bytes of members. One archive is open at a time.
+
+    It is fast in the archives' order.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._archive: tarfile.TarFile | None = None
+
+    def read(self, path: Path, member: str | None) -> bytes:
+        """Return the bytes of a member.
+
+        Raises FileNotFoundError if the sample has no image.
+        """
+        if member is None:
+            raise FileNotFoundError("the sample has no image")
+        if path != self._path or self._archive is None:
+            if self._archive is not None:
+                self._archive.close()
+            self._path, self._archive = path, tarfile.open(path)  # noqa: SIM115
+        file = self._archive.extractfile(member)
+        return b"" if file is None else read_limited(file.read)

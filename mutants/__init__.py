@@ -1,4 +1,0 @@
-"""Seeded defects that the tests must find: `python -m mutants`.
-
-A defect may be in any source; the copy that has it is thrown away.
-"""

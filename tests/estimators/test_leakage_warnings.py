@@ -1,0 +1,230 @@
+"""What stands around a fit is warned of: fitted steps of a pipeline, searches."""
+
+import pickle
+import re
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.decomposition import PCA
+from sklearn.ensemble import BaggingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, cross_val_score, learning_curve
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+
+from dphead import DPPCA, DPPrototypeClassifier, PrivacyWarning
+from dphead.estimators import leakage_warnings
+from dphead.privacy.ledger import Ledger
+
+
+def make(**changes):
+    settings = {"epsilon": 4.0, "delta": 1e-4, "classes": range(3)} | changes
+    return DPPrototypeClassifier(**settings)
+
+
+@pytest.fixture
+def blobs():
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 90)
+    return draw.normal(size=(90, 4)) + 3 * np.eye(
+        3,
+        4,
+    )[y], y
+
+
+def warned(fit) -> list[str]:
+    """The texts of a fit's privacy warnings."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit()
+    return [str(w.message) for w in found if w.category is PrivacyWarning]
+
+
+STEPS = {
+    "a scaler": ([StandardScaler()], ["standardscaler"]),
+    "two": (
+        [
+            StandardScaler(),
+            Normalizer(),
+            PCA(2),
+        ],
+        ["standardscaler", "pca"],
+    ),
+    "a pipeline in a pipeline": ([make_pipeline(PCA(2))], ["pipeline"]),
+    "a row by itself": ([Normalizer(), FunctionTransformer(np.tanh)], []),
+    "nothing": (["passthrough"], []),
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    STEPS.values(),
+    ids=STEPS,
+)
+def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
+    pipeline = make_pipeline(*steps, make())
+    texts = warned(lambda: pipeline.fit(*blobs))
+    assert len(texts) == bool(named)
+    for text in texts:
+        assert f"before this one, {', '.join(named)}, were fitted" in text
+    notes = " ".join(pipeline[-1].privacy_.notes)
+    assert ("the pipeline's steps" in notes) == bool(named)
+
+
+def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
+    """Also where the pipeline's memory has each of its steps cloned."""
+    pipeline = [
+        Normalizer(),
+        DPPCA(n_components=2),
+        StandardScaler(),
+        make(),
+    ]
+    for memory in (None, str(tmp_path)):
+        (text,) = warned(
+            lambda m=memory: make_pipeline(*pipeline, memory=m).fit(*blobs)
+        )
+        assert "before this one, standardscaler, were" in text
+    first = [StandardScaler(), DPPCA(n_components=2), make()]
+    texts = warned(lambda: make_pipeline(*first).fit(*blobs))
+    assert len(texts) == 2
+
+
+def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
+    x, y = blobs
+    frozen = FrozenEstimator(StandardScaler().fit(np.eye(4)))
+    assert (
+        warned(
+            lambda: make_pipeline(frozen, make()).fit(
+                x,
+                y,
+            )
+        )
+        == []
+    )
+    outer = Pipeline(
+        [
+            ("scale", StandardScaler()),
+            (
+                "inner",
+                make_pipeline(
+                    frozen,
+                    PCA(2),
+                    make(),
+                ),
+            ),
+        ]
+    )
+    (text,) = warned(lambda: outer.fit(x, y))
+    assert "before this one, scale, pca, were" in text
+
+
+def test_a_step_that_is_private_itself_is_not_named(blobs):
+    class Private(BaseEstimator):
+        def fit(self, x, y=None):
+            self.privacy_ = "its own"
+            return self
+
+        def transform(self, x):
+            return x
+
+    assert (
+        warned(
+            lambda: make_pipeline(
+                Private(),
+                make(),
+            ).fit(*blobs)
+        )
+        == []
+    )
+
+
+def test_without_noise_there_is_nothing_to_warn_of(blobs):
+    pipeline = make_pipeline(StandardScaler(), make(epsilon=np.inf))
+    assert warned(lambda: pipeline.fit(*blobs)) == []
+    assert warned(lambda: make().fit(*blobs)) == []
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_grid_search_is_warned_of_once_and_noted_in_each_fit(blobs, nested):
+    model = make_pipeline(Normalizer(), make()) if nested else make()
+    name = f"{'dpprototypeclassifier__' if nested else ''}rule"
+    search = GridSearchCV(model, {name: ["cosine", "nearest"]}, cv=2)
+    (text,) = warned(lambda: search.fit(*blobs))
+    assert "a clone whose settings were changed" in text
+    assert "fits on overlapping rows add up" in text
+    best = search.best_estimator_[-1] if nested else search.best_estimator_
+    assert any("clone whose settings" in note for note in best.privacy_.notes)
+
+
+MANY_FITS = {
+    "cross_val_score": lambda model, x, y: cross_val_score(model, x, y, cv=4),
+    "one against the rest": lambda model, x, y: OneVsRestClassifier(model).fit(x, y),
+    "calibration": lambda model, x, y: CalibratedClassifierCV(model, cv=3).fit(x, y),
+    "learning_curve": lambda model, x, y: learning_curve(model, x, y, cv=3),
+    "clones by hand": lambda model, x, y: [clone(model).fit(x, y) for _ in range(3)],
+}
+
+
+@pytest.mark.parametrize("fit", MANY_FITS.values(), ids=MANY_FITS)
+def test_several_fits_of_clones_are_warned_of_once(blobs, fit):
+    x, y = blobs
+    model = (
+        make(classes=range(2)) if fit is MANY_FITS["one against the rest"] else make()
+    )
+    (text,) = warned(lambda: fit(model, x, y))
+    assert "fits on overlapping rows add up" in text
+    assert "No ledger counts them together" in text
+
+
+def test_the_warning_has_the_total_of_the_ledger(blobs, tmp_path):
+    """Two fits of epsilon = 4 spend more than 4 and less than 8; a ledger with a budget
+    counts them too.
+    """
+    x, y = blobs
+    for ledger in (tmp_path / "book.sqlite", Ledger()):
+        model = make(ledger=ledger)
+        (text,) = warned(lambda m=model: cross_val_score(m, x, y, cv=4))
+        book = Ledger(ledger) if isinstance(ledger, Path) else ledger
+        assert len(book.fits()) == 4
+        said = float(re.search(r"total is epsilon ([\d.]+)", text)[1])
+        assert 4 < said < book.spent(1e-4).epsilon
+
+
+def test_a_seed_in_clones_is_warned_of_once(blobs):
+    """An ensemble seeds its clones itself, and then they are not private."""
+    x, y = blobs
+    seeded = "random_state is fixed"
+    for model in (make(random_state=0), make()):
+        bagging = BaggingClassifier(model, n_estimators=3)
+        texts = warned(lambda m=bagging: m.fit(x, y))
+        assert sum(seeded in text for text in texts) == 1
+        assert len(texts) == 2  # of the seed, and of several fits
+        assert all(one.privacy_.epsilon == np.inf for one in bagging.estimators_)
+
+
+def test_a_process_of_its_own_warns_in_its_first_fit(blobs, monkeypatch):
+    """It knows no fits of other processes."""
+    name = SimpleNamespace(name="LokyProcess-1")
+    monkeypatch.setattr(leakage_warnings, "current_process", lambda: name)
+    assert len(warned(lambda: clone(make()).fit(*blobs))) == 1
+    assert warned(lambda: make().fit(*blobs)) == []
+
+
+def test_a_search_in_another_process_is_a_clone_that_was_sent(blobs):
+    sent = pickle.loads(pickle.dumps(clone(make())))
+    assert len(warned(lambda: sent.set_params(epsilon=2.0).fit(*blobs))) == 1
+
+
+def test_one_fit_of_a_clone_is_not_warned_of(blobs):
+    x, y = blobs
+    seeded = clone(make()).set_params(random_state=3)
+    assert len(warned(lambda: seeded.fit(x, y))) == 1  # of the seed
+    assert warned(lambda: make().set_params(epsilon=2.0).fit(x, y)) == []
+    candidate = clone(make()).set_params(epsilon=2.0)
+    assert warned(lambda: clone(candidate).fit(x, y)) == []

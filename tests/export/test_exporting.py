@@ -1,0 +1,259 @@
+"""Heads for other software: they score as dphead does, and carry their guarantee."""
+
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import features_file, fitted, rows
+from exports import DOCS, documented, without_dphead
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from dphead.analysis.metrics import predicted_classes, probabilities
+from dphead.export import sklearn_head, torch_head
+from dphead.export.exporting import WRITERS, export
+from dphead.fit.head_file import load_head, save_head
+from dphead.privacy.predictions import LOSSES
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.head import LinearHead
+
+RNG = np.random.default_rng(0)
+CENTER = RNG.normal(size=12).astype(np.float32)
+SCALE = np.append(RNG.random(11), 0).astype(np.float32)  # a feature that is left out
+TRANSFORMS = {
+    "bare": RowTransform(),
+    "unit": RowTransform(unit_norm=True),
+    "centred": RowTransform(True, CENTER),
+    "scaled": RowTransform(True, CENTER, SCALE),
+    "normalised": RowTransform(False, CENTER, SCALE),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder of `auto`, made once; tests read it, or copy it."""
+    folder = tmp_path_factory.mktemp("portable")
+    features = features_file(folder / "train.h5")
+    ledger = ("--ledger", folder / "ledger.sqlite")
+    fitted("fit", features, "-o", folder / "run", "--epsilon", 2, *ledger)
+    return folder / "run"
+
+
+def with_head(run, copy, transform, loss, m=3, clip=None):
+    """A copy of the run folder with another head."""
+    copy.mkdir()
+    report = json.loads((run / "report.json").read_text())
+    names = [f"class {k}" for k in range(m)]
+    report["data"]["class_names"] = names
+    report.pop("provenance")  # it names the head that was fitted
+    report.pop("sha256")
+    (copy / "report.json").write_text(json.dumps(report))
+    weights, intercept = RNG.normal(size=(12, m)), RNG.normal(size=m)
+    head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
+    facts = load_head(run)[1]
+    kept = ("feature_space", "extraction")
+    save_head(copy, head, {"class_names": names} | {k: facts[k] for k in kept})
+    return head
+
+
+def hostile_rows():
+    x = RNG.normal(size=(40, 12)).astype(np.float32)
+    x[0] = 0
+    x[1] = 1e-20
+    x[2, 3] = np.nan
+    x[3, 3] = np.inf
+    x[4] *= 1e25
+    for row, scale in enumerate((1e-18, 1e-30, 1e-44, 1e18, 1e30), 5):
+        x[row] *= scale
+    return x
+
+
+def assert_same_scores(found, expected):
+    """Within 1e-4 of a row's largest score, or of one: dphead keeps 20 bits of a row's
+    largest entry, which other entries can cancel; others compute in float32. A row
+    without a class is NaN in both.
+    """
+    size = np.maximum(1, np.abs(expected).max(axis=1, keepdims=True))
+    np.testing.assert_allclose(found / size, expected / size, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss):
+    head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss)
+    export(tmp_path / "run", "torch", tmp_path / "out")
+    module, classes = torch_head.load_head(tmp_path / "out")
+    x = hostile_rows()
+    scores = module(torch.from_numpy(x))
+    expected = head.scores(x)
+    assert_same_scores(scores.detach(), expected)
+    found = module.probabilities(scores).detach()
+    none = np.array([2, 3])
+    assert np.isnan(found[none]).all()
+    assert np.array_equal(module.classes(scores), predicted_classes(expected))
+    assert np.flatnonzero(module.classes(scores) < 0).tolist() == none.tolist()
+    assert classes == ["class 0", "class 1", "class 2"]
+    np.testing.assert_allclose(found, probabilities(expected, loss), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_torch_head_shortens_rows_as_dphead_does(run, tmp_path, name):
+    head = with_head(run, tmp_path / "run", TRANSFORMS[name], "sigmoid", clip=0.5)
+    export(tmp_path / "run", "torch", tmp_path / "out")
+    module = torch_head.load_head(tmp_path / "out")[0]
+    x = hostile_rows()
+    assert_same_scores(module(torch.from_numpy(x)).detach(), head.scores(x))
+    loaded = load_head(tmp_path / "run")[0]
+    assert np.array_equal(loaded.scores(x), head.scores(x), equal_nan=True)
+    with pytest.raises(ValueError, match=r"feature_clip=0.5 .* Use --to torch"):
+        export(tmp_path / "run", "sklearn", tmp_path / "pipeline")
+
+
+@pytest.mark.parametrize("m", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
+    head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss, m)
+    export(tmp_path / "run", "sklearn", tmp_path / "out")
+    classifier = sklearn_head.load_head(tmp_path / "out")
+    x = hostile_rows()
+    with pytest.raises(ValueError, match="NaN"):
+        classifier.predict(x[2:3])
+    with pytest.raises(ValueError, match="infinity"), np.errstate(over="ignore"):
+        classifier.predict(np.full((1, 12), 1e300))  # no float32
+    x = np.delete(x, [2, 3], axis=0)
+    z = head.scores(x)
+    found = classifier.predict_proba(x)
+    # beyond, all of scikit-learn's sigmoids can be zero
+    usual = np.abs(z).max(axis=1) < 700
+    assert usual.sum() > 30
+    np.testing.assert_allclose(found[usual], probabilities(z, loss)[usual], atol=1e-4)
+    assert list(classifier.predict(x)) == [f"class {k}" for k in z.argmax(axis=1)]
+    if m == 3:
+        assert_same_scores(classifier.decision_function(x), z)
+
+
+@pytest.mark.parametrize("module", [torch_head, sklearn_head])
+def test_an_exported_head_has_dpheads_losses_and_refuses_others(run, tmp_path, module):
+    """It is copied, and imports no list: a new loss would be taken for softmax."""
+    assert module.LOSSES == LOSSES
+    export(run, module.__name__.split(".")[-1].split("_")[0], tmp_path / "out")
+    path = tmp_path / "out/head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": "new"}))
+    with pytest.raises(ValueError, match="squared, got loss='new'"):
+        module.load_head(tmp_path / "out")
+
+
+def test_a_sklearn_head_is_made_of_scikit_learns_classes_alone(run, tmp_path):
+    import joblib
+
+    export(run, "sklearn", tmp_path / "out")
+    classifier = sklearn_head.load_head(tmp_path / "out")
+    parts = [classifier, *(part for _, part in classifier.steps)]
+    assert all(type(part).__module__.startswith("sklearn.") for part in parts)
+    joblib.dump(classifier, tmp_path / "head.joblib")
+    assert b"dphead" not in (tmp_path / "head.joblib").read_bytes()
+    x = rows()[0]
+    again = joblib.load(tmp_path / "head.joblib")
+    assert np.array_equal(again.predict(x), classifier.predict(x))
+
+
+def test_the_guarantee_goes_with_the_head(run, tmp_path):
+    done = export(run, "torch", tmp_path / "out")
+    report = json.loads((run / "report.json").read_text())
+    found = json.loads((tmp_path / "out/guarantee.json").read_text())
+    assert found == done.guarantee
+    for key in ("private", "epsilon", "delta", "mu", "protected_unit", "group_cap"):
+        assert found[key] == report["guarantee"][key]
+    assert found["neighboring_relation"] == "zero_out"
+    # the ledger's folder may hold a user's name
+    path = report["ledger"]["path"]
+    stated = report["statement"].replace(path, Path(path).name)
+    assert found["statement"] == stated and path not in stated
+    for name, key in (("head.safetensors", "head"), ("report.json", "report")):
+        digest = sha256((run / name).read_bytes()).hexdigest()
+        assert found[f"{key}_sha256"] == digest
+    with safe_open(tmp_path / "out/head.safetensors", "numpy") as file:
+        assert file.metadata()["dphead.epsilon"] == str(found["epsilon"])
+        assert file.metadata()["dphead.statement"] == stated
+    about = (tmp_path / "out/README.md").read_text()
+    assert "(2, 1e-05)-differentially private" in " ".join(about.split())
+
+
+def test_an_export_holds_what_the_run_holds_and_no_more(run, tmp_path):
+    """Numbers of the head, and facts that head.json and report.json hold."""
+    done = export(run, "torch", tmp_path / "out")
+    head, facts = load_head(run)
+    made = json.loads((tmp_path / "out/head.json").read_text())
+    assert made["features"] == facts["extraction"]
+    tensors = load_file(tmp_path / "out/head.safetensors")
+    held = {k for k in ("center", "scale") if getattr(head.transform, k) is not None}
+    assert set(tensors) == {"weight", "bias"} | held
+    assert np.array_equal(tensors["weight"], head.weights.T.astype(np.float32))
+    names = {"README.md", "guarantee.json", "head.json", "head.py", "head.safetensors"}
+    assert set(done.files) == names
+
+
+def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_path):
+    export(run, "torch", tmp_path / "run-torch")
+    x = rows(20, seed=7)[0]
+    np.save(tmp_path / "x.npy", x)
+    ten = documented("torch")
+    assert len([line for line in ten.splitlines() if line.strip()]) <= 10
+    rand = 'torch.rand(3, facts["n_features"])'
+    assert rand in ten
+    given = "import numpy\n" + ten.replace(
+        rand, "torch.from_numpy(numpy.load('x.npy'))"
+    )
+    check = "import importlib.util, os\ntry:\n    import dphead\nexcept ImportError:\n"
+    check += "    print('no dphead')\n"
+    code = check + given + "\nnumpy.save('scores.npy', scores)\n"
+    code += documented("module")
+    said = without_dphead(tmp_path, code).splitlines()
+    assert said[0] == "no dphead"
+    head, facts = load_head(run)
+    expected = head.scores(x)
+    scores = np.load(tmp_path / "scores.npy")
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert said[1] == str([facts["class_names"][k] for k in expected.argmax(axis=1)])
+    assert said[2].startswith("tensor(")
+
+
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
+    with pytest.raises(ValueError, match="to must be one of"):
+        export(run, "keras", tmp_path / "out")
+    with pytest.raises(ValueError, match="Fit first"):
+        export(tmp_path, "torch", tmp_path / "out")
+    with pytest.raises(ValueError, match="features of a timm network, got backbone="):
+        export(run, "timm", tmp_path / "out")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "kept").write_text("kept")
+    with pytest.raises(ValueError, match="new or empty folder"):
+        export(run, "torch", full)
+    assert [p.name for p in tmp_path.iterdir()] == ["full"]
+    network = tmp_path / "network"
+    network.mkdir()
+    (network / "model.json").write_text("{}")
+    with pytest.raises(ValueError, match="run folder of a head, got a network"):
+        export(network, "torch", tmp_path / "out")
+
+
+def test_a_changed_report_is_refused(run, tmp_path):
+    copy = tmp_path / "run"
+    with_head(run, copy, TRANSFORMS["bare"], "softmax")
+    report = json.loads((copy / "report.json").read_text())
+    report.pop("sha256", None)
+    report["guarantee"]["epsilon"] = 0.1
+    (copy / "report.json").write_text(json.dumps(report))
+    with pytest.raises(ValueError, match="epsilon"):
+        export(copy, "torch", tmp_path / "out")
+
+
+def test_the_formats_are_those_of_the_documentation():
+    table = re.findall(r"^\| `(\w+)` \| (?:images|features)", DOCS.read_text(), re.M)
+    assert table == list(WRITERS)

@@ -1,0 +1,348 @@
+"""Whole classifiers in timm's and ONNX's formats, on real images: the scores that
+extraction and head give.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pictures as kinds
+import pytest
+import torch
+from commands import features_file, fitted, rows
+from dphead_extract import images
+from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.images import PixelRange
+from dphead_extract.normalization import RowNorm
+from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.sources.classes import Classes
+from exports import documented, without_dphead
+from PIL import Image
+
+from dphead.analysis.metrics import predicted_classes
+from dphead.export import torch_head
+from dphead.export.exporting import WRITERS, export
+from dphead.export.pictures import prepare
+from dphead.fit.files import open_matching
+from dphead.fit.head_file import load_head
+
+SHARED = Path(__file__).resolve().parents[4] / "shared"
+MOBILENET = SHARED / "weights/mobilenetv2_100.in1k.safetensors"
+CLASSES = ["zero", "one", "two"]
+LS = ("--method", "dp-ls", "--epsilon", 8, "--delta", 1e-3)
+SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 0.8}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of scikit-learn's digits of three classes, as coloured PNG files."""
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("pictures")
+    data = load_digits(n_class=3)
+    for i in range(120):
+        grey = Image.fromarray((data.images[i] * 15.9).astype(np.uint8))
+        path = folder / CLASSES[data.target[i]] / f"{i:03}.png"
+        path.parent.mkdir(exist_ok=True)
+        grey.resize((40, 48)).convert("RGB").save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A small timm network with random weights and statistics."""
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=7)
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    save_file(model.state_dict(), path)
+    return path
+
+
+def fitted_on(folder, source, options, *settings, norm=None, classes=CLASSES):
+    """(run folder, features file) of a head on pictures."""
+    features = folder / "features.h5"
+    declared = Classes.parse(",".join(classes), False, False)
+    norm = norm or RowNorm()
+    extract(
+        ExtractOptions(
+            source, features, options, declared, normalize=norm, device="cpu"
+        )
+    )
+    ledger = ("--ledger", folder / "ledger.sqlite")
+    fitted("fit", features, "-o", folder / "run", *LS, *settings, *ledger)
+    return folder / "run", features
+
+
+def small(weights, **changes):
+    arguments = {"num_classes": 7}
+    return BackboneOptions(
+        **SMALL | {"weights": weights, "model_args": arguments} | changes
+    )
+
+
+def scores_of(run, features):
+    """dphead's own scores of the extracted rows, which are sorted by path."""
+    head, _, x, _ = open_matching(run, features, None)
+    return head.scores(x)
+
+
+def paths(source):
+    return sorted(source.rglob("*.png"))
+
+
+def check_timm(out, run, features, source):
+    model, transform, classes = torch_head.load_model(out)
+    given = torch.stack([transform(path) for path in paths(source)])
+    with torch.inference_mode():
+        found = model(given).numpy()
+    expected = scores_of(run, features)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    return model, classes
+
+
+def check_onnx(out, run, features, source):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(out / "model.onnx")
+    given = np.stack([prepare(path, out) for path in paths(source)])
+    found, p, best = session.run(None, {"images": given})
+    assert np.array_equal(best, found.argmax(axis=1))
+    expected = scores_of(run, features)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    return session
+
+
+def test_a_timm_model_has_the_head_in_it(pictures, weights, tmp_path):
+    run, features = fitted_on(tmp_path, pictures, small(weights))
+    export(run, "timm", tmp_path / "out", weights)
+    model, classes = check_timm(tmp_path / "out", run, features, pictures)
+    assert classes == CLASSES
+    assert isinstance(model.get_classifier(), torch_head.Head)
+    assert not (tmp_path / "out/config.json").exists()
+    # the documented example, on one picture, where dphead cannot be imported
+    (tmp_path / "out").rename(tmp_path / "run-timm")
+    picture = paths(pictures)[50]
+    shutil.copyfile(picture, tmp_path / "picture.png")
+    said = without_dphead(tmp_path, documented("timm"))
+    best = scores_of(run, features)[50].argmax()
+    assert said.strip() == CLASSES[best]
+
+
+def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_path):
+    import timm
+
+    run, features = fitted_on(tmp_path, pictures, small(weights), "--no-unit-norm")
+    export(run, "timm", tmp_path / "out", weights)
+    ours, _ = check_timm(tmp_path / "out", run, features, pictures)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    assert type(theirs.get_classifier()) is torch.nn.Linear
+    assert theirs.pretrained_cfg["label_names"] == CLASSES
+    config = timm.data.resolve_model_data_config(theirs)
+    assert (list(config["input_size"]), config["crop_pct"]) == ([3, 32, 32], 0.8)
+    x = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(x), ours(x))
+
+
+def test_onnx_takes_images_of_any_number(pictures, weights, tmp_path):
+    """With what timm's format cannot hold: class axes, mirror images and normalised
+    rows.
+    """
+    options = small(weights, mirror=True, axes=5)
+    run, features = fitted_on(tmp_path, pictures, options, norm=RowNorm("unit"))
+    export(run, "onnx", tmp_path / "out", weights)
+    session = check_onnx(tmp_path / "out", run, features, pictures)
+    about = session.get_modelmeta().custom_metadata_map
+    assert float(about["dphead.epsilon"]) == pytest.approx(8)
+    assert json.loads(about["class_names"]) == CLASSES
+    with pytest.raises(ValueError, match=r"unit.*mirror=True, axes=5\. Use --to onnx"):
+        export(run, "timm", tmp_path / "timm", weights)
+    assert not (tmp_path / "timm").exists()
+
+
+def test_onnx_of_other_features_is_the_head_alone(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    features = features_file(tmp_path / "f.h5")
+    fitted("fit", features, "-o", tmp_path / "run", *LS)
+    done = export(tmp_path / "run", "onnx", tmp_path / "out")
+    assert done.takes == "12 features a row, as arrays makes them"
+    session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
+    x = rows(50, seed=3)[0]
+    x[0] = 0
+    x[1, 1], x[2, 1] = np.nan, np.inf
+    for row, scale in enumerate((1e-18, 1e-30, 1e-42, 1e18, 1e30), 3):
+        x[row] *= scale
+    scores, probabilities, classes = session.run(None, {"features": x})
+    expected = load_head(tmp_path / "run")[0].scores(x)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert np.array_equal(classes, predicted_classes(expected))
+    assert np.flatnonzero(classes < 0).tolist() == [1, 2]
+    assert np.isnan(probabilities[[1, 2]]).all()
+
+
+def test_other_weights_are_refused(pictures, weights, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run, _ = fitted_on(tmp_path, pictures, small(weights))
+    state = load_file(weights)
+    next(iter(state.values())).add_(1)
+    save_file(state, tmp_path / "other.safetensors")
+    for to in ("timm", "onnx"):
+        with pytest.raises(ValueError, match="must be those that made the head's"):
+            export(run, to, tmp_path / "out", tmp_path / "other.safetensors")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [(32, 32), (40, 48), (61, 33), (300, 201)])
+@pytest.mark.parametrize("crop_pct", [0.875, 1.0])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
+def test_pictures_are_prepared_as_timm_does(tmp_path, size, crop_pct, interpolation):
+    import timm
+
+    transform = {
+        "input_size": [3, 32, 32],
+        "crop_pct": crop_pct,
+        "crop_mode": "center",
+        "interpolation": interpolation,
+    }
+    (tmp_path / "head.json").write_text(
+        json.dumps({"features": {"transform": transform}})
+    )
+    plain = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+    theirs = timm.data.create_transform(**transform | plain, is_training=False)
+    noise = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+    picture = Image.fromarray(noise)
+    picture.save(tmp_path / "picture.png")
+    found = prepare(tmp_path / "picture.png", tmp_path)
+    assert np.array_equal(found, theirs(picture).numpy())
+
+
+EXPORTED = """
+import json, sys
+from pathlib import Path
+
+import onnxruntime
+import torch
+
+folders = ["torch", "timm", "onnx"]
+sys.path[:0] = folders
+from head import load_head, load_model
+from prepare import prepare as prepare_for_onnx
+
+head, _ = load_head("torch")
+model, prepare, _ = load_model("timm")
+session = onnxruntime.InferenceSession("onnx/model.onnx")
+found = {folder: [] for folder in folders}
+for path in sorted(Path("files").rglob("*.*")):
+    image = prepare(path)[None]
+    with torch.inference_mode():
+        # the features of the torch head are the user's to make
+        rows = model.forward_head(model.forward_features(image), pre_logits=True)
+        found["torch"] += head.probabilities(head(rows)).tolist()
+        found["timm"] += head.probabilities(model(image)).tolist()
+    images = prepare_for_onnx(path, "onnx")[None]
+    found["onnx"] += session.run(["probabilities"], {"images": images})[0].tolist()
+print(json.dumps(found))
+"""
+
+
+def twelve_bits():
+    """{name: bytes of a file} of one picture, whose range must be declared."""
+    values = kinds.WIDE >> 4
+    signed = (values.astype(int) - 2048).astype(np.int16)
+    return {
+        "16.png": kinds.png(values.astype(">u2"), 0),
+        "16.tiff": kinds.tiff(values),
+        "white.tiff": kinds.tiff(4095 - values, photometric=0, packed=True),
+        "signed.tiff": kinds.tiff(signed, kind=2),
+        "32.tiff": kinds.tiff(values.astype(np.uint32)),
+        "header.pgm": b"P5 48 40 4095\n" + values.astype(">u2").tobytes(),
+        "8.png": kinds.encoded(kinds.GREY),
+    }
+
+
+@pytest.mark.parametrize("bits", [None, 12])
+def test_exports_see_of_image_files_what_predict_sees(
+    pictures, weights, tmp_path, bits
+):
+    """Orientation, depth, transparency, palettes, CMYK, animations, kinds of TIFF."""
+    pytest.importorskip("onnxruntime")
+    options = small(weights, pixels=PixelRange(bits))
+    run, _ = fitted_on(tmp_path, pictures, options)
+    for to in ("torch", "timm", "onnx"):
+        export(run, to, tmp_path / to, weights)
+    files = {name: data for name, (data, _) in kinds.meant().items()}
+    files = twelve_bits() if bits else files
+    (tmp_path / "files").mkdir()
+    for name, data in files.items():
+        # the decoder asks the bytes, not the ending
+        (tmp_path / "files" / f"{name.replace(',', '')}.png").write_bytes(data)
+    command = (run, tmp_path / "files", "--weights", weights, "--device", "cpu")
+    rows = json.loads(fitted("predict", *command, "--format", "json").out)
+    ranked = [
+        {row[f"class{place}"]: row[f"probability{place}"] for place in ("", "_2", "_3")}
+        for row in rows
+    ]
+    expected = [[row[name] for name in CLASSES] for row in ranked]
+    assert len(expected) == len(files)
+    found = json.loads(without_dphead(tmp_path, EXPORTED))
+    for to in ("torch", "timm", "onnx"):
+        # four digits are printed
+        np.testing.assert_allclose(found[to], expected, atol=1.5e-4, err_msg=to)
+    if bits:  # one picture, however it is stored
+        assert expected == [expected[0]] * len(files)
+
+
+def test_the_decoder_goes_with_every_export_as_it_is(pictures, weights, tmp_path):
+    run, _ = fitted_on(tmp_path, pictures, small(weights))
+    for to in WRITERS:
+        if to == "onnx":
+            pytest.importorskip("onnxruntime")
+        export(run, to, tmp_path / to, weights)
+        copied = (tmp_path / to / "decode.py").read_bytes()
+        assert copied == Path(images.__file__).read_bytes()
+        assert "`decode.py`" in (tmp_path / to / "README.md").read_text()
+        for code in (tmp_path / to).glob("*.py"):
+            text = code.read_text()
+            assert not re.search(r"^\s*(from|import) (dphead|extract)", text, re.M)
+
+
+def test_the_real_network_on_real_images(tmp_path):
+    """MobileNetV2 and CIFAR-10: the same argmax, scores to 1e-4."""
+    if not MOBILENET.is_file():
+        pytest.skip("needs ../shared (real images and weights) beside the repository")
+    source = cifar(tmp_path / "images", 30)
+    arguments = {"num_classes": 1001, "pad_type": "same"}
+    options = BackboneOptions(
+        "mobilenetv2_100", MOBILENET, arguments, (0.5,), (0.5,), image_size=96
+    )
+    classes = [str(k) for k in range(10)]
+    run, features = fitted_on(tmp_path, source, options, classes=classes)
+    export(run, "timm", tmp_path / "timm", MOBILENET)
+    check_timm(tmp_path / "timm", run, features, source)
+    export(run, "onnx", tmp_path / "onnx", MOBILENET)
+    check_onnx(tmp_path / "onnx", run, features, source)
+
+
+def cifar(folder, count):
+    """The first test images of CIFAR-10 as PNG files by class."""
+    packed = SHARED / "data/cifar10"
+    grid = np.asarray(Image.open(packed / "test-00.webp").convert("RGB"))
+    images = grid.reshape(50, 32, 50, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)
+    labels = (packed / "test-labels.bin").read_bytes()
+    for i in range(count):
+        path = folder / str(labels[i]) / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[i]).save(path)
+    return folder

@@ -1,0 +1,361 @@
+"""Networks are frozen, have no classifier, and are loaded from any weights file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dphead_extract.backbones.folding import fold_batch_norm
+from dphead_extract.backbones.isolation import check_rows_alone
+from dphead_extract.backbones.registry import BackboneOptions, load_backbone
+from dphead_extract.errors import ExtractError
+from torch import nn
+
+PICTURE = (
+    np.random.default_rng(0)
+    .integers(
+        0,
+        256,
+        (32, 32, 3),
+    )
+    .astype(np.uint8)
+)
+SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    """A small timm model with random weights and batch statistics, saved as pth,
+    safetensors and npz.
+    """
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=7)
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+    folder = tmp_path_factory.mktemp("weights")
+    state = model.state_dict()
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in state.items()}}, folder / "w.pth"
+    )
+    save_file(state, folder / "w.safetensors")
+    np.savez(folder / "w.npz", **{k: v.numpy() for k, v in state.items()})
+    return folder
+
+
+def load(folder, suffix="safetensors", **changes):
+    options = {
+        **SMALL,
+        "weights": folder / f"w.{suffix}",
+        "model_args": {"num_classes": 7},
+        **changes,
+    }
+    return load_backbone(BackboneOptions(**options), (32, 32), True)
+
+
+def features(backbone, image=PICTURE):
+    with torch.inference_mode():
+        return backbone.module(backbone.prepare(image)[None])
+
+
+def test_every_weights_format_gives_the_same_features(weights):
+    loaded = [load(weights, suffix) for suffix in ("safetensors", "pth", "npz")]
+    for other in loaded[1:]:
+        torch.testing.assert_close(
+            features(other), features(loaded[0]), rtol=1e-6, atol=1e-6
+        )
+    assert len({b.weights_sha256 for b in loaded}) == 3
+    assert loaded[0].n_features == features(loaded[0]).shape[1]
+
+
+def test_the_network_is_frozen_pooled_and_has_no_classifier(weights):
+    backbone = load(weights)
+    assert not any(part.training for part in backbone.module.modules())
+    assert not any(p.requires_grad for p in backbone.module.parameters())
+    assert features(backbone).ndim == 2
+    assert backbone.n_features != 7
+
+
+def test_transform_is_timms_with_the_given_values(weights):
+    from timm.data import create_transform
+
+    backbone = load(weights, mean=(0.5,), std=(0.25,), interpolation="bilinear")
+    from PIL import Image
+
+    expected = create_transform(
+        (3, 32, 32),
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        interpolation="bilinear",
+        crop_pct=1.0,
+    )
+    torch.testing.assert_close(
+        backbone.prepare(PICTURE), expected(Image.fromarray(PICTURE))
+    )
+    assert backbone.transform["mean"] == [0.5] * 3
+    assert backbone.transform["input_size"] == [3, 32, 32]
+    assert backbone.prepare(PICTURE[:, :, 0]).shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "no_such_net"}, "must be scatternet or a timm model"),
+        ({"name": "vit_base_patch16_22"}, "Try one of \\['vit_base_patch16_224'"),
+        ({"weights": Path("/nowhere.pth")}, "must exist"),
+        ({"model_args": {"num_classes": 9}}, "num_classes"),
+        ({"model_args": {"num_classes": 7, "no_such": 1}}, "model arguments"),
+        ({"mean": (1.0, 2.0)}, "1 or 3 values"),
+        ({"mean": (float("nan"),)}, "mean must be from"),
+        ({"std": (-1.0, 1.0, 1.0)}, "std must be from"),
+        ({"std": (1e30,)}, "std must be from"),
+        ({"scatter_j": (10**12,)}, "scatter_j must be from 1 to 14"),
+        ({"scatter_l": 100_000}, "scatter_l must be from 1 to 64"),
+    ],
+)
+def test_bad_options_are_refused(weights, changes, message):
+    with pytest.raises(ExtractError, match=message):
+        load(weights, **changes)
+
+
+def test_damaged_and_hostile_weights_are_refused(weights, tmp_path):
+    data = (weights / "w.safetensors").read_bytes()
+    (tmp_path / "w.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ExtractError, match="must be a safetensors"):
+        load(tmp_path)
+    torch.save({"x": Path("/")}, tmp_path / "w.pth")  # a pickled object, not tensors
+    with pytest.raises(ExtractError, match="must be a safetensors"):
+        load(tmp_path, "pth")
+
+
+def test_missing_hub_weights_say_what_to_do(monkeypatch):
+    import timm
+
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(ExtractError, match="--weights FILE"):
+        load_backbone(BackboneOptions(**SMALL), (32, 32), True)
+
+
+class Centred(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) - x.flatten(1).mean(0)
+
+
+def test_models_that_mix_rows_are_refused(weights):
+    with pytest.raises(ExtractError, match="mixes the rows"):
+        check_rows_alone(Centred(), (3, 8, 8))
+    frozen = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Flatten(),
+    )
+    check_rows_alone(frozen.eval(), (3, 8, 8))
+    with pytest.raises(
+        ExtractError, match="BatchNorm2d '1' uses statistics of the batch"
+    ):
+        check_rows_alone(frozen.train(), (3, 8, 8))
+    free = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten()
+    ).eval()
+    with pytest.raises(ExtractError, match="statistics of the batch"):
+        check_rows_alone(free, (3, 8, 8))
+    with pytest.raises(ExtractError, match="--image-size"):
+        check_rows_alone(nn.Linear(5, 3), (3, 8, 8))
+
+
+def test_rows_do_not_depend_on_companions(weights):
+    backbone = load(weights)
+    turned = [np.roll(PICTURE, k, 0) for k in range(6)]
+    inputs = torch.stack([backbone.prepare(picture) for picture in turned])
+    with torch.inference_mode():
+        whole = backbone.module(inputs)
+        some = backbone.module(inputs[[4, 1]])
+    torch.testing.assert_close(whole[[4, 1]], some, rtol=1e-4, atol=1e-5)
+
+
+class Shared(nn.Module):
+    """The convolution's output is used twice, so the norm must stay."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.norm.running_mean += 3
+
+    def forward(self, x):
+        y = self.conv(x)
+        return (y + self.norm(y)).flatten(1)
+
+
+def test_folding_keeps_the_function(weights):
+    import timm
+
+    model = timm.create_model("test_resnet", num_classes=0).eval()
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+            nn.init.normal_(part.weight)
+    folded = fold_batch_norm(model, (3, 32, 32))
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    assert any(isinstance(part, nn.BatchNorm2d) for part in model.modules())
+    x = torch.randn(3, 3, 32, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-4)
+    shared = Shared().eval()
+    assert fold_batch_norm(shared, (3, 8, 8)) is shared
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())
+    assert fold_batch_norm(plain, (3, 8, 8)) is plain
+
+
+def test_axes_turn_the_features_of_the_network(weights):
+    plain, turned = load(weights), load(weights, axes=4)
+    assert (plain.axes, turned.n_features) == (None, 4)
+    assert turned.transform["axes"] == 4 and "axes" not in plain.transform
+    assert turned.weights_sha256 == plain.weights_sha256
+    x = torch.randn(3, 3, 32, 32)
+    with torch.inference_mode():
+        features, coordinates = plain.module(x), turned.module(x)
+    torch.testing.assert_close(coordinates, features @ turned.axes.T)
+
+
+def test_axes_need_the_networks_own_classifier(weights):
+    with pytest.raises(ExtractError, match="got axes=4 for scatternet"):
+        load_backbone(BackboneOptions("scatternet", axes=4), (32, 32), True)
+    with pytest.raises(ExtractError, match="from 1 to 6 for 7 classes"):
+        load(weights, axes=7)
+
+
+def path_difference(options, size):
+    """Largest difference, relative to the largest feature, between what extraction runs
+    on a CPU and plain timm.
+    """
+    from dphead_extract.backbones.registry import timm_backbone
+
+    images = (
+        torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    )
+    with torch.inference_mode():
+        plain = timm_backbone(options).module.eval()(images)
+        fast = load_backbone(options, (32, 32), True).module(
+            images.to(memory_format=torch.channels_last)
+        )
+    return float((fast - plain).abs().max() / plain.abs().max())
+
+
+def test_the_fast_path_keeps_the_features(weights):
+    options = BackboneOptions(
+        **SMALL, weights=weights / "w.safetensors", model_args={"num_classes": 7}
+    )
+    assert path_difference(options, 32) < 1e-3
+
+
+def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
+    path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
+    if not path.is_file():
+        pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
+    model_args = {"num_classes": 1001, "pad_type": "same"}
+    assert (
+        path_difference(
+            BackboneOptions(
+                "mobilenetv2_100", path, model_args, (0.5,), (0.5,), image_size=96
+            ),
+            96,
+        )
+        < 1e-3
+    )
+
+
+def test_scatternet_sizes_and_colours():
+    backbone = load_backbone(
+        BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False
+    )
+    assert (backbone.parts, backbone.n_features) == (((9, 16),), 144)
+    assert backbone.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
+    backbone = load_backbone(
+        BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)),
+        (20, 30),
+        True,
+    )
+    assert backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
+    assert backbone.n_features == 243 * 4 * 4
+    assert backbone.prepare(
+        np.full(
+            (40, 20),
+            255,
+            np.uint8,
+        )
+    ).unique().tolist() == [1.0]
+    with pytest.raises(ExtractError, match="no weights"):
+        load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
+
+
+def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
+    plain, turned = (
+        load_backbone(
+            BackboneOptions("scatternet", scatter_j=(1,), colours=c), (8, 8), True
+        )
+        for c in ("rgb", "opponent")
+    )
+    assert turned.transform == plain.transform | {"colour_space": "opponent"}
+    image = PICTURE[:8, :8]
+    torch.testing.assert_close(
+        turned.prepare(image).norm(dim=0), plain.prepare(image).norm(dim=0)
+    )
+    luminance = turned.prepare(image)[0]
+    torch.testing.assert_close(luminance, plain.prepare(image).sum(0) / 3**0.5)
+    grey = np.repeat(image[:, :, :1], 3, axis=2)
+    assert turned.prepare(grey)[1:].abs().max() < 1e-6
+    with pytest.raises(ExtractError, match="opponent for scatternet"):
+        load_backbone(BackboneOptions("resnet18", colours="opponent"), (8, 8), True)
+
+
+def test_channels_are_the_networks_own(weights):
+    assert load(weights, channels=3).input_shape == (3, 32, 32)
+    with pytest.raises(ExtractError, match="in_chans=1"):
+        load(weights, channels=1)
+    with pytest.raises(ExtractError, match="1 or 3"):
+        load(weights, channels=2)
+    with pytest.raises(ExtractError, match="interpolation none is for scatternet"):
+        load(weights, interpolation="none")
+
+
+def test_the_real_mobilenet(shared):
+    path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
+    if not path.is_file():
+        pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
+    model_args = {"num_classes": 1001, "pad_type": "same"}
+    options = BackboneOptions(
+        "mobilenetv2_100", path, model_args, (0.5,), (0.5,), "bicubic", 1.0, 96
+    )
+    backbone = load_backbone(options, (32, 32), True)
+    assert backbone.n_features == 1280
+    assert features(backbone).shape == (1, 1280)
+    assert backbone.transform["mean"] == [0.5, 0.5, 0.5]
+    assert backbone.kwargs == model_args
+    with pytest.raises(ExtractError, match=r"classifier.* \(1001"):
+        options.model_args = {"pad_type": "same"}
+        load_backbone(options, (32, 32), True)
+
+
+def test_scales_are_joined_scattering_transforms():
+    one, two, both = (
+        load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True)
+        for j in ((1,), (2,), (1, 2))
+    )
+    x = torch.rand(2, 3, 16, 20)
+    assert torch.equal(
+        both.module(x),
+        torch.cat(
+            [one.module(x).flatten(1), two.module(x).flatten(1)],
+            dim=1,
+        ),
+    )
+    assert both.parts == one.parts + two.parts
+    assert both.kwargs == {"J": [1, 2], "L": 8}

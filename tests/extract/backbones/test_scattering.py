@@ -1,0 +1,178 @@
+"""ScatterNet is kymatio's, whatever engine makes it."""
+
+import numpy as np
+import pytest
+import torch
+from dphead_extract.backbones.scattering import (
+    ScatterNet,
+    n_channels,
+    padded_size,
+    reflect_index,
+)
+from dphead_extract.backbones.wavelets import Fourier, Hartley
+from dphead_extract.errors import ExtractError
+from dphead_extract.threads import one_thread
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def reference(J, shape, images):
+    try:
+        from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+    except ImportError:
+        pytest.skip("kymatio does not import here")
+    out = ScatteringTorch2D(J, shape)(images)
+    return out.reshape(len(images), -1, *out.shape[-2:])
+
+
+@pytest.mark.parametrize(
+    ("J", "shape", "colours", "expected"),
+    [
+        (2, (28, 28), 1, (81, 7, 7)),
+        (2, (32, 32), 3, (243, 8, 8)),
+        (1, (8, 8), 1, (9, 4, 4)),
+        (3, (32, 40), 1, (217, 4, 5)),
+        (3, (8, 8), 1, (217, 1, 1)),
+        (2, (31, 30), 1, (81, 7, 7)),
+        (3, (16, 60), 1, (217, 2, 7)),
+    ],
+)
+def test_equals_kymatio(J, shape, colours, expected):
+    images = torch.rand(5, colours, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        ours = ScatterNet(J, shape)(images)
+        theirs = reference(J, shape, images)
+    assert ours.shape == theirs.shape == (5, *expected)
+    difference = torch.linalg.vector_norm((ours - theirs).flatten(2), dim=2)
+    # each channel by itself
+    assert (
+        difference / torch.linalg.vector_norm(theirs.flatten(2), dim=2)
+    ).max() < 1e-5
+
+
+def test_equals_kymatio_on_digits(digits):
+    images = torch.tensor(digits[0][:50])[:, None].float() / 255
+    ours = ScatterNet(1, (8, 8))(images)
+    theirs = reference(1, (8, 8), images)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_pieces_and_batches_do_not_matter(monkeypatch):
+    images = torch.rand(9, 2, 16, 16)
+    whole = ScatterNet(2, (16, 16))(images)
+    monkeypatch.setattr("dphead_extract.backbones.wavelets.Hartley.cache_bytes", 1)
+    torch.testing.assert_close(
+        ScatterNet(2, (16, 16))(images), whole, rtol=1e-5, atol=1e-7
+    )
+    torch.testing.assert_close(
+        ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(
+    ("J", "shape", "colours", "sizes"),
+    [
+        (1, (8, 8), 3, (1, 2, 5, 33, 300)),
+        (2, (8, 8), 1, (1, 3, 5, 25, 33, 65, 130, 401)),
+        (2, (28, 28), 1, (1, 3, 16, 65, 130)),
+        (3, (28, 28), 1, (1, 25, 33, 65)),
+        (2, (32, 32), 3, (1, 7, 25)),
+        (3, (32, 32), 3, (12, 25)),
+        (2, (20, 36), 1, (1, 3, 50)),
+        (1, (60, 50), 1, (1, 3, 50)),
+        (2, (64, 64), 1, (1, 5, 17)),
+    ],
+)
+def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
+    J, shape, colours, sizes
+):
+    """At all places at once, and at three beside random images."""
+    net = ScatterNet(J, shape)
+    generator = torch.Generator().manual_seed(J)
+    image = torch.rand((colours, *shape), generator=generator)
+    found = set()
+    with one_thread(), torch.inference_mode():
+        for size in sizes:
+            same = image.expand(size, -1, -1, -1).contiguous()
+            found |= {row.numpy().tobytes() for row in net(same)}
+            places = [0, size // 2, size - 1]
+            others = torch.rand(same.shape, generator=generator)
+            others[places] = image
+            found |= {row.numpy().tobytes() for row in net(others)[places]}
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("planes", [0, 1, 16, 63, 64, 65, 129, 384, 1000])
+def test_pieces_have_one_number_of_planes_and_fill_up_no_whole_piece(planes):
+    for net in (ScatterNet(2, (28, 28)), ScatterNet(2, (64, 64))):
+        size, missing = net._pieces(planes, torch.device("cpu"))
+        assert size % net.engine.planes == 0
+        assert size == missing == 0 or (planes + missing) % size == 0
+        assert missing < max(size, 1)
+
+
+@pytest.mark.parametrize(
+    ("J", "L", "shape"),
+    [
+        (1, 8, (9, 12)),
+        (2, 6, (16, 21)),
+        (3, 5, (24, 20)),
+    ],
+)
+def test_the_engines_agree(monkeypatch, J, L, shape):
+    images = torch.rand(3, 1, *shape)
+    products = ScatterNet(J, shape, L)
+    monkeypatch.setattr("dphead_extract.backbones.scattering._MAX_HARTLEY_AXIS", 0)
+    transforms = ScatterNet(J, shape, L)
+    assert isinstance(products.engine, Hartley)
+    assert isinstance(transforms.engine, Fourier)
+    # float32 sums
+    torch.testing.assert_close(
+        products(images), transforms(images), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_other_numbers_of_angles():
+    assert (
+        ScatterNet(2, (16, 16), L=5)(torch.rand(1, 1, 16, 16)).shape[1]
+        == n_channels(2, 5)
+        == 1 + 10 + 25
+    )
+
+
+def test_a_constant_image_has_no_wavelet_part():
+    out = ScatterNet(2, (16, 16))(
+        torch.full(
+            (1, 1, 16, 16),
+            3.0,
+        )
+    )
+    torch.testing.assert_close(
+        out[:, :1],
+        torch.full_like(
+            out[:, :1],
+            3.0,
+        ),
+        rtol=1e-3,
+        atol=0,
+    )
+    assert out[:, 1:].abs().max() < 1e-5
+
+
+def test_too_small_images_are_refused():
+    with pytest.raises(ExtractError, match=r"2\*\*J pixels, got J=4"):
+        ScatterNet(4, (8, 8))
+    with pytest.raises(ExtractError, match="got shape"):
+        ScatterNet(1, (8, 8))(torch.zeros(1, 1, 9, 9))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 20), st.integers(1, 3))
+def test_reflection_is_numpys(size, J):
+    total, before, after = padded_size(size, J)
+    index = reflect_index(size, before, after)
+    assert len(index) == total
+    assert total % 2**J == 0
+    np.testing.assert_array_equal(
+        index, np.pad(np.arange(size), (before, after), mode="reflect")
+    )

@@ -1,0 +1,37 @@
+"""Weights files that are none, or run code."""
+
+import random
+
+import pytest
+import torch
+from dphead_extract.backbones.weights import load_weights, read_state
+from dphead_extract.errors import ExtractError
+
+from benchmarks.faults.sources import TOUCHED
+from benchmarks.faults.weights import WEIGHTS
+from dphead.finetune import models
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("write", sorted(set(WEIGHTS), key=repr))
+def test_hostile_weights_are_refused_and_not_run(write, seed, tmp_path):
+    path = write(tmp_path, random.Random(seed))
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ExtractError, match=r"weights must|an \.npz must"):
+        load_weights(model, path)
+    with pytest.raises(ValueError, match="weights must"):
+        models.load_weights(
+            torch.nn.Sequential(model, torch.nn.Linear(2, 2)), str(path)
+        )
+    assert not (tmp_path / TOUCHED).exists()
+
+
+def test_a_state_is_found_where_programs_put_it(tmp_path):
+    state = torch.nn.Linear(2, 2).state_dict()
+    wrapped = {"module." + name: value for name, value in state.items()}
+    for held in (state, {"state_dict": state}, {"model": wrapped}):
+        torch.save(held, tmp_path / "w.pth")
+        found = read_state(tmp_path / "w.pth")
+        assert {k: v.tolist() for k, v in found.items()} == {
+            k: v.tolist() for k, v in state.items()
+        }

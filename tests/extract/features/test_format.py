@@ -1,0 +1,635 @@
+"""Features files: what is written is read back, and what is damaged is refused."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from dphead_extract.features import writing
+from dphead_extract.features.format import (
+    FeaturesWriter,
+    FormatError,
+    Header,
+    check_blocks,
+    group_ids,
+    near_equal,
+    open_features,
+    row_digest,
+    verify,
+    write_features,
+)
+from dphead_extract.features.reading import open_h5
+from dphead_extract.features.rows import text_group
+from dphead_extract.features.seal import read_seal
+from dphead_extract.features.writing import extents
+from features import edited, of_before_seals
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+
+def sample(n=50, d=7, seed=0):
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(n, d)).astype(np.float32)
+    return rows, draw.integers(0, 3, n)
+
+
+def header(n=50, d=7, **changes):
+    fields = {
+        "class_names": ["a", "b", "c"],
+        "classes_declared": "classes-flag",
+        "block_rows": 16,
+        "config": {"x": 1},
+    }
+    return Header(n, d, **(fields | changes))
+
+
+def fill(writer, features, labels, blocks=None):
+    while writer.next_row < len(features) and blocks != 0:
+        start, stop = writer.next_block()
+        digests = np.stack(
+            [
+                row_digest(writer.salt, r.shape, r.tobytes())
+                for r in features[start:stop]
+            ]
+        )
+        writer.append(
+            features[start:stop], {"labels": labels[start:stop], "row_digest": digests}
+        )
+        blocks = None if blocks is None else blocks - 1
+
+
+def sha(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_import_needs_neither_torch_nor_jax():
+    code = (
+        "import sys, dphead_extract.features.format; "
+        "print(sorted({'torch', 'jax', 'dphead', 'PIL'} & "
+        "set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "[]"
+
+
+BAD_GROUPS = {
+    "truths": np.array([True] * 3 + [False] * 3),
+    "complex numbers": np.array([1j] * 3 + [2j] * 3),
+    "dates": np.array([0] * 3 + [1] * 3, "M8[D]"),
+    # float64 would make one of neighbors; some platforms have no longer float
+    "long numbers": np.array([1] * 3 + [2] * 3, np.longdouble),
+}
+
+
+@pytest.mark.parametrize("group", BAD_GROUPS.values(), ids=BAD_GROUPS)
+def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, group):
+    """A writer takes ids alone, and no values that a cast could merge."""
+    if group.dtype == np.float64:
+        pytest.skip("longdouble is float64 here")
+    x, y = sample(6)
+    with pytest.raises(FormatError, match=r"at most 64 bits.*dtype=.*return_inverse"):
+        write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
+    assert list(tmp_path.iterdir()) == []
+    header = Header(6, 7, has_group=True)
+    with (
+        FeaturesWriter(tmp_path / "w.h5", header) as writer,
+        pytest.raises(FormatError, match="dtype that int64"),
+    ):
+        writer.append(x, {"labels": y, "group": group})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint64, ">i4", "f8"])
+def test_groups_of_numbers_are_written_by_value(tmp_path, dtype):
+    x, y = sample(6)
+    group = np.array([100] * 3 + [7] * 3, dtype)
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.group.tolist() == group_ids([100] * 3 + [7] * 3, 6).tolist()
+
+
+TEXTS = st.text(max_size=6)
+ITEMS = st.one_of(TEXTS, st.integers(-5, 2**63 - 1), st.none(), st.just(float("nan")))
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=12))
+def test_the_id_of_a_group_is_made_of_that_group_alone(items):
+    """Beside any others, and in a list as in an array of objects."""
+    ids = group_ids(items, len(items))
+    assert ids.tolist() == [group_ids([item], 1)[0] for item in items]
+    objects = np.fromiter(items, object, len(items))
+    assert group_ids(objects, len(items)).tolist() == ids.tolist()
+    for item, one in zip(items, ids, strict=True):
+        missing = not isinstance(item, int | str) or not str(item).strip()
+        assert (one == -1) == missing and one >= -1
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_texts_name_the_same_group_where_they_are_equal(texts):
+    ids = group_ids(texts, len(texts))
+    # an empty text is none, and "1.0" is the group "1": tests/extract/test_items.py
+    names = [text.strip() for text in texts]
+    for i, one in enumerate(names):
+        for j, other in enumerate(names):
+            if one:
+                assert (ids[i] == ids[j]) == (one == other)
+    padded = np.array([f" {text}\n" for text in names])
+    assert group_ids(padded, len(texts)).tolist() == ids.tolist()
+    encoded = [text.encode("utf-8", "surrogatepass") for text in names]
+    assert group_ids(encoded, len(texts)).tolist() == ids.tolist()
+
+
+def test_the_id_of_a_text_is_fixed():
+    """A file goes on where an earlier version left it, and files share groups."""
+    assert text_group("patient 7") == 996562260400971173
+
+
+@pytest.mark.parametrize("item", [1j, True, np.True_, np.longdouble(1), [1], object()])
+def test_a_group_that_is_neither_text_nor_number_is_refused(item):
+    with pytest.raises(FormatError, match="must be a text or a number"):
+        group_ids(["a", item], 2)
+
+
+def test_written_arrays_come_back(tmp_path):
+    x, y = sample()
+    group = np.arange(50) // 5
+    dataset_id = write_features(
+        tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group, split_names=["train"]
+    )
+    with open_features(tmp_path / "f.h5") as file:
+        assert (file.n_rows, file.n_features, file.dtype) == (50, 7, np.float32)
+        assert file.class_names == ["a", "b", "c"]
+        assert file.classes_public
+        assert file.split_names == ["train"]
+        np.testing.assert_array_equal(file.features[:], x)
+        np.testing.assert_array_equal(file.labels, y)
+        np.testing.assert_array_equal(file.group, group_ids(group, 50))
+        assert file.valid.all()
+        assert file.labels.dtype == np.int32
+        assert file.group.dtype == np.int64
+        assert file.dataset_id == dataset_id
+        assert len(dataset_id) == 32
+    assert verify(tmp_path / "f.h5") == []
+
+
+@pytest.mark.parametrize("views", [{}, {"views": {"count": 4, "flip": True}}])
+def test_a_file_of_before_the_views_attribute_opens_and_says_slot(tmp_path, views):
+    x, y = sample()
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
+
+    def as_before(file):
+        del file.attrs["views"]
+        config = json.loads(file.attrs["config"]) | views
+        file.attrs["config"] = json.dumps(config)
+
+    of_before_seals(edited(tmp_path / "f.h5", as_before))
+    wanted = {"count": 4, "flip": True, "keyed_by": "slot"} if views else {}
+    with open_features(tmp_path / "f.h5") as file:
+        assert "views" not in file.attrs
+        assert file.views == wanted
+
+
+def test_labels_outside_the_classes_become_minus_one(tmp_path):
+    x, y = sample()
+    y[3], y[4] = 99, -7
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
+    with open_features(tmp_path / "f.h5") as file:
+        np.testing.assert_array_equal(file.labels[3:5], -1)
+    assert verify(tmp_path / "f.h5") == [
+        "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
+    ]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    x=hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 20), st.integers(1, 5)),
+        elements=st.floats(-100, 100, width=32),
+    ),
+    block_rows=st.integers(1, 25),
+    half=st.booleans(),
+)
+def test_any_shape_and_block_size(tmp_path, x, block_rows, half):
+    path = tmp_path / f"{np.random.default_rng().integers(1 << 60)}.h5"
+    write_features(
+        path, x, block_rows=block_rows, dtype="float16" if half else "float32"
+    )
+    with open_features(path) as file:
+        np.testing.assert_array_equal(file.rows(0, len(x)), x.astype(file.dtype))
+        assert len(file.block_digest) == -(-len(x) // block_rows)
+    # rows that are drawn may be equal
+    assert all(problem.startswith("equal images") for problem in verify(path))
+
+
+def test_a_resumed_file_has_the_same_bytes(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        shutil.copy(writer.part, tmp_path / "b.h5.part")
+        fill(writer, x, y)
+        writer.finish()
+    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
+        fill(writer, x, y, blocks=2)
+    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
+        assert writer.next_row == 32
+        fill(writer, x, y)
+        writer.finish()
+    assert sha(tmp_path / "a.h5") == sha(tmp_path / "b.h5")
+    assert not (tmp_path / "b.h5.part").exists()
+
+
+def test_a_block_without_its_digest_is_written_again(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=2)
+        part = writer.part
+    with h5py.File(part, "r+") as file:
+        file["block_digest"][1] = 0
+        file["features"][20:30] = np.nan
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 16
+        fill(writer, x, y)
+        writer.finish()
+    assert verify(tmp_path / "a.h5") == []
+
+
+def test_another_configuration_is_refused_by_its_first_key(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=1)
+    with pytest.raises(
+        FormatError, match=r"got dtype=float16 where .* has dtype=float32"
+    ):
+        FeaturesWriter(tmp_path / "a.h5", header(dtype="float16"))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y)
+        writer.finish()
+    before = sha(tmp_path / "a.h5")
+    with pytest.raises(FormatError, match=r"transform\.size=2 where"):
+        FeaturesWriter(tmp_path / "a.h5", header(transform={"size": 2}))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.already_complete
+    assert sha(tmp_path / "a.h5") == before
+
+
+def test_another_dataset_id_is_refused_on_resume(tmp_path):
+    FeaturesWriter(tmp_path / "a.h5", header()).close()
+    with pytest.raises(FormatError, match="dataset_id"):
+        FeaturesWriter(tmp_path / "a.h5", header(dataset_id="0" * 32))
+    with pytest.raises(FormatError, match="uuid4"):
+        FeaturesWriter(tmp_path / "b.h5", header(dataset_id="my-data"))
+
+
+def test_one_writer_at_a_time(tmp_path):
+    with (
+        FeaturesWriter(tmp_path / "a.h5", header()),
+        pytest.raises(FormatError, match="in use"),
+    ):
+        FeaturesWriter(tmp_path / "a.h5", header())
+    FeaturesWriter(tmp_path / "a.h5", header()).close()
+
+
+def test_a_part_cut_before_its_layout_was_written_starts_again(tmp_path):
+    (tmp_path / "a.h5.part").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 0
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path):
+    x, y = sample()
+    x[5, 2] = np.nan
+    with pytest.raises(FormatError, match="finite"):
+        write_features(tmp_path / "a.h5", x, y, ["a", "b", "c"])
+    valid = np.ones(50, bool)
+    valid[5] = False
+    write_features(tmp_path / "b.h5", x, y, ["a", "b", "c"], valid=valid)
+    with open_features(tmp_path / "b.h5") as file:
+        assert not file.valid[5]
+        assert not file.features[5].any()
+    assert verify(tmp_path / "b.h5") == [
+        "rows kept as masked (unreadable, or not finite): 1 (rows 5)"
+    ]
+    with pytest.raises(FormatError, match="float32"):
+        write_features(tmp_path / "c.h5", np.full((2, 2), 1e6), dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.unlink(), "must exist"),
+        (lambda p: p.write_text("no"), "another kind of file"),
+        (
+            lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
+            "damaged or cut short",
+        ),
+        (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged or cut short"),
+        (lambda p: edited(p, lambda f: None, complete=False), "finished"),
+        (lambda p: of_before_seals(p, complete=False), "finished"),
+        (
+            lambda p: edited(p, lambda f: f.attrs.modify("schema_version", 99)),
+            "schema_version=1, got schema_version=99",
+        ),
+        (
+            lambda p: edited(p, lambda f: f.__delitem__("labels")),
+            r"missing=\['labels'\]",
+        ),
+        (
+            lambda p: edited(p, lambda f: f.attrs.__delitem__("backbone")),
+            r"missing=\['backbone'\]",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, change, message):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+    change(path)
+    with pytest.raises(FormatError, match=message), open_features(path) as file:
+        file.fingerprint()
+
+
+def test_another_hdf5_file_is_refused(tmp_path):
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(FormatError, match="no schema_version"):
+        open_features(tmp_path / "f.h5")
+    with pytest.raises(FormatError, match="another kind of file"):
+        FeaturesWriter(tmp_path / "f.h5", header())
+
+
+def test_verify_finds_a_changed_value(tmp_path):
+    write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"], block_rows=16)
+    with h5py.File(tmp_path / "f.h5", "r+") as file:
+        file["features"][20, 0] = np.inf
+    problems = verify(tmp_path / "f.h5")
+    assert problems[0].startswith("rows 16 to 31 are not as they were written")
+    assert "rows with non-finite features: 1 (rows 20)" in problems
+
+
+def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
+    x, y = sample()
+    x[40] = x[3]
+    split = np.repeat([0, 1], [30, 20])
+    group = np.arange(50)
+    group[45] = group[7]
+    names = {"split_names": ["train", "test"]}
+    write_features(
+        tmp_path / "f.h5", x, y, ["a", "b", "c"], split=split, group=group, **names
+    )
+    assert verify(tmp_path / "f.h5") == [
+        "equal images in two splits: 2 (rows 3, 40)",
+        "equal images in two classes: 2 (rows 3, 40)",
+        "equal images in two groups: 2 (rows 3, 40)",
+        "rows whose group is in two splits: 2 (rows 7, 45)",
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)),
+        max_size=20,
+    ),
+    st.integers(0, 63),
+    st.integers(0, 63),
+)
+def test_near_equal_is_what_comparing_all_pairs_finds(rows, bit, other_bit):
+    rows = rows + [(h ^ (1 << bit) ^ (1 << other_bit), 1 - s) for h, s in rows[:5]]
+    hashes = np.array([h for h, _ in rows], np.uint64)
+    split = np.array([s for _, s in rows], np.uint8)
+    slow = [
+        i
+        for i, (h, s) in enumerate(rows)
+        if h and any(g and t != s and (h ^ g).bit_count() <= 2 for g, t in rows)
+    ]
+    assert near_equal(hashes, split, np.ones(len(rows), bool)).tolist() == slow
+
+
+def test_fingerprint_depends_on_the_feature_space_only(tmp_path):
+    def space(name, seed, **changes):
+        write_features(tmp_path / name, *sample(seed=seed), ["a", "b", "c"], **changes)
+        with open_features(tmp_path / name) as file:
+            return file.feature_space
+
+    first = space("a.h5", 0, backbone="net", transform={"size": 8})
+    assert first == space("b.h5", 1, backbone="net", transform={"size": 8})
+    assert first != space("c.h5", 0, backbone="net", transform={"size": 9})
+    assert first != space(
+        "d.h5", 0, backbone="net", transform={"size": 8}, weights_sha256="ab"
+    )
+
+
+def test_digests_are_salted_and_names_are_nowhere(tmp_path):
+    x, y = sample()
+    for name in ("a.h5", "b.h5"):
+        write_features(tmp_path / name, x, y, ["a", "b", "c"])
+    with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
+        assert (a.row_digest != b.row_digest).any(axis=1).all()
+        assert a.config_hash == b.config_hash
+        assert a.dataset_id != b.dataset_id
+        assert json.dumps(a.fingerprint()).find(a.config_hash) == -1
+
+
+def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
+    """A loss of power keeps what was synced: a digest without its block, or a name
+    without its file, would be trusted.
+
+    What each sync and the renaming find on the disk: (file, its blocks with rows, its
+    blocks with a digest, complete).
+    """
+    x, y = sample()
+    events = []
+    sync = writing._sync
+    rename = os.replace
+    part = tmp_path / "a.h5.part"
+    path = tmp_path / "a.h5"
+
+    def found(name):
+        with h5py.File(part, "r", locking=False) as file:
+            rows = sum(
+                bool(np.any(file["features"][i : i + 16])) for i in range(0, 50, 16)
+            )
+            digests = int(file["block_digest"][:].any(axis=1).sum())
+            events.append((name, rows, digests, read_seal(part)))
+
+    def watched_sync(where):
+        if where == part:
+            found("sync")
+        else:
+            assert where == tmp_path
+            events.append(("sync folder", path.exists()))
+        sync(where)
+
+    def watched_rename(source, target):
+        assert (source, target) == (part, path)
+        found("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(writing, "_sync", watched_sync)
+    monkeypatch.setattr(writing.os, "replace", watched_rename)
+    with FeaturesWriter(path, header()) as writer:
+        fill(writer, x, y)
+        writer.finish()
+    blocks = [("sync", i + 1, i, False) for i in range(4)]
+    end = [
+        ("sync", 4, 4, False),
+        ("sync", 4, 4, True),
+        ("rename", 4, 4, True),
+        ("sync folder", True),
+    ]
+    assert events == [("sync", 0, 0, False), *blocks, *end]
+
+
+def test_a_file_that_lacks_rows_is_not_finished(tmp_path):
+    x, y = sample()
+    for blocks in (0, 3):
+        with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+            fill(writer, x, y, blocks=blocks)
+            with pytest.raises(
+                FormatError, match="all rows must be written before the end"
+            ):
+                writer.finish()
+        assert not (tmp_path / "a.h5").exists()
+
+
+# --- damage ---------------------------------------------------------------------------
+
+MARK = range(2068, 2072)
+
+
+def damage(path, at, bit=1):
+    held = bytearray(path.read_bytes())
+    held[at] ^= bit
+    path.write_bytes(held)
+
+
+def columns_of(path):
+    with open_h5(path) as file:
+        return list(extents(file).values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_bit_anywhere_is_found_before_hdf5_or_a_fit_sees_it(tmp_path, seed):
+    """In each part of the file: the seal and its padding, what HDF5 reads, and rows.
+
+    Of HDF5's mark of a file that is open it refuses some values, and others change
+    nothing.
+    """
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"], block_rows=16)
+    columns = columns_of(path)
+    size = path.stat().st_size
+    rng = np.random.default_rng(seed)
+    inside = [int(rng.integers(first, first + n)) for first, n in columns]
+    places = [0, 15, 16, 100, 2047, 2048, *MARK, size - 1, *inside]
+    places += rng.integers(0, size, 40).tolist()
+    for at in places:
+        bit = 1 << int(rng.integers(8))
+        damage(path, at, bit)
+        assert not sound(path) or at in MARK
+        damage(path, at, bit)
+    assert sound(path)
+
+
+def sound(path):
+    try:
+        with open_features(path) as file:
+            check_blocks(file)
+    except FormatError:
+        return False
+    return True
+
+
+def test_a_file_of_before_seals_has_its_rows_and_attributes_checked(tmp_path):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"], block_rows=16)
+    of_before_seals(path)
+    with open_features(path) as file:
+        check_blocks(file)
+    held = path.read_bytes()
+    names = held.index(b'["a","b","c"]')
+    damage(path, names + 2)  # of the attribute
+    with pytest.raises(FormatError, match=r"changed=|damaged"):
+        open_features(path)
+    path.write_bytes(held)
+    with h5py.File(path, "r+") as file:
+        file["labels"][3] = 2
+    with open_features(path) as file, pytest.raises(FormatError, match="rows 0 to 15"):
+        check_blocks(file)
+
+
+def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=3)
+        part = writer.part
+    with h5py.File(part, "r+") as file:
+        file["features"][20, 0] += 1
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 16
+        fill(writer, x, y)
+        writer.finish()
+    with open_features(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(file.rows(0, 50), x)
+    assert verify(tmp_path / "a.h5") == []
+
+
+def test_an_unfinished_file_whose_build_is_damaged_starts_again(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=3)
+        part = writer.part
+    damage(part, 2100)
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 0
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda f: f.__setitem__("features", h5py.ExternalLink("other.h5", "x")),
+        lambda f: f.__setitem__("features", h5py.SoftLink("/labels")),
+        lambda f: f.create_dataset("features", (10**9, 10**5), "float32"),
+        lambda f: f.create_dataset("features", (50, 4), "f4", compression="gzip"),
+        lambda f: f.create_dataset(
+            "features", (50, 4), "f4", external=[("rows.bin", 0, h5py.h5f.UNLIMITED)]
+        ),
+        lambda f: f.create_group("features"),
+    ],
+)
+def test_columns_that_are_not_in_the_file_are_refused_unread(tmp_path, hostile):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+
+    def change(file):
+        del file["features"]
+        hostile(file)
+
+    with h5py.File(path, "r+") as file:
+        change(file)
+    path.write_bytes(path.read_bytes()[2048:])
+    with pytest.raises(FormatError):
+        open_features(path)
+
+
+@pytest.mark.parametrize("name", ["labels", "valid", "split"])
+def test_columns_of_another_type_are_refused(tmp_path, name):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+
+    def change(file):
+        del file[name]
+        file[name] = np.zeros(50, np.float64)
+
+    with pytest.raises(FormatError, match=f"columns=.*{name}"):
+        open_features(edited(path, change, digests=False))

@@ -1,0 +1,75 @@
+"""Problems of a features file: equal and near-equal images, and what chance gives."""
+
+import numpy as np
+from dphead_extract.features.format import write_features
+from dphead_extract.features.verify import near_by_chance, near_equal, verify
+
+
+def test_equal_images_are_reported_within_a_split(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    x[5], x[7], x[9] = x[1], x[2], x[4]
+    labels = np.arange(12) % 2
+    labels[5], labels[7], labels[9] = labels[1], labels[2], 1 - labels[4]
+    group = np.arange(12) // 2
+    group[5], group[7], group[9] = group[1], group[2] + 9, group[4]
+    write_features(tmp_path / "f.h5", x, labels, ["a", "b"], group=group)
+    assert verify(tmp_path / "f.h5") == [
+        "equal images in two classes: 2 (rows 4, 9)",
+        "equal images in two groups: 2 (rows 2, 7)",
+        "equal images that stand twice: 2 (rows 1, 5)",
+    ]
+
+
+def test_equal_images_without_a_group_are_of_two(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    x[5] = x[1]
+    labels, group = np.zeros(6, int), np.array(["p1", "p2", "", "p2", "", ""])
+    write_features(tmp_path / "f.h5", x, labels, ["a"], group=group)
+    assert verify(tmp_path / "f.h5") == ["equal images in two groups: 2 (rows 1, 5)"]
+
+
+def test_hashes_that_collide_by_chance_are_estimated_from_one_split():
+    """Hashes of 8 free bits: most rows have a near one, in each split and across."""
+    draw = np.random.default_rng(0)
+    hashes = draw.integers(1, 256, 3000).astype(np.uint64)
+    split, valid = np.repeat([0, 1], [2000, 1000]), np.ones(3000, bool)
+    chance = near_by_chance(hashes, split, valid)
+    found = near_equal(hashes, split, valid)
+    # both count nearly all rows: 256 hashes lie within 2 bits of 37 others
+    assert 0.95 < sum(chance.values()) / len(found) < 1.05
+    assert 0.95 < chance[1] / 1000 < 1.05
+
+
+def test_copies_across_splits_stand_out_from_chance():
+    draw = np.random.default_rng(0)
+    hashes = draw.integers(1, 2**64 - 1, 3000, np.uint64)
+    hashes[2000:2100] = hashes[:100] ^ np.uint64(1)
+    split, valid = np.repeat([0, 1], [2000, 1000]), np.ones(3000, bool)
+    assert len(near_equal(hashes, split, valid)) == 200
+    assert sum(near_by_chance(hashes, split, valid).values()) == 0
+
+
+def test_one_split_has_nothing_to_compare():
+    hashes = np.arange(1, 9, dtype=np.uint64)
+    assert not near_by_chance(hashes, np.zeros(8), np.ones(8, bool))
+
+
+def test_rows_of_no_image_are_found_in_another_file_by_their_features(tmp_path):
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    labels = np.arange(8) % 2
+    write_features(tmp_path / "train.h5", x, labels, ["a", "b"])
+    write_features(tmp_path / "same.h5", x[[5, 2]], labels[[5, 2]], ["a", "b"])
+    write_features(tmp_path / "other.h5", x + 1, labels, ["a", "b"])
+    assert verify(tmp_path / "train.h5", tmp_path / "other.h5") == []
+    assert verify(tmp_path / "train.h5", tmp_path / "same.h5") == [
+        "rows whose features are those of a row of same.h5: 2 (rows 2, 5)"
+    ]
+
+
+def test_groups_that_are_named_like_a_missing_value_are_reported(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    group = np.array(["p1", "NA", "", "NA", "p2"])
+    write_features(tmp_path / "f.h5", x, np.zeros(5, int), ["a"], group=group)
+    assert verify(tmp_path / "f.h5") == [
+        "rows of one group named NA (leave the group empty if missing): 2 (rows 1, 3)"
+    ]

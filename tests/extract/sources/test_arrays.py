@@ -1,0 +1,93 @@
+"""Arrays that are made to break a program; what they hold is in test_images."""
+
+import gzip
+import os
+import struct
+
+import numpy as np
+import pytest
+from dphead_extract import bounds
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.arrays import read_idx
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
+
+from benchmarks.faults.sources import huge_npz, npz_bomb
+
+HEADER = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4)
+
+
+def npz(path, **arrays):
+    images = np.zeros((4, 5, 5), np.uint8)
+    np.savez(path, **({"images": images, "labels": np.zeros(4, int)} | arrays))
+    return path
+
+
+def test_an_idx_file_is_as_long_as_its_header_says(tmp_path):
+    for name, pack in (("a", bytes), ("a.gz", gzip.compress)):
+        path = tmp_path / name
+        path.write_bytes(pack(HEADER + bytes(range(24))))
+        assert read_idx(path).tolist() == np.arange(24).reshape(2, 3, 4).tolist()
+        for held in (HEADER + bytes(23), HEADER + bytes(25), HEADER, b"\0\0\x08"):
+            path.write_bytes(pack(held))
+            with pytest.raises(ExtractError, match="must"):
+                read_idx(path)
+
+
+def test_a_packed_idx_file_is_unpacked_no_further_than_its_header_says(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bounds, "PLAIN_BYTES", 1000)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(HEADER + bytes(10**6)))
+    with pytest.raises(ExtractError, match="as long as its header"):
+        read_idx(path)
+    huge = b"\0\0\x08\x03" + struct.pack(">III", 10**6, 10**3, 10**3)
+    path.write_bytes(gzip.compress(huge + bytes(10**6)))
+    with pytest.raises(ExtractError, match="must unpack to at most"):
+        read_idx(path)
+
+
+def test_every_damage_of_a_packed_idx_file_is_refused(tmp_path):
+    path = tmp_path / "a.gz"
+    whole = gzip.compress(HEADER + bytes(24))
+    for at in range(10, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            assert not read_idx(path).any()
+        except ExtractError as error:
+            assert "must" in str(error)
+
+
+@pytest.mark.parametrize("write", [huge_npz, npz_bomb])
+def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
+    import random
+
+    path = write(tmp_path, random.Random(0))
+    with pytest.raises(ExtractError, match="must"):
+        open_source(path, Classes.parse("3"))
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"labels": np.float32(3)},
+        {"labels": np.array(["x", None] * 2, dtype=object)},
+        {"images": np.zeros((4, 0, 5), np.uint8)},
+        {"images": np.uint8(3)},
+        {"labels": np.uint8(3)},
+        {"split": np.zeros((4, 2))},
+    ],
+)
+def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
+    with pytest.raises(ExtractError, match="must"):
+        open_source(npz(tmp_path / "s.npz", **arrays), Classes.parse("3"))
+
+
+def test_a_pipe_is_no_manifest_and_no_list_of_classes(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ExtractError, match="must have an end"):
+        open_source(tmp_path / "pipe.csv", Classes.parse("3"))
+    for path in (tmp_path / "pipe.csv", "/dev/zero"):
+        with pytest.raises(ExtractError, match="--classes @FILE must be"):
+            Classes.parse(f"@{path}")

@@ -1,0 +1,275 @@
+"""One small table through every reader: the same classes, splits and groups."""
+
+import csv
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.format import open_features
+from dphead_extract.importing import ImportOptions, import_features
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
+from dphead_extract.sources.tables import Columns
+from PIL import Image
+
+from dphead.data.arrays import group_ids
+from dphead.estimators import DPAutoClassifier
+from dphead.estimators.inputs import from_arrays
+from dphead.privacy.sampling import within_cap
+
+# grades from 1, as positions from 0 they would be shifted and merged
+CLASSES = ["2", "3", "1"]
+LABEL = [3, 1, 2, None, 1, 3]
+# half of all signed 64-bit hashes are negative
+GROUP = [-1541654101129638711, -1, -1541654101129638711, None, -1, 7]
+SPLIT = ["train", "test", "train", None, "val", "test"]
+N = len(LABEL)
+WANTED = {
+    "labels": [1, 2, 0, -1, 2, 1],
+    "group": group_ids(GROUP, N).tolist(),
+    "split": ["train", "test", "train", "none", "validation", "test"],
+}
+
+
+def texts(values):
+    return ["" if value is None else str(value) for value in values]
+
+
+def png(seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8)).astype(np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "PNG")
+    return data.getvalue()
+
+
+def write_csv(path, first, names=("label", "group", "split")):
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow([first[0], *names])
+        columns = (first[1], texts(LABEL), texts(GROUP), texts(SPLIT))
+        table.writerows(zip(*columns, strict=True))
+
+
+def arrow_table(first, kind):
+    """Whole numbers with nulls, texts, or dictionaries of texts."""
+    pa = pytest.importorskip("pyarrow")
+    columns = {"label": pa.array(LABEL), "group": pa.array(GROUP)}
+    if kind != "numbers":
+        columns = {name: column.cast(pa.string()) for name, column in columns.items()}
+    if kind == "dictionaries":
+        columns = {name: column.dictionary_encode() for name, column in columns.items()}
+    return pa.table(first | columns | {"split": pa.array(SPLIT)})
+
+
+def imported(path, columns=None):
+    output = path.with_name("out.h5")
+    options = ImportOptions(path, output, columns or Columns(), Classes(CLASSES))
+    import_features(options)
+    with open_features(output) as file:
+        return file.labels, file.group, [file.split_names[code] for code in file.split]
+
+
+def listed(path, layout=None, columns=None):
+    source = open_source(path, Classes(CLASSES), "all", layout, columns)
+    names = [source.split_names[code] for code in source.split]
+    return source.labels, source.group, names
+
+
+def embeddings_csv(folder):
+    write_csv(folder / "t.csv", ("x", range(N)))
+    return imported(folder / "t.csv")
+
+
+def embeddings_parquet(kind):
+    def read(folder):
+        table = arrow_table({"x": np.arange(6.0)}, kind)
+        pq = pytest.importorskip("pyarrow.parquet")
+        pq.write_table(table, folder / "t.parquet")
+        return imported(folder / "t.parquet")
+
+    return read
+
+
+def embeddings_arrow(folder):
+    table = arrow_table({"x": np.arange(6.0)}, "numbers")
+    pytest.importorskip("pyarrow.feather").write_feather(table, folder / "t.arrow")
+    return imported(folder / "t.arrow")
+
+
+def embeddings_npz(folder):
+    named = {"label": texts(LABEL), "group": texts(GROUP), "split": texts(SPLIT)}
+    np.savez(folder / "t.npz", features=np.ones((N, 2)), **named)
+    return imported(folder / "t.npz")
+
+
+def embeddings_npy(folder):
+    """Bytes, and -1 for a label that is missing."""
+    label = np.array([-1 if value is None else value for value in LABEL])
+    split = np.array([0, 1, 0, -1, 2, 1])
+    named = {"label": label, "group": np.array(texts(GROUP), "S"), "split": split}
+    for role, values in named.items():
+        np.save(folder / f"{role}.npy", values)
+    np.save(folder / "x.npy", np.ones((N, 2)))
+    columns = Columns((), *(str(folder / f"{role}.npy") for role in named))
+    return imported(folder / "x.npy", columns)
+
+
+def images_manifest(folder):
+    for i in range(N):
+        (folder / f"{i}.png").write_bytes(png(i))
+    write_csv(folder / "t.csv", ("path", [f"{i}.png" for i in range(N)]))
+    return listed(folder / "t.csv")
+
+
+def images_npz(*roles):
+    def read(folder):
+        images = np.zeros((N, 8, 8), np.uint8)
+        named = dict(zip(roles, map(texts, (LABEL, GROUP, SPLIT)), strict=True))
+        np.savez(folder / "t.npz", images=images, **named)
+        return listed(folder / "t.npz")
+
+    return read
+
+
+def images_dataset(kind, header=None):
+    """header: class names, where labels are positions among them."""
+
+    def read(folder):
+        images = [{"bytes": png(i), "path": None} for i in range(N)]
+        table = arrow_table({"image": images}, kind)
+        if header is not None:
+            at = [
+                None if value is None else header.index(str(value)) for value in LABEL
+            ]
+            label = {"names": header, "_type": "ClassLabel"}
+            said = {"info": {"features": {"label": label}}}
+            table = table.set_column(1, "label", [at])
+            table = table.replace_schema_metadata({"huggingface": json.dumps(said)})
+        pq = pytest.importorskip("pyarrow.parquet")
+        pq.write_table(table, folder / "t.parquet")
+        return listed(folder / "t.parquet")
+
+    return read
+
+
+def images_webdataset(with_cls):
+    def read(folder):
+        with tarfile.open(folder / "t.tar", "w") as archive:
+            for i in range(N):
+                fields = {"patient": GROUP[i], "part": SPLIT[i], "grade": LABEL[i]}
+                members = {"png": png(i), "json": json.dumps(fields).encode()}
+                if with_cls:
+                    members["cls"] = texts(LABEL)[i].encode()
+                for ending, data in members.items():
+                    info = tarfile.TarInfo(f"{i}.{ending}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+        label = None if with_cls else "grade"
+        columns = Columns((), label, "patient", "part")
+        return listed(folder / "t.tar", "webdataset", columns)
+
+    return read
+
+
+READERS = {
+    "CSV": embeddings_csv,
+    "Parquet": embeddings_parquet("numbers"),
+    "Parquet of texts": embeddings_parquet("texts"),
+    "Parquet of dictionaries": embeddings_parquet("dictionaries"),
+    "Arrow": embeddings_arrow,
+    "npz": embeddings_npz,
+    "npy": embeddings_npy,
+    "manifest": images_manifest,
+    "npz of images": images_npz("labels", "group", "split"),
+    "npz of images, other names": images_npz("label", "groups", "splits"),
+    "Hugging Face": images_dataset("numbers"),
+    "Hugging Face, texts": images_dataset("texts"),
+    "Hugging Face, names in the header": images_dataset("numbers", CLASSES),
+    "WebDataset": images_webdataset(True),
+    "WebDataset, json": images_webdataset(False),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_every_reader_gives_a_row_the_same_class_group_and_split(read, tmp_path):
+    labels, group, split = read(tmp_path)
+    found = {"labels": labels.tolist(), "group": group.tolist(), "split": split}
+    assert found == WANTED
+    assert within_cap(group, 1).tolist() == [True, True, False, True, False, True]
+
+
+def of_pandas(label, group):
+    def made():
+        pandas = pytest.importorskip("pandas")
+        return pandas.Series(LABEL).astype(label), pandas.Series(
+            GROUP, dtype="object"
+        ).astype(group)
+
+    return made
+
+
+def whole(values, dtype):
+    return np.array([0 if value is None else value for value in values], dtype)
+
+
+IN_MEMORY = {
+    "lists": lambda: (LABEL, GROUP),
+    "objects": lambda: (np.array(LABEL, object), np.array(GROUP, object)),
+    "floats and texts": lambda: (np.array(LABEL, float), texts(GROUP)),
+    "masked": lambda: tuple(
+        np.ma.array(whole(v, np.int64), mask=[x is None for x in v])
+        for v in (LABEL, GROUP)
+    ),
+    "pandas": of_pandas("Int64", "Int64"),
+    "pandas' categories": of_pandas("category", "string"),
+    "pyarrow": lambda: tuple(
+        pytest.importorskip("pyarrow").array(v) for v in (LABEL, GROUP)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", IN_MEMORY.values(), ids=IN_MEMORY)
+def test_an_estimator_reads_the_same_classes_and_groups(make):
+    """Its classes are sorted: 1, 2, 3."""
+    label, group = make()
+    model = DPAutoClassifier(classes=[1, 2, 3], group_cap=1)
+    data = from_arrays(model, np.zeros((N, 2)), label, group, [1, 2, 3], True)
+    assert group_ids(group, N).tolist() == WANTED["group"]
+    # the second rows of two groups are beyond the cap
+    assert data.rows()._y.tolist() == [2, 0, -1, -1, -1, 2]
+
+
+def test_positions_are_for_a_number_of_classes_alone(tmp_path):
+    images = np.zeros((3, 8, 8), np.uint8)
+    np.savez(tmp_path / "t.npz", images=images, labels=[0, 1, 2])
+    counted = open_source(tmp_path / "t.npz", Classes.parse("3"))
+    assert counted.labels.tolist() == [0, 1, 2]
+    with pytest.raises(ExtractError, match="declare their number: --classes N"):
+        open_source(tmp_path / "t.npz", Classes.parse("cat,dog,eel"))
+    shifted = Classes.parse("1,2,3", allow_unlabelled=True)
+    assert open_source(tmp_path / "t.npz", shifted).labels.tolist() == [-1, 0, 1]
+    signed = Classes.parse("-1,1", allow_unlabelled=True)
+    assert signed.encode(np.array([-1, 1, 0]), 3)[0].tolist() == [0, 1, -1]
+
+
+def test_a_negative_label_other_than_minus_one_is_refused():
+    for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
+        with pytest.raises(ExtractError, match="label='-2'"):
+            Classes.parse("2").encode(labels, 2)
+
+
+@pytest.mark.parametrize("group", [True, [1], {"a": 1}])
+def test_a_field_that_names_no_group_is_refused(group, tmp_path):
+    with tarfile.open(tmp_path / "t.tar", "w") as archive:
+        for name, data in (("a.png", png(0)), ("a.json", json.dumps({"g": group}))):
+            data = data if isinstance(data, bytes) else data.encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(FormatError, match="must be a text or a number"):
+        open_source(
+            tmp_path / "t.tar", Classes(), "all", "webdataset", Columns(group="g")
+        )

@@ -1,0 +1,366 @@
+"""Hugging Face datasets as sources: read in place, each row by itself."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.rows import group_ids
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
+from dphead_extract.sources.tables import Columns
+from PIL import Image
+
+from dphead.cli.extract import extract as command
+
+NAMES = ["cat", "dog", "eel"]
+TWO = {"features": {"label": {"names": NAMES, "_type": "ClassLabel"}}}
+
+
+def png(seed: int) -> bytes:
+    data = io.BytesIO()
+    pixels = (
+        np.random.default_rng(seed)
+        .integers(
+            0,
+            256,
+            (6, 5, 3),
+        )
+        .astype(np.uint8)
+    )
+    Image.fromarray(pixels).save(data, "png")
+    return data.getvalue()
+
+
+def table(seeds, **columns):
+    pa = pytest.importorskip("pyarrow")
+    images = [{"bytes": png(seed), "path": None} for seed in seeds]
+    made = pa.table({"image": images, **columns})
+    return made.replace_schema_metadata({"huggingface": json.dumps({"info": TWO})})
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A folder as on the hub: 90 rows of train in two files, 10 of test."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "set" / "data"
+    folder.mkdir(parents=True)
+    labels = np.arange(100) % 3
+    for name, part in (
+        ("test-00000-of-00001", range(90, 100)),
+        ("train-00000-of-00002", range(50)),
+        ("train-00001-of-00002", range(50, 90)),
+    ):
+        rows = table(
+            part,
+            label=labels[part],
+            patient=[f"p{i // 2}" for i in part],
+        )
+        parquet.write_table(rows, folder / f"{name}.parquet", row_group_size=20)
+    return folder.parent
+
+
+def test_a_folder_of_the_hub_is_a_source(hub):
+    whole = open_source(hub, Classes(NAMES))
+    assert whole.kind == "dataset" and whole.n_rows == 100
+    assert whole.group is None  # none named so
+    train = open_source(
+        hub,
+        Classes(NAMES),
+        "train",
+        columns=Columns(group="patient"),
+    )
+    assert train.n_rows == 90
+    assert train.labels.tolist() == (np.arange(90) % 3).tolist()
+    assert train.split_names == ["train"]
+    assert train.class_names == NAMES
+    groups = [f"p{i // 2}" for i in range(90)]
+    assert train.group is not None
+    assert train.group.tolist() == group_ids(groups, 90).tolist()
+    for row in (0, 1, 49, 50, 89, 3):  # forwards, and back
+        assert train.raw(row) == png(row)
+    part = train.part(60, 70)
+    assert [part.raw(i) for i in range(10)] == [
+        png(i)
+        for i in range(
+            60,
+            70,
+        )
+    ]
+    assert train.digest != whole.digest
+
+
+def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
+    public = open_source(hub, Classes(folder_names_public=True))
+    assert public.class_names == NAMES
+    assert public.labels[:4].tolist() == [
+        0,
+        1,
+        2,
+        0,
+    ]
+    numbers = open_source(hub, Classes(["0", "1", "2"]))
+    assert numbers.labels[:4].tolist() == [
+        0,
+        1,
+        2,
+        0,
+    ]
+    with pytest.raises(ExtractError, match=r"the data set's header.*'cat', 'dog'"):
+        open_source(hub, Classes(["dog", "cat", "eel"]))
+    with pytest.raises(ExtractError, match="declared public before labels"):
+        open_source(hub)
+    assert (
+        open_source(
+            hub,
+            Classes(ignore_labels=True),
+        ).labels
+        == -1
+    ).all()
+
+
+def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    rows = table(
+        range(7),
+        label=["eel", "", None, "dog", "cat", "cat", "cat"],
+    )
+    for split in ("train", "test"):
+        path = tmp_path / "saved" / split / "data-00000-of-00001.arrow"
+        path.parent.mkdir(parents=True)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_stream(sink, rows.schema) as w,
+        ):
+            w.write_table(rows, max_chunksize=3)
+    test = open_source(tmp_path / "saved", Classes(NAMES), "test")
+    assert test.labels.tolist() == [
+        2,
+        -1,
+        -1,
+        1,
+        0,
+        0,
+        0,
+    ]
+    assert [test.raw(i) for i in range(7)] == [png(i) for i in range(7)]
+    one = open_source(path, Classes(NAMES))
+    assert one.split_names == ["all"] and one.n_rows == 7
+
+
+def test_one_row_of_a_dataset_changes_no_other(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    others = [
+        ("cat", "p1", "train"),
+        ("eel", "p9", "test"),
+        ("", "", ""),
+    ]
+    others += [("9", "-1", "val"), (None, None, None)]
+    found = []
+    for label, group, split in others:
+        rows = table(
+            range(4),
+            label=[label, "dog", "cat", "dog"],
+            group=[group, "p1", "p2", "p1"],
+            split=[split, "train", "test", ""],
+        )
+        parquet.write_table(rows, tmp_path / "f.parquet")
+        classes = Classes(NAMES, allow_unlabelled=True)
+        source = open_source(tmp_path / "f.parquet", classes)
+        assert source.group is not None
+        rest = [
+            a[1:].tolist()
+            for a in (
+                source.labels,
+                source.group,
+                source.split,
+            )
+        ]
+        found.append(
+            (
+                rest,
+                source.split_names,
+                [source.raw(i) for i in (1, 2, 3)],
+            )
+        )
+    assert all(one == found[0] for one in found)
+
+
+def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    with pytest.raises(ExtractError, match="'photo' where"):
+        open_source(hub, Classes(NAMES), columns=Columns(("photo",)))
+    with pytest.raises(ExtractError, match="must hold bytes"):
+        open_source(hub, Classes(NAMES), columns=Columns(("label",)))
+    with pytest.raises(ExtractError, match="Leave --layout out"):
+        open_source(hub, Classes(NAMES), layout="class")
+    other = pa.table({"image": [b"a"], "label": [1]})
+    parquet.write_table(other, hub / "data" / "train-00002-of-00002.parquet")
+    with pytest.raises(ExtractError, match="must be alike"):
+        open_source(hub, Classes(NAMES))
+    (hub / "data" / "test-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ExtractError, match="must be whole"):
+        open_source(hub, Classes(NAMES))
+    (tmp_path / "images").mkdir()
+    with pytest.raises(ExtractError, match="which is none"):
+        open_source(tmp_path / "images", columns=Columns(("photo",)))
+
+
+def pack(path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+def fields(**values) -> bytes:
+    return json.dumps(values).encode()
+
+
+def test_samples_of_tars_are_rows(tmp_path):
+    members = {
+        "a/1.png": png(1),
+        "a/1.cls": b"eel\n",
+        "a/1.json": fields(patient="p1", part="train"),
+        "a/2.JPG": png(2),
+        "a/2.cls": b"dog",
+        "a/2.json": fields(patient=7, part="test"),
+        "a/3.cls": b"cat",
+        "a/4.png": png(4),
+        "a/4.json": b"{" * 100_000,
+        "a/4.seg.png": b"another picture of it",
+    }
+    pack(tmp_path / "s-0.tar", members)
+    pack(tmp_path / "s-1.tar", {"1.png": png(9), "1.cls": b""})
+    columns = Columns(group="patient", split="part")
+    source = open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
+    assert source.names == [
+        "s-0.tar:a/1",
+        "s-0.tar:a/2",
+        "s-0.tar:a/3",
+        "s-0.tar:a/4",
+        "s-1.tar:1",
+    ]
+    assert source.labels.tolist() == [
+        2,
+        1,
+        0,
+        -1,
+        -1,
+    ]
+    groups = ["p1", "7", "", "", ""]
+    assert source.group is not None
+    assert source.group.tolist() == group_ids(groups, 5).tolist()
+    splits = [source.split_names[code] for code in source.split]
+    assert splits == ["train", "test", "none", "none", "none"]
+    images = [
+        png(1),
+        png(2),
+        None,
+        png(4),
+        png(9),
+    ]
+    assert [source.raw(i) for i in range(5)] == images
+    assert source.raw(0) == png(1)
+    assert source.left_out == {"members of other kinds (.seg.png)": 1}
+    plain = open_source(tmp_path / "s-1.tar", Classes(NAMES), layout="webdataset")
+    assert plain.group is None and plain.split_names == ["all"]
+
+
+def test_a_field_that_is_not_named_is_counted(tmp_path):
+    """A group that no --column names protects nobody."""
+    pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(Group="p1", url="u")})
+    source = open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
+    said = "groups in .json: name them by --column group="
+    assert source.group is None and source.left_out == {said: 1}
+
+
+def test_a_sample_that_cannot_say_whose_it_is_has_no_class(tmp_path):
+    broken = [b"{", b"[]", b'{"patient": 1,}', b'{"patient": ' + b"7" * 5000 + b"}"]
+    said = [*broken, b"{}", b"\xef\xbb\xbf" + fields(patient="p1")]
+    members = {}
+    for i, text in enumerate(said):
+        members |= {f"{i}.png": png(i), f"{i}.cls": b"dog", f"{i}.json": text}
+    pack(tmp_path / "s.tar", members)
+    columns = Columns(group="patient")
+    source = open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
+    assert source.labels.tolist() == [-1, -1, -1, -1, 1, 1]
+    assert source.group is not None
+    assert source.group.tolist() == group_ids(["", "", "", "", "", "p1"], 6).tolist()
+    plain = open_source(tmp_path, Classes(NAMES), layout="webdataset")
+    assert plain.labels.tolist() == [1] * 6
+
+
+@pytest.mark.parametrize("role", ["label", "group", "split"])
+def test_a_field_that_no_sample_has_is_refused(role, tmp_path):
+    pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(patient="p")})
+    columns = Columns(**{role: "patinet"})
+    with pytest.raises(ExtractError, match=f"field of a {role} .*'patinet' in none"):
+        open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"1.png": b"", "1.jpg": b""}, "one image, one .cls"),
+        ({"1.cls": b"1", "1.CLS": b"1"}, "one image, one .cls"),
+        ({"../1.png": b""}, "below the archive's root"),
+        ({"1.json": b" " * ((1 << 20) + 1)}, "at most 1048576 bytes"),
+        ({"1.png": b"", "1.cls": b"3"}, "label='3'"),
+        ({}, "at least one image"),
+    ],
+)
+def test_unusable_samples_are_refused_in_a_line(tmp_path, members, said):
+    pack(tmp_path / "s.tar", members)
+    with pytest.raises(ExtractError, match=said):
+        open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
+
+
+def test_a_damaged_tar_is_refused(tmp_path):
+    pack(tmp_path / "s.tar", {"1.png": png(1) * 9})
+    data = (tmp_path / "s.tar").read_bytes()
+    (tmp_path / "s.tar").write_bytes(data[:700])
+    with pytest.raises(ExtractError, match="must be complete"):
+        open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ExtractError, match=r"hold \.tar files"):
+        open_source(tmp_path / "folder", Classes(NAMES), layout="webdataset")
+
+
+def test_the_command_reads_a_dataset(hub):
+    pytest.importorskip("torch")
+    network = ("--backbone", "scatternet", "--image-size", "8", "--scatter-j", "1")
+    output = hub.parent / "f.h5"
+    done = CliRunner().invoke(
+        command,
+        [
+            *(
+                str(hub),
+                "-o",
+                str(output),
+                *network,
+                "--split",
+                "test",
+            ),
+            *("--classes", "cat,dog,eel", "--column", "group=patient"),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    assert "10 rows" in done.output and "3 classes" in done.output
+    wrong = CliRunner().invoke(
+        command,
+        [
+            str(hub),
+            "-o",
+            str(output),
+            *network,
+            "--column",
+            "place=x",
+        ],
+    )
+    assert wrong.exit_code == 2 and "write image=NAME" in wrong.output

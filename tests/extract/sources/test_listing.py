@@ -1,0 +1,116 @@
+"""Image files of folders and archives: which become rows, and what is counted."""
+
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
+from PIL import Image
+
+CATS_AND_DOGS = Classes.parse("cat,dog")
+
+
+def picture(kind: str = "PNG") -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).save(data, kind)
+    return data.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two images of each class, in a folder `data`."""
+    for name in ("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture())
+    return tmp_path / "data"
+
+
+def test_a_class_folder_that_is_a_link_is_followed(folder, tmp_path):
+    (folder / "dog").rename(tmp_path / "elsewhere")
+    (folder / "dog").symlink_to(tmp_path / "elsewhere")
+    source = open_source(folder, CATS_AND_DOGS)
+    assert source.names == ["cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"]
+    assert source.labels.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("target", [".", "..", "cat"])
+def test_a_link_to_a_folder_on_its_way_is_refused(folder, target):
+    (folder / "cat" / "again").symlink_to(folder / target)
+    with pytest.raises(ExtractError, match="must not hold its own link"):
+        open_source(folder, CATS_AND_DOGS)
+
+
+def test_links_that_lead_to_each_other_are_refused(folder, tmp_path):
+    (folder / "cat" / "other").symlink_to(folder / "dog")
+    (folder / "dog" / "other").symlink_to(folder / "cat")
+    with pytest.raises(ExtractError, match="must not hold its own link"):
+        open_source(folder, CATS_AND_DOGS)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        *(("jfif", "JPEG"), ("jpe", "JPEG"), ("jif", "JPEG"), ("apng", "PNG")),
+        *(("dib", "DIB"), ("pnm", "PPM"), ("j2k", "JPEG2000"), ("tga", "TGA")),
+        *(("AVIF", "AVIF"), ("JPG", "JPEG")),
+    ],
+)
+def test_every_common_ending_of_an_image_is_a_row(tmp_path, ending, kind):
+    if kind.lower() not in {k.lower() for k in Image.registered_extensions().values()}:
+        pytest.skip(f"this Pillow cannot write {kind}")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / f"1.{ending}").write_bytes(picture(kind))
+    source = open_source(tmp_path, CATS_AND_DOGS)
+    assert source.image(0).shape[:2] == (16, 16)
+    assert not source.left_out
+
+
+OTHERS = ("cat/notes.txt", "cat/more.txt", "dog/README", ".git/1.png", "__MACOSX/1.png")
+COUNTS = {
+    "files without an image's ending (.txt)": 2,
+    "files without an image's ending (none)": 1,
+    "hidden files": 2,
+}
+
+
+def test_what_a_folder_leaves_out_is_counted_by_reason(folder):
+    for name in OTHERS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(picture())
+    (folder / "cat" / "gone").symlink_to(folder / "nowhere")
+    source = open_source(folder, CATS_AND_DOGS)
+    counts = COUNTS | {"files without an image's ending (none)": 2}
+    assert source.left_out == counts
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_what_an_archive_leaves_out_is_counted_by_reason(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    names = ("cat/1.png", *OTHERS)
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.mkdir("cat")
+            for name in names:
+                archive.writestr(name, picture())
+    else:
+        with tarfile.open(path, "w") as archive:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.size = len(picture())
+                archive.addfile(info, io.BytesIO(picture()))
+    source = open_source(path, CATS_AND_DOGS)
+    assert source.names == ["cat/1.png"]
+    assert source.left_out == COUNTS
+
+
+def test_rows_of_other_splits_are_counted(tmp_path):
+    for name in ("train/cat/1.png", "train/dog/1.png", "test/cat/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(picture())
+    source = open_source(tmp_path, CATS_AND_DOGS, "train")
+    assert source.left_out == {"rows of other splits": 1}

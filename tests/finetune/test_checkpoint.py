@@ -1,0 +1,37 @@
+"""A checkpoint is read as it was written, or refused."""
+
+import numpy as np
+import pytest
+
+from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
+from dphead.finetune.solver import Progress
+
+STATE = Progress(3, *(np.arange(5.0) + k for k in range(4)))
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
+    save_checkpoint(tmp_path, "fit", STATE)
+    path = tmp_path / "checkpoint.npz"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << (at % 8)
+        path.write_bytes(changed)
+        try:
+            found = load_checkpoint(tmp_path, "fit")
+        except ValueError as error:
+            assert "a checkpoint must be" in str(error)
+            continue
+        assert found is not None
+        assert found.step == 3
+        assert np.array_equal(found.average, STATE.average)
+
+
+def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
+    save_checkpoint(tmp_path, "fit", STATE)
+    path = tmp_path / "checkpoint.npz"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="a checkpoint must be as it was written"):
+            load_checkpoint(tmp_path, "fit")

@@ -1,0 +1,291 @@
+"""`DPFinetuneClassifier` behaves like a classifier and spends what it says."""
+
+import pickle
+
+import numpy as np
+import pytest
+from finetune.core import images
+from sklearn.base import clone
+
+from dphead.estimators import DPAutoClassifier, inputs
+from dphead.finetune import estimator, gradients
+from dphead.finetune.estimator import DPFinetuneClassifier
+from dphead.privacy.ledger import Ledger
+
+NAMES = np.array(["bird", "cat", "dog"])
+
+
+def data(n=60):
+    x, y = images(n)
+    return x.transpose(0, 2, 3, 1), NAMES[y]
+
+
+def classifier(**more):
+    fixed = {
+        "model": "wrn-10-1",
+        "groups": 4,
+        "classes": NAMES,
+        "delta": 1e-3,
+        "accountant": "rdp",
+    }
+    return DPFinetuneClassifier(
+        **(fixed | {"batch_size": 30, "steps": 8, "learning_rate": 1.0} | more)
+    )
+
+
+def test_it_learns_without_noise_and_says_that_it_is_not_private():
+    x, y = data()
+    model = classifier(epsilon=np.inf, batch_size=60, steps=10).fit(x, y)
+    assert model.score(x, y) > 0.8
+    assert not model.privacy_.private
+    proba = model.predict_proba(x)
+    assert proba.shape == (60, 3)
+    assert np.allclose(proba.sum(axis=1), 1)
+    np.testing.assert_array_equal(NAMES[proba.argmax(axis=1)], model.predict(x))
+
+
+def test_it_charges_a_ledger_within_the_budget():
+    x, y = data()
+    ledger = Ledger()
+    model = classifier(epsilon=3.0, steps=3, ledger=ledger).fit(x, y)
+    assert model.privacy_.private
+    assert model.privacy_.epsilon <= 3.0
+    assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
+
+
+def test_it_trains_with_allocation():
+    x, y = data()
+    ledger = Ledger()
+    given = {"accountant": "auto", "sampling": "allocation", "ledger": ledger}
+    model = classifier(epsilon=3.0, batch_size=20, steps=6, **given).fit(x, y)
+    assert model.privacy_.epsilon <= 3.0
+    assert [r["epoch_steps"] for r in model.privacy_.releases] == [3]
+    assert [event.epochs for event in ledger.events()] == [2]
+    with pytest.raises(ValueError, match="whole epochs of 3"):
+        classifier(epsilon=3.0, batch_size=20, steps=5, **given).fit(x, y)
+    for refused in ({"relation": "replace_one"}, {"accountant": "rdp"}):
+        with pytest.raises(ValueError, match=r"allocated rows|full or Poisson"):
+            given = {"sampling": "allocation", "ledger": ledger} | refused
+            classifier(epsilon=3.0, batch_size=20, steps=6, **given).fit(x, y)
+    assert len(ledger.fits()) == 1
+
+
+class Reached(Exception):
+    """The labels have been read."""
+
+
+def positions_of(y, classes, monkeypatch):
+    """Class positions that each of the two estimators would train on."""
+
+    def rows(images, labels):
+        found.append(labels.tolist())
+        raise Reached
+
+    found = []
+    monkeypatch.setattr(estimator, "ImageRows", rows)
+    with pytest.raises(Reached):
+        DPFinetuneClassifier(classes=classes).fit(
+            np.zeros((len(y), 4, 4), np.uint8),
+            y,
+        )
+    head = DPAutoClassifier(classes=classes)
+    read = inputs.from_arrays(
+        head, np.zeros((len(y), 2)), y, None, classes, True
+    ).rows()
+    return found[0], read._y.tolist()
+
+
+HOSTILE = [
+    "x",
+    None,
+    2.5,
+    float("nan"),
+    b"x",
+    1j,
+    2**64,
+    [1],
+    (0, 1),
+    np.array([1]),
+    np.array(1),
+    {},
+    object(),
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "classes",
+    [
+        [0, 1],
+        ["a", "b"],
+        [2**53, 2**53 + 1],
+        [False, True],
+    ],
+    ids=str,
+)
+def test_one_label_of_a_list_moves_no_other_rows_label(hostile, classes, monkeypatch):
+    """A list that becomes one array has the dtype of all labels: one text, and no
+    number is a class.
+    """
+    labels = [classes[1], classes[0], classes[1], hostile]
+    for found in positions_of(labels, classes, monkeypatch):
+        assert found == [1, 0, 1, -1]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_private_number_of_rows_may_be_any(n):
+    x, y = data(20)
+    given = {
+        "relation": "add_remove",
+        "nominal_n": 60,
+        "epsilon": 8.0,
+        "steps": 1,
+    }
+    model = classifier(**given).fit(x[:n], y[:n])
+    assert model.privacy_.private
+    assert model.predict(x).shape == (20,)
+
+
+def test_labels_of_another_kind_than_the_classes_are_refused():
+    with pytest.raises(ValueError, match="of one kind"):
+        DPFinetuneClassifier(classes=["a", "b"]).fit(
+            np.zeros((3, 4, 4), np.uint8), np.array([0, 1, 0])
+        )
+    with pytest.raises(ValueError, match="distinct numbers or strings"):
+        DPFinetuneClassifier(classes=["a", "a"]).fit(
+            np.zeros((3, 4, 4), np.uint8), ["a", "a", "a"]
+        )
+
+
+@pytest.mark.parametrize(
+    "given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}]
+)
+def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
+    given, monkeypatch
+):
+    """Everything but the noise and the weights is the same with three rows fewer."""
+    found = []
+    batches = []
+    real = estimator.TorchSums
+
+    def sums(*args, batch, **more):
+        batches.append(batch)
+        return real(*args, batch=batch, **more)
+
+    monkeypatch.setattr(estimator, "TorchSums", sums)
+    for n in (60, 57):
+        ledger = Ledger()
+        settings = {
+            "epsilon": 8.0,
+            "steps": 1,
+            "relation": "add_remove",
+            "nominal_n": 50,
+            "ledger": ledger,
+        }
+        settings |= {"average": "last"}
+        model = classifier(**(settings | given)).fit(*(part[:n] for part in data()))
+        p, (fit,) = model.privacy_, ledger.fits()
+        assert p.n_rows == 50
+        assert {r["n_rows"] for r in p.releases} == {50}
+        assert p.neighboring_relation == fit["relation"] == "add_remove"
+        assert [r["sampling_prob"] for r in p.releases] == [25 / 50] or not given[
+            "batch_size"
+        ]
+        found.append(
+            (
+                p.epsilon,
+                p.notes,
+                p.releases,
+                fit["releases"],
+                fit["plan_hash"],
+                fit["description"],
+            )
+        )
+    assert found[0] == found[1]
+    assert batches == [given["batch_size"] or 50] * 2
+
+
+def test_groups_are_not_protected_and_that_must_be_said():
+    x, y = data()
+    ledger = Ledger()
+    people = np.arange(60) // 2
+    model = classifier(epsilon=3.0, steps=1, ledger=ledger)
+    with pytest.raises(ValueError, match="protect='image'"):
+        model.fit(x, y, groups=people)
+    with pytest.raises(ValueError, match="must be one of image, got protect='group'"):
+        model.set_params(protect="group").fit(x, y)
+    assert not ledger.fits()
+    model.set_params(protect="image")
+    assert any(
+        "people with several images" in n
+        for n in model.fit(x, y, groups=people).privacy_.notes
+    )
+    assert not any("people" in n for n in model.fit(x, y).privacy_.notes)
+
+
+@pytest.mark.parametrize("seed", [0, 1, np.int64(0)])
+def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
+    x, y = data()
+    model = classifier(epsilon=3.0, random_state=seed, steps=2)
+    again = clone(model)
+    np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
+    assert not model.privacy_.private
+    assert "not private" in model.ledger_.fits()[0]["description"]
+
+
+def test_a_clone_counts_in_the_same_ledger():
+    x, y = data()
+    ledger = Ledger()
+    twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger))
+    assert twin.ledger is ledger
+    assert twin.fit(x, y).ledger_ is ledger
+    assert len(ledger.fits()) == 1
+
+
+def test_a_pickled_network_opens_its_ledger_again(tmp_path):
+    x, y = data()
+    model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite")).fit(
+        x, y
+    )
+    twin = pickle.loads(pickle.dumps(model))
+    assert twin.ledger_.fits() == model.ledger_.fits()
+    np.testing.assert_array_equal(twin.predict(x), model.predict(x))
+
+
+def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("an operation without a batching rule")
+
+    monkeypatch.setattr(gradients.PerExample, "parts", refuse)
+    x, y = data()
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="must allow per-example gradients"):
+        classifier(epsilon=3.0, ledger=ledger).fit(x, y)
+    assert ledger.fits() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relation": "add_remove"}, "nominal_n"),
+        ({"nominal_n": 50}, "nominal_n"),
+        ({"relation": "add_remove", "nominal_n": 2}, "a row for each class"),
+        (
+            {"relation": "add_remove", "nominal_n": 500, "delta": 0.01},
+            "below 1/n = 0.002",
+        ),
+        ({"random_state": "0"}, "random_state must be"),
+        ({"classes": None}, "classes must be declared"),
+        ({"delta": 0.1}, "below 1/n"),
+        ({"steps": None}, "two of"),
+        ({"model": "resnet18"}, "layer=bn1"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(change, message):
+    x, y = data()
+    with pytest.raises(ValueError, match=message):
+        classifier(**({"batch_size": None} if "steps" in change else {}) | change).fit(
+            x, y
+        )
+    with pytest.raises(ValueError, match="uint8"):
+        classifier().fit(x.astype(float), y)

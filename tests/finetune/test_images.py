@@ -1,0 +1,75 @@
+"""Image sources as arrays: their size and channels are declared, never found in the
+images.
+"""
+
+import numpy as np
+import pytest
+from dphead_extract.sources.classes import Classes
+from PIL import Image
+
+from dphead.finetune.images import load_images
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six grey images of 8 x 8, of one class."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "a").mkdir()
+    for row in range(6):
+        pixels = rng.integers(0, 256, (8, 8)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "a" / f"{row}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, channels):
+    grey = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
+    Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
+    mixed = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
+    assert grey.shape == (6, channels or 3, 8, 8)
+    assert mixed.shape == (
+        7,
+        channels or 3,
+        8,
+        8,
+    )
+    np.testing.assert_array_equal(mixed[:6], grey)
+
+
+@pytest.mark.parametrize("layout", [None, "split/class"])
+@pytest.mark.parametrize("other", ["x.png", "other/a/x.png"])
+def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, other):
+    if layout is not None:
+        (folder / "train").mkdir()
+        (folder / "a").rename(folder / "train" / "a")
+    split = None if layout is None else "train"
+    classes = Classes.parse("a,b", allow_unlabelled=True)
+    alone = load_images(folder, classes, split, size=8, layout=layout)
+    (folder / other).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (8, 8)).save(folder / other)
+    beside = load_images(folder, classes, split, size=8, layout=layout)
+    assert alone.y.tolist() == [0] * 6
+    assert beside.splits == alone.splits
+    np.testing.assert_array_equal(beside.x[:6], alone.x)
+    assert beside.y[:6].tolist() == alone.y.tolist()
+
+
+def test_image_files_need_a_declared_size(folder):
+    with pytest.raises(ValueError, match="Pass --image-size"):
+        load_images(folder, Classes.parse("a,b"))
+
+
+def test_what_is_left_out_is_logged(tmp_path, caplog):
+    (tmp_path / "a").mkdir()
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a" / "1.png")
+    load_images(tmp_path, Classes(["a"]), size=8)
+    assert not caplog.records
+    (tmp_path / "a" / "notes.txt").touch()
+    load_images(tmp_path, Classes(["a"]), size=8)
+    assert "1 files without an image's ending (.txt)" in caplog.text
+    caplog.clear()
+    Image.fromarray(np.zeros((8, 8), np.int32)).save(tmp_path / "a" / "2.tiff")
+    found = load_images(tmp_path, Classes(["a"]), size=8)
+    assert found.y.tolist() == [0, -1]
+    assert "1 unreadable images (integers without a known range" in caplog.text

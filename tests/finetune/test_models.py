@@ -1,0 +1,224 @@
+"""The networks are those of the papers, and networks that mix rows are refused by
+name.
+"""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from dphead.finetune.architectures import WideResNet, WSConv2d
+from dphead.finetune.models import (
+    ModelSpec,
+    count_parameters,
+    pixel_scale,
+    refuse_mixing,
+    refuse_moving,
+)
+from dphead.finetune.network import Network, NetworkSpec
+
+
+def wide_resnet_parameters(depth, width, classes, channels=3):
+    """Counted from Zagoruyko and Komodakis 2016, Table 1: convolutions without bias,
+    two numbers a norm channel.
+    """
+    total = channels * 16 * 9
+    inputs = 16
+    for outputs in (16 * width, 32 * width, 64 * width):
+        for _ in range((depth - 4) // 6):
+            total += (
+                9 * inputs * outputs + 9 * outputs * outputs + 2 * inputs + 2 * outputs
+            )
+            total += inputs * outputs if inputs != outputs else 0
+            inputs = outputs
+    return total + 2 * inputs + (inputs + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "stated"),
+    [
+        (16, 4, 2.75e6),
+        (40, 4, 8.95e6),
+        (28, 10, 36.5e6),
+    ],
+)
+def test_wide_resnets_have_the_papers_sizes(depth, width, stated):
+    with torch.device("meta"):
+        found = count_parameters(WideResNet(depth, width, 10))
+    assert found == wide_resnet_parameters(depth, width, 10)
+    assert found == pytest.approx(stated, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("tb21-mnist", 26_010),
+        ("tb21-cifar10", 550_570),
+        ("tb21-cifar10-small", 167_642),
+        ("tb21-sn-mnist", 33_066),
+        ("tb21-sn-cifar10", 187_210),
+        ("wrn-16-1", wide_resnet_parameters(16, 1, 10)),
+    ],
+)
+def test_parameter_counts(name, count):
+    assert count_parameters(ModelSpec(name).build(10)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("tb21-mnist", (1, 28, 28)),
+        ("tb21-cifar10-small", (3, 32, 32)),
+        ("tb21-sn-mnist", (81, 7, 7)),
+        ("tb21-sn-cifar10", (243, 8, 8)),
+        ("wrn-16-1", (3, 32, 32)),
+    ],
+)
+def test_networks_take_their_inputs(name, shape):
+    assert ModelSpec(name).build(10)(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_weights_are_standardised_over_the_fan_in():
+    layer = WSConv2d(5, 3, 3)
+    weight = layer.standardised(layer.weight)
+    fan_in = 45
+    # float32 sums of 45 terms
+    torch.testing.assert_close(
+        weight.sum(dim=(1, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        (weight**2).sum(dim=(1, 2, 3)),
+        torch.ones(3),
+    )
+    by_hand = (layer.weight[1] - layer.weight[1].mean()) / (
+        layer.weight[1].std(correction=0) * fan_in**0.5
+    )
+    torch.testing.assert_close(weight[1], by_hand)
+
+
+def test_norms_go_before_or_after_activations():
+    before = WideResNet(10, 1, 4).blocks[0].pre1
+    after = WideResNet(10, 1, 4, norm="after").blocks[0].pre1
+    assert [type(m) for m in before] == [nn.GroupNorm, nn.ReLU]
+    assert [type(m) for m in after] == [nn.ReLU, nn.GroupNorm]
+    assert before[0].num_groups == 16
+
+
+def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_seeds():
+    model = ModelSpec("wrn-16-4").build(10)
+    weight = model.blocks[5].conv2.weight
+    # 590,000 draws: sd of the estimate 0.002
+    assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)
+    again = ModelSpec("wrn-10-1", seed=1).build(4)
+    other = ModelSpec("wrn-10-1", seed=2).build(4)
+    same = ModelSpec("wrn-10-1", seed=1).build(4)
+    assert torch.equal(again.stem.weight, same.stem.weight)
+    assert not torch.equal(again.stem.weight, other.stem.weight)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(4),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm2d(4, track_running_stats=True),
+    ],
+)
+def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.Sequential(nn.ReLU(), layer),
+    )
+    with pytest.raises(ValueError, match=f"layer=1.1 .{type(layer).__name__}."):
+        refuse_mixing(model)
+
+
+class Centred(nn.Module):
+    """Mixes rows, and no list of kinds would know it."""
+
+    def forward(self, x):
+        return x - x.mean(dim=0)
+
+
+@pytest.mark.parametrize(
+    "layer", [Centred(), nn.Dropout(0.5)], ids=["centred", "dropout"]
+)
+def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        layer,
+        nn.Flatten(),
+        nn.Linear(144, 2),
+    )
+    refuse_mixing(model)
+    with pytest.raises(ValueError, match="layer=1,"):
+        refuse_moving(model, (3, 8, 8))
+    refuse_moving(ModelSpec("wrn-10-1").build(3), (3, 8, 8))
+
+
+def test_timm_models_without_batch_norm_are_taken_and_others_refused():
+    with pytest.raises(ValueError, match=r"layer=bn1 \(BatchNorm2d\)"):
+        ModelSpec("resnet18").build(5)
+    model = ModelSpec("vit_tiny_patch16_224", trainable=("head", "norm")).build(5)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert "head.weight" in names
+    assert "blocks.0.norm1.bias" in names
+    assert "blocks.0.attn.qkv.weight" not in names
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ModelSpec("wrn-16"), "wrn-DEPTH-WIDTH"),
+        (ModelSpec("wrn-15-4"), "depth 6k"),
+        (ModelSpec("tb21-nothing"), "must be one of"),
+        (ModelSpec("no_such_model"), "timm"),
+        (ModelSpec("wrn-16-1", trainable=("nothing",)), "must name parameters"),
+        (ModelSpec("wrn-16-1", trainable=("blocks[",)), "regular expressions"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        spec.build(10)
+
+
+def test_layers_are_chosen_by_regular_expressions():
+    model = ModelSpec("test_vit", trainable=(r"^blocks\.[45]\.", "^head")).build(3)
+    names = {name for name, p in model.named_parameters() if p.requires_grad}
+    everything = {name for name, _ in model.named_parameters()}
+    assert names == {
+        name
+        for name in everything
+        if name.startswith(("blocks.4.", "blocks.5.", "head"))
+    }
+    assert 0 < len(names) < len(everything)
+
+
+def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():
+    imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert pixel_scale("resnet18", 3) == imagenet
+    assert pixel_scale("resnet18", 3, std=0.2) == (imagenet[0], 0.2)
+    assert pixel_scale("resnet18", 1) == (
+        pytest.approx((0.449,)),
+        pytest.approx((0.226,)),
+    )
+    assert pixel_scale("wrn-16-4", 3) == ((0.5,) * 3, (0.25,) * 3)
+    with pytest.raises(ValueError, match="one for each of 3 channels"):
+        pixel_scale("wrn-16-4", 3, (0.5, 0.4))
+
+
+def test_weights_fit_but_for_the_head(tmp_path):
+    path = str(tmp_path / "public.safetensors")
+    theirs = ModelSpec("test_vit", seed=1).build(7)
+    save_file(theirs.state_dict(), path)
+    ours = dict(ModelSpec("test_vit", weights=path).build(3).named_parameters())
+    for name, value in theirs.named_parameters():
+        if not name.startswith("head"):
+            assert torch.equal(ours[name], value)
+    with pytest.raises(ValueError, match=r"weights must fit .*without \['stem"):
+        ModelSpec("test_nfnet", weights=path).build(3)
+
+
+def test_an_image_size_that_the_model_cannot_take_is_refused():
+    with pytest.raises(ValueError, match=r"doesn't match model.*--image-size"):
+        Network(NetworkSpec(ModelSpec("vit_tiny_patch16_224"), (3, 32, 32), 3))

@@ -1,0 +1,641 @@
+"""`dphead finetune` from files to files, interrupted and resumed, and on several
+processes.
+"""
+
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from core import reserve, spec_of
+from dphead_extract.features.format import write_features
+from dphead_extract.sources.classes import Classes
+from finetune.core import images, member
+from safetensors.torch import save_file
+
+from dphead.cli import cli
+from dphead.finetune import processes
+from dphead.finetune.models import ModelSpec, trained
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.rows import ImageRows
+from dphead.finetune.run import finetune
+from dphead.finetune.saved import load_network
+from dphead.finetune.settings import Settings
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.statistics import ClassSums
+
+# The noise is given: solving for it takes seconds, and `test_the_command_trains` does
+# it.
+SETTINGS = Settings(
+    "wrn-10-1",
+    noise_multiplier=1.5,
+    batch_size=20,
+    steps=5,
+    learning_rate=0.5,
+    augment="crop",
+    views=2,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_profiles(monkeypatch):
+    """The papers' accountants beside each other take seconds, and are tested
+    elsewhere.
+    """
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
+
+
+def source(folder, n=60, **columns):
+    """An npz of images with two splits. columns: others that it has besides."""
+    x, y = images(n)
+    split = np.where(np.arange(n) < n - 20, "train", "test")
+    np.savez(
+        folder / "images.npz",
+        images=x.transpose(0, 2, 3, 1),
+        labels=np.array(["a", "b", "c"])[y],
+        split=split,
+        **columns,
+    )
+    return folder / "images.npz"
+
+
+def options(folder, out, **fit):
+    more = {
+        "epsilon": 4.0,
+        "delta": 1e-3,
+        "split": "train",
+        "test_split": "test",
+        "test_is": "public",
+        "accountant": "rdp",
+    }
+    more |= {"ledger": folder / "ledger.sqlite", "seed": 3} | fit
+    path = folder / "images.npz"
+    return FinetuneOptions(
+        **more,
+        features=path,
+        out=folder / out,
+        settings=SETTINGS,
+        classes=Classes(["a", "b", "c"]),
+        groups=4,
+        checkpoint=2,
+    )
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(step):
+    def progress(done, total, label):
+        if done == step:
+            raise Crash
+
+    return progress
+
+
+def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
+    source(tmp_path)
+    said = []
+    result = finetune(options(tmp_path, "run"), begin=said.append)
+    assert len(said) == 3 and "before the charge" in said[1]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        *("ledger.json", "model.json", "model.safetensors"),
+        *("report.html", "report.json"),
+    ]
+    assert report["guarantee"]["releases"][0]["count"] == 5
+    assert report["data"]["n_rows"] == 40
+    # seeded: another paragraph
+    assert report["test"]["n"] == 20
+    assert "The network" not in report["statement"]
+    network, state, facts = load_network(tmp_path / "run")
+    x, y = images(60)
+    assert facts["class_names"] == ["a", "b", "c"]
+    accuracy = (
+        network.scores(
+            state.average,
+            x[40:],
+        ).argmax(axis=1)
+        == y[40:]
+    ).mean()
+    assert accuracy == pytest.approx(result["test"]["accuracy"])
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
+    source(tmp_path)
+    whole = finetune(options(tmp_path, "whole", ledger=tmp_path / "other.sqlite"))
+    with pytest.raises(Crash):
+        finetune(options(tmp_path, "run"), progress=crash_at(step))
+    stored = sorted(p.name for p in (tmp_path / "run" / "releases").glob("*.npy"))
+    # those after the last checkpoint
+    assert len(stored) == step - 2 * ((step - 1) // 2)
+    finetune(options(tmp_path, "run"))
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    assert len(ledger.fits()) == 1
+    states = [r["state"] for r in ledger.fits()[0]["releases"]]
+    assert states == ["committed"] * 5
+    a, b = (load_network(tmp_path / name)[1].average for name in ("whole", "run"))
+    np.testing.assert_array_equal(a, b)
+    assert whole["report"]["guarantee"]["nominal_epsilon"] <= 4.0
+
+
+def allocated(folder, out, **fit):
+    """Two epochs of four steps, of 40 images."""
+    asked = options(folder, out, accountant="auto", **fit)
+    own = replace(SETTINGS, batch_size=10, steps=8, sampling="allocation")
+    return replace(asked, settings=own)
+
+
+def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypatch):
+    source(tmp_path)
+    used = []
+    blocks = ImageRows.blocks
+
+    def watched(self, indices=None, known=None):
+        used.append(indices)
+        return blocks(self, indices, known)
+
+    monkeypatch.setattr(ImageRows, "blocks", watched)
+    report = finetune(allocated(tmp_path, "run"))["report"]
+    for epoch in (used[:4], used[4:8]):
+        assert sorted(np.concatenate(epoch)) == list(range(40))
+    g = report["guarantee"]
+    (release,) = g["releases"]
+    assert (release["count"], release["epoch_steps"]) == (8, 4)
+    assert (release["sampling_prob"], g["mu"]) == (1.0, None)
+    event = GaussianEvent(1.5, count=8, epoch_steps=4)
+    assert g["nominal_epsilon"] == accounting.epsilon([event], 1e-3)
+    assert report["warnings"] == []
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Each row in one random step of an epoch" in page
+    checked = CliRunner().invoke(cli, ["check", str(tmp_path / "run")])
+    assert "Data set" in checked.output  # the report was read and computed again
+    assert "its releases give" not in checked.output
+    assert (
+        accounting.epsilon(Ledger(tmp_path / "ledger.sqlite").events(), 1e-3)
+        == (g["epsilon"])
+    )
+
+
+@pytest.mark.parametrize(
+    "at, lost",
+    [([3], 1), ([4], 0), ([6], 2), ([1, 6], 5), ([1, 3], 3), ([2, 4], 2), ([4, 8], 0)],
+)
+def test_an_interrupted_run_with_allocation_says_how_many_steps_it_lost(
+    at, lost, tmp_path
+):
+    """Of all its interruptions, the last one's and those before."""
+    source(tmp_path)
+    for step in at:
+        with pytest.raises(Crash):
+            finetune(allocated(tmp_path, "run"), progress=crash_at(step))
+    report = finetune(allocated(tmp_path, "run"))["report"]
+    said = [f"{lost} of its 8 steps used no images" in w for w in report["warnings"]]
+    assert said == [True] * (lost > 0)
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+def test_another_plan_does_not_continue_an_interrupted_run(tmp_path):
+    source(tmp_path)
+    with pytest.raises(Crash):
+        finetune(options(tmp_path, "run"), progress=crash_at(3))
+    other = options(tmp_path, "run")
+    with pytest.raises(ValueError, match="plan that was charged"):
+        finetune(replace(other, settings=replace(SETTINGS, learning_rate=0.25)))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
+    """It was computed from other releases: they were charged for another network."""
+    source(tmp_path)
+    for name in ("run", "other"):
+        with pytest.raises(Crash):
+            finetune(options(tmp_path, name, seed=None), progress=crash_at(3))
+    checkpoint = tmp_path / "run" / "checkpoint.npz"
+    theirs = (tmp_path / "other" / "checkpoint.npz").read_bytes()
+    if step == 1:  # none of its own yet
+        checkpoint.unlink()
+    checkpoint.write_bytes(theirs)
+    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+        finetune(options(tmp_path, "run", seed=None))
+    states = [
+        r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]
+    ]
+    assert states == ["committed"] * 3 + ["reserved"] * 2
+
+
+def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
+    source(tmp_path)
+    with pytest.raises(Crash):
+        finetune(options(tmp_path, "run"), progress=crash_at(3))
+    (tmp_path / "run" / "fit.json").unlink()
+    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+        finetune(options(tmp_path, "run"))
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+def test_beside_full_batches_of_a_budget_a_network_takes_full_batches(tmp_path):
+    """What the refusal of its random batches says."""
+    source(tmp_path)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_budget(8.0, 1e-3)
+    reserve([spec_of(ClassSums(3), 40, sigma=10.0)], ledger)
+    asked = options(tmp_path, "run", accountant="auto", seed=None)
+    with pytest.raises(LedgerError, match="a network: --batch-size of their number"):
+        finetune(asked)
+    assert not (tmp_path / "run").exists()
+    full = replace(SETTINGS, batch_size=40, noise_multiplier=8.0)
+    finetune(replace(asked, settings=full))
+    assert len(ledger.fits()) == 2
+
+
+def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_path):
+    """A person with several images has less than the epsilon that the report states."""
+    source(tmp_path, group=np.arange(60) // 3)
+    with pytest.raises(
+        ValueError, match=r"needs a decision, got none\. .*--protect image"
+    ):
+        finetune(options(tmp_path, "run"))
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+    finetune(replace(options(tmp_path, "run"), protect="image"))
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert any(
+        "--protect image" in w and "several images" in w for w in report["warnings"]
+    )
+    assert report["guarantee"]["protected_unit"] == "one image"
+
+
+def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path):
+    x = np.zeros((50, 81 * 49), np.float32)
+    y = np.arange(50) % 2
+    write_features(
+        tmp_path / "maps.h5", x, y, class_names=["a", "b"], group=np.arange(50) // 2
+    )
+    settings = Settings(
+        "tb21-sn-mnist", batch_size=25, steps=2, normalize=False, average="last"
+    )
+    options = FinetuneOptions(
+        features=tmp_path / "maps.h5",
+        out=tmp_path / "run",
+        delta=1e-3,
+        accountant="rdp",
+        settings=settings,
+        shape=(81, 7, 7),
+    )
+    with pytest.raises(ValueError, match=r"groups .*--group-cap.*--protect image"):
+        finetune(options)
+
+
+def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
+    """A small convolution on maps, as TB21's CNN on ScatterNet features: two releases
+    more, all in the ledger.
+    """
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 50)
+    x = (rng.random((50, 81 * 49)) + y[:, None]).astype(np.float32)
+    write_features(tmp_path / "maps.h5", x, y, class_names=["a", "b"])
+    clips = {
+        "n_channels": 81,
+        "mean_clip": 1.0,
+        "square_clip": 1.0,
+        "noise_multiplier": 8.0,
+    }
+    settings = Settings(
+        "tb21-sn-mnist",
+        batch_size=25,
+        steps=2,
+        normalization=clips,
+        normalize=False,
+        average="last",
+    )
+    options = FinetuneOptions(
+        features=tmp_path / "maps.h5",
+        out=tmp_path / "run",
+        delta=1e-3,
+        accountant="rdp",
+        settings=settings,
+        shape=(81, 7, 7),
+    )
+    finetune(options)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert [r["label"] for r in report["guarantee"]["releases"]] == [
+        "channel means",
+        "channel mean squares",
+        "gradient",
+    ]
+    state = load_network(tmp_path / "run")[1]
+    assert state.center.shape == state.scale.shape == (81 * 49,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": Settings("resnet18", batch_size=20, steps=1)}, "layer=bn1"),
+        ({"settings": Settings("wrn-10-1", steps=1)}, "two of noise_multiplier"),
+        (
+            {"settings": Settings("wrn-10-1", batch_size=41, steps=1)},
+            "batch_size must be at most",
+        ),
+        (
+            {
+                "settings": Settings(
+                    "wrn-10-1", noise_multiplier=1.0, batch_size=20, steps=999
+                )
+            },
+            "epsilon must be at least",
+        ),
+        ({"groups": 5}, "a divisor of 16"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_nothing_charged(change, message, tmp_path):
+    source(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        finetune(replace(options(tmp_path, "run"), **change))
+    assert (
+        not (tmp_path / "ledger.sqlite").exists()
+        or not Ledger(tmp_path / "ledger.sqlite").fits()
+    )
+
+
+@pytest.mark.parametrize("test", [None, "images.npz", "link.npz"])
+def test_training_rows_are_no_public_test_rows(test, tmp_path):
+    """The report would hold the exact accuracy on images that it protects."""
+    source(tmp_path)
+    (tmp_path / "link.npz").symlink_to("images.npz")
+    named = {
+        "test": None if test is None else tmp_path / "." / test,
+        "test_split": "train",
+    }
+    with pytest.raises(ValueError, match="must not be training rows"):
+        finetune(options(tmp_path, "run", **named))
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+    report = finetune(options(tmp_path, "run", **named, test_is="private"))["report"]
+    assert (report["test_rows"], report["test"]) == ("training rows", None)
+    report = finetune(options(tmp_path, "other", test=named["test"]))["report"]
+    assert report["test_rows"] == "another split"
+    assert report["test"] is not None
+
+
+def test_images_without_splits_are_their_own_training_rows(tmp_path):
+    x, y = images(60)
+    for name in ("a", "b"):
+        labels = np.array(["a", "b", "c"])[y]
+        np.savez(
+            tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=labels
+        )
+    alone = {"split": None, "test_split": None}
+    chosen = options(tmp_path, "run", **alone)
+    chosen = replace(chosen, features=tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="must not be training rows"):
+        finetune(replace(chosen, test=tmp_path / "a.npz"))
+    report = finetune(replace(chosen, test=tmp_path / "b.npz"))["report"]
+    assert report["test_rows"] == "another data set"
+
+
+def test_images_are_known_again_and_have_one_ledger(tmp_path):
+    """Whatever their file is called: the second training is charged to the first's."""
+    source(tmp_path)
+    first = finetune(options(tmp_path, "one", ledger=None))["report"]
+    (tmp_path / "images.npz").rename(tmp_path / "moved.npz")
+    again = replace(
+        options(tmp_path, "two", ledger=None), features=tmp_path / "moved.npz"
+    )
+    second = finetune(again)["report"]
+    assert second["data"]["dataset_id"] == first["data"]["dataset_id"]
+    assert second["ledger"]["path"] == first["ledger"]["path"]
+    assert second["ledger"]["fits"] == 2
+    apart = replace(again, out=tmp_path / "three", new_data_set=True)
+    third = finetune(apart)["report"]
+    assert third["ledger"]["path"] != first["ledger"]["path"]
+    (elsewhere,) = third["ledger"]["elsewhere"]
+    assert elsewhere == {
+        "path": first["ledger"]["path"],
+        "fits": 2,
+        "of": "some of the images",
+    }
+
+
+def command(tmp_path, *more, **columns):
+    fixed = [
+        "finetune",
+        str(source(tmp_path, **columns)),
+        "-o",
+        str(tmp_path / "run"),
+        "--classes",
+        "a,b,c",
+        "--split",
+        "train",
+    ]
+    fixed += [
+        "--model",
+        "wrn-10-1",
+        "--groups",
+        "4",
+        "--delta",
+        "1e-3",
+        "--ledger",
+        str(tmp_path / "l.sqlite"),
+    ]
+    return CliRunner().invoke(cli, [*fixed, "--accountant", "rdp", *more])
+
+
+def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
+    arguments = (
+        "--batch-size",
+        "20",
+        "--noise-multiplier",
+        "2",
+        "--epsilon",
+        "4",
+        "--dry-run",
+    )
+    done = command(tmp_path, *arguments)
+    assert done.exit_code == 0, done.output
+    assert "batches of 20" in done.output
+    assert "gradient" in done.output
+    assert not (tmp_path / "l.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
+    more = [
+        "--batch-size",
+        "20",
+        "--noise-multiplier",
+        "2",
+        "--epsilon",
+        "4",
+        "--dry-run",
+    ]
+    people = np.arange(60) // 3
+    refused = command(tmp_path, *more, group=people)
+    assert refused.exit_code != 0
+    assert "--protect image" in refused.output + str(refused.exception)
+    done = command(tmp_path, *more, "--protect", "image", group=people)
+    assert done.exit_code == 0
+    assert "batches of 20" in done.output
+    more[more.index("4")] = "inf"  # nothing is protected, and nothing need be said
+    assert command(tmp_path, *more, "--steps", "1", group=people).exit_code == 0
+
+
+def test_the_command_trains(tmp_path):
+    more = "--batch-size 20 --steps 2 --epsilon 4 --test-split test --views 2 --vote 3"
+    done = command(tmp_path, *more.split())
+    assert done.exit_code == 0, (done.output, done.exception)
+    for part in (
+        "the network wrn-10-1",
+        "membership-inference attack on this",
+        "model.safetensors",
+        "for your eyes",
+        "by vote of the views",
+        "dphead fit --group-cap",  # finetune has no such option
+    ):
+        assert part in done.output, done.output
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["test"] is None
+    assert report["tuning"] == "NOT ACCOUNTED"
+    checked = CliRunner().invoke(cli, ["check", str(tmp_path / "run")])
+    assert "epsilon" in checked.output, checked.output
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"), [("test_nfnet", "^stages[.]3,^head"), ("test_vit", "")]
+)
+def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weights(
+    model, layers, tmp_path
+):
+    """Trained parameters move, the others keep the public values to the last bit."""
+    spec = ModelSpec(model, seed=1)
+    save_file(spec.build(7).state_dict(), tmp_path / "public.safetensors")
+    more = ["--layers", layers] if layers else []
+    arguments = (
+        f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes a,b,c "
+        f"--split train --model {model} --seed 1"
+    )
+    more += (
+        f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'}"
+    ).split()
+    fixed = (
+        "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp "
+        "--learning-rate 0.5"
+    )
+    done = CliRunner().invoke(cli, [*arguments.split(), *more, *fixed.split()])
+    assert done.exit_code == 0, (done.output, done.exception)
+    network, _, facts = load_network(tmp_path / "run")
+    assert facts["network"]["mean"] == [0.5, 0.5, 0.5]
+    assert facts["network"]["shape"] == [3, 32, 32]
+    chosen = {
+        n
+        for n, _ in trained(
+            replace(spec, trainable=tuple(layers.split(",")) if layers else ()).build(3)
+        )
+    }
+    public = dict(spec.build(7).named_parameters())
+    for name, value in network.model.named_parameters():
+        if name.startswith("head"):
+            continue  # the public one has seven classes
+        assert torch.equal(value, public[name]) == (name not in chosen), name
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def torchrun(folder, out):
+    """The command on two processes, with the settings of `options`."""
+    fixed = (
+        "--classes a,b,c --split train --test-split test --test-is public --accountant "
+        "rdp --epsilon 4 --delta 1e-3"
+    )
+    more = (
+        "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 "
+        "--learning-rate 0.5 --seed 3"
+    )
+    places = [
+        "-o",
+        str(folder / out),
+        "--ledger",
+        str(folder / "ledger2.sqlite"),
+    ]
+    more += " --augment crop --views 2"
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "dphead",
+    ]
+    command = [
+        *launch,
+        "finetune",
+        str(folder / "images.npz"),
+        *fixed.split(),
+        *more.split(),
+        *places,
+    ]
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    # one process speaks
+    assert done.stdout.count("Trained ") == done.stdout.count("model.safetensors") == 1
+
+
+def forked(folder, world):
+    """`finetune` on processes that have each imported torch once, together."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dphead.finetune.run"])
+    port = free_port()
+    chosen = options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite")
+    running = [
+        context.Process(target=member, args=(rank, world, port, chosen))
+        for rank in range(world)
+    ]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(timeout=600)
+    assert [process.exitcode for process in running] == [0] * world
+
+
+def test_one_two_and_four_processes_train_the_same_network(tmp_path):
+    """Byte for byte.
+
+    The same seed is the same sample and the same one draw of noise; every process sums
+    in chunks of the first one's size, at any place of which a row has the same bits,
+    and whole numbers add up to the same.
+
+    Two are started by torchrun and the command, four by their function.
+    """
+    source(tmp_path)
+    finetune(options(tmp_path, "run1", ledger=tmp_path / "ledger1.sqlite"))
+    torchrun(tmp_path, "run2")
+    forked(tmp_path, 4)
+    for world in (2, 4):
+        one, many = (load_network(tmp_path / f"run{w}")[1].average for w in (1, world))
+        np.testing.assert_array_equal(many, one)
+        assert len(Ledger(tmp_path / f"ledger{world}.sqlite").fits()) == 1
+    assert processes.join() == 0

@@ -1,0 +1,337 @@
+"""`dphead evaluate`, `predict` and `check` on the run folder of a network."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from commands import dphead, fitted, refused
+from dphead_extract.features.format import write_features
+from dphead_extract.sources.classes import Classes
+from finetune.core import images
+from PIL import Image
+
+from dphead.finetune.augment import row_keys, views_of
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.run import finetune
+from dphead.finetune.saved import load_network
+from dphead.finetune.settings import Settings
+
+NAMES = ["bird", "cat", "dog"]
+N_TEST = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """train.npz and test.npz of images, maps.h5, and trained without noise: pixels/,
+    plain/ (no views), maps/.
+    """
+    folder = tmp_path_factory.mktemp("saved")
+    for name, n, seed in (("train", 60, 0), ("test", N_TEST, 1)):
+        x, y = images(n, seed=seed)
+        named = np.array(NAMES)[y]  # a position is no name
+        np.savez(folder / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=named)
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 3
+    maps = (rng.random((40, 81 * 49)) + labels[:, None]).astype(np.float32)
+    write_features(folder / "maps.h5", maps, labels, class_names=NAMES)
+    write_features(
+        folder / "other.h5", maps, labels, class_names=NAMES, backbone="another"
+    )
+    fixed = {"epsilon": np.inf, "classes": Classes(NAMES)}
+    small = Settings(
+        "wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last"
+    )
+    moving = Settings(
+        "wrn-10-1",
+        batch_size=60,
+        steps=6,
+        learning_rate=0.5,
+        average="last",
+        views=2,
+        augment="crop",
+    )
+    for name, settings in (("plain", small), ("pixels", moving)):
+        options = FinetuneOptions(
+            features=folder / "train.npz",
+            out=folder / name,
+            test=folder / "test.npz",
+            test_is="public",
+            settings=settings,
+            groups=4,
+            **fixed,
+        )
+        finetune(options)
+    clips = {
+        "n_channels": 81,
+        "mean_clip": 1.0,
+        "square_clip": 1.0,
+        "noise_multiplier": 8.0,
+    }
+    settings = Settings(
+        "tb21-sn-mnist", batch_size=40, steps=10, learning_rate=0.1, normalization=clips
+    )
+    options = FinetuneOptions(
+        features=folder / "maps.h5",
+        out=folder / "maps",
+        settings=settings,
+        shape=(81, 7, 7),
+        **fixed,
+    )
+    finetune(options)
+    return folder
+
+
+def measured(*arguments):
+    return json.loads(fitted("evaluate", *arguments, "--json").out)
+
+
+def predicted(*arguments):
+    return list(csv.DictReader(io.StringIO(fitted("predict", *arguments).out)))
+
+
+@pytest.mark.parametrize("name", ["pixels", "plain"])
+def test_evaluate_repeats_what_the_training_measured(folder, name):
+    found = measured(folder / name, folder / "test.npz")
+    theirs = json.loads((folder / name / "report.json").read_text())["test"]
+    # chance is a third
+    assert found["n"] == N_TEST
+    assert 0.5 < found["accuracy"] < 1
+    assert found == theirs
+    text = " ".join(fitted("evaluate", folder / name, folder / "test.npz").out.split())
+    worst = NAMES[int(np.argmin(found["per_class_accuracy"]))]
+    assert f": {worst}" in text[text.index("Classes") :].split("%")[1]
+    assert "the network's guarantee" in text
+
+
+def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):
+    rows = predicted(folder / "pixels", folder / "test.npz")
+    y = images(N_TEST, seed=1)[1]
+    assert [int(r["row"]) for r in rows] == list(range(N_TEST))
+    named = [r["class"] for r in rows]
+    right = np.mean([NAMES[k] == p for k, p in zip(y, named, strict=True)])
+    assert right == pytest.approx(
+        measured(folder / "pixels", folder / "test.npz")["accuracy"]
+    )
+    assert all(1 / 3 <= float(r["probability"]) <= 1 for r in rows)
+
+
+def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
+    x, y = images(N_TEST, seed=1)
+    for i, (image, label) in enumerate(zip(x, y, strict=True)):
+        path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).resize(
+            (24, 16), Image.Resampling.NEAREST
+        ).save(path)
+    found = measured(folder / "pixels", tmp_path / "photos")
+    assert found["n"] == N_TEST
+    assert found["per_class_n"] == np.bincount(y).tolist()
+    # the resampled images are not quite those of the array: one in ten may change its
+    # class
+    assert found["accuracy"] == pytest.approx(
+        measured(folder / "pixels", folder / "test.npz")["accuracy"], abs=0.1
+    )
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "photos" / NAMES[0]).rename(tmp_path / "flat" / "one")
+    # a folder of no class
+    assert len(predicted(folder / "pixels", tmp_path / "flat")) == (y == 0).sum()
+
+
+@pytest.mark.parametrize("vote", [0, 3])
+def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
+    folder, tmp_path, vote
+):
+    """The black image in its place has one, and a probability."""
+    x, y = images(6, seed=1)
+    for i, (image, label) in enumerate(zip(x, y, strict=True)):
+        path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(path)
+    whole = predicted(folder / "pixels", tmp_path / "photos", "--vote", vote)
+    broken = sorted((tmp_path / "photos").rglob("*.png"))[2]
+    broken.write_bytes(b"no image")
+    done = fitted("predict", folder / "pixels", tmp_path / "photos", "--vote", vote)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert rows[2]["class"] == rows[2]["probability"] == ""
+    assert rows[:2] + rows[3:] == whole[:2] + whole[3:]
+    assert "1 row is unreadable or not finite: no class" in done.err
+    found = measured(folder / "pixels", tmp_path / "photos", "--vote", vote)
+    assert (found["n"], found["n_without_class"]) == (6, 1)
+    share = sum(r["class"] in r["image"] for r in rows if r["class"]) / 6
+    assert found["vote_accuracy" if vote else "accuracy"] == pytest.approx(share)
+
+
+def test_a_vote_counts_the_views_of_each_image(folder):
+    network = load_network(folder / "pixels")[0]
+    x, y = images(N_TEST, seed=1)
+    pixels = x.astype(np.float32)
+    keys = row_keys(pixels.reshape(N_TEST, -1))
+    views = views_of(torch.from_numpy(pixels / 255), keys, 5, "crop", 0, 0)
+    with torch.inference_mode():
+        each = (
+            network.model(((views - 0.5) / 0.25).flatten(0, 1))
+            .argmax(dim=1)
+            .reshape(N_TEST, 5)
+            .numpy()
+        )
+    shares = np.stack(
+        [(each == k).mean(axis=1) for k in range(3)],
+        axis=1,
+    )
+    rows = predicted(folder / "pixels", folder / "test.npz", "--vote", 5)
+    for row, share in zip(rows, shares, strict=True):
+        assert share[NAMES.index(row["class"])] == share.max()
+        # a thousandth breaks ties
+        assert float(row["probability"]) == pytest.approx(share.max(), abs=2e-3)
+    named = [r["class"] for r in rows]
+    right = np.mean([NAMES[k] == p for k, p in zip(y, named, strict=True)])
+    found = measured(folder / "pixels", folder / "test.npz", "--vote", 5)
+    assert found["vote_accuracy"] == pytest.approx(right)
+    assert "vote_accuracy" not in measured(folder / "pixels", folder / "test.npz")
+    assert (
+        "5 views"
+        in fitted("evaluate", folder / "pixels", folder / "test.npz", "--vote", 5).out
+    )
+
+
+def test_maps_go_through_the_released_normalisation(folder):
+    # three brightnesses, no noise
+    assert measured(folder / "maps", folder / "maps.h5")["accuracy"] > 0.9
+    assert len(predicted(folder / "maps", folder / "maps.h5")) == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pixels nowhere.npz", "must exist"),
+        ("pixels maps.h5", "was trained on images"),
+        ("maps test.npz", "was trained on a features file"),
+        ("maps other.h5", "Extract them alike"),
+        ("pixels unlabelled.npz", "need labels of the classes"),
+        ("plain test.npz --vote 3", "trained on views"),
+        ("broken test.npz", "must hold model.json and model.safetensors"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(folder, arguments, message):
+    run, source, *more = arguments.split()
+    x, _ = images(4)
+    np.savez(
+        folder / "unlabelled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7)
+    )
+    (folder / "broken").mkdir(exist_ok=True)
+    (folder / "broken" / "model.json").write_text("{}")
+    assert message in refused(dphead("evaluate", folder / run, folder / source, *more))
+    if source != "unlabelled.npz":
+        assert message in refused(
+            dphead("predict", folder / run, folder / source, *more)
+        )
+
+
+def test_weights_are_not_given_again(folder):
+    done = dphead(
+        "predict",
+        folder / "pixels",
+        folder / "test.npz",
+        "--weights",
+        folder / "test.npz",
+    )
+    assert "in its run folder" in refused(done)
+
+
+def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
+    options = FinetuneOptions(
+        features=folder / "train.npz",
+        out=tmp_path / "run",
+        delta=1e-3,
+        accountant="rdp",
+        # solving for the noise takes seconds
+        settings=Settings("wrn-10-1", batch_size=20, steps=1, noise_multiplier=5.0),
+        classes=Classes(NAMES),
+        groups=4,
+        vote=2,
+        same_data_as=folder / "maps.h5",
+    )
+    with pytest.raises(ValueError, match="trained on views"):
+        finetune(options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
+    # they take seconds
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
+    options = FinetuneOptions(
+        features=folder / "train.npz",
+        out=tmp_path / "run",
+        ledger=tmp_path / "ledger.sqlite",
+        delta=1e-3,
+        accountant="rdp",
+        tuning="public data",
+        settings=Settings("wrn-10-1", batch_size=20, steps=2),
+        classes=Classes(NAMES),
+        groups=4,
+    )
+    finetune(options)
+    done = dphead("check", tmp_path / "run")
+    assert done.code == 0 and "nothing found" in done.out, done.out
+
+
+@pytest.mark.parametrize("key", ["network", "class_names", "format"])
+def test_a_network_without_a_key_is_one_line(folder, tmp_path, key):
+    """Of before there were digests, as a forged one would be."""
+    import shutil
+
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    facts = json.loads((run / "model.json").read_text())
+    for digest in ("sha256", "tensors_sha256", key):
+        del facts[digest]
+    (run / "model.json").write_text(json.dumps(facts))
+    assert "must" in refused(dphead("predict", run, folder / "test.npz"))
+
+
+def test_a_device_that_is_none_is_one_line(folder):
+    done = dphead("predict", folder / "plain", folder / "test.npz", "--device", "x=1")
+    assert "device must be one that torch can use" in refused(done)
+
+
+def test_a_declared_range_belongs_to_the_network(tmp_path):
+    """12-bit images are brought to 8 bits for the network as they were for training."""
+    images = np.random.default_rng(0).integers(0, 4096, (12, 8, 8)).astype(np.uint16)
+    labels = np.arange(12) % 3
+    np.savez(tmp_path / "deep.npz", images=images, labels=labels)
+    levels = np.rint(images / 4095 * 255).astype(np.uint8)
+    np.savez(tmp_path / "levels.npz", images=levels, labels=labels)
+    command = (*("--model", "wrn-10-1", "--groups", 4, "--classes", 3, "--steps", 1),)
+    fitted(
+        *("finetune", tmp_path / "deep.npz", "-o", tmp_path / "run", *command),
+        *(
+            "--batch-size",
+            12,
+            "--epsilon",
+            "inf",
+            "--i-know-this-is-not-private",
+            "--bits",
+            12,
+        ),
+    )
+    of_deep, of_levels = (
+        fitted("predict", tmp_path / "run", tmp_path / f"{name}.npz").out
+        for name in ("deep", "levels")
+    )
+    names = of_deep.replace("npz:", "")
+    assert names == of_levels.replace("npz:", "")
+    for command in ("predict", "evaluate"):
+        done = dphead(command, tmp_path / "run", tmp_path / "deep.npz", "--bits", 16)
+        assert "that of the training images, {'bits': 12}, got" in refused(done)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["data"]["extraction"]["transform"]["bits"] == 12
+
+
+def test_a_range_is_declared_of_images_alone(folder, tmp_path):
+    command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
+    done = dphead(
+        *command, "--shape", "81,7,7", "--i-know-this-is-not-private", "--bits", 12
+    )
+    assert "a range of samples is declared of images" in refused(done)

@@ -1,0 +1,193 @@
+"""Plans in the flat region, simulations at constant TAN, and `dphead tan`."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from finetune.core import images
+
+from dphead.analysis.tan import total_amount_of_noise
+from dphead.cli import cli
+from dphead.finetune.settings import Settings
+from dphead.finetune.tan import (
+    Simulated,
+    cheapest,
+    plans,
+    predict,
+    run_simulations,
+    simulated_settings,
+)
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+
+FULL = Settings(
+    "wrn-10-1", noise_multiplier=2.0, batch_size=32, steps=4, learning_rate=0.5
+)
+
+
+def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
+    found = plans(50_000, epsilon=8.0, delta=1e-5, steps=[250, 4000])
+    for s in found:
+        events = [GaussianEvent(2.0, s.batch_size / 50_000, s.steps)]
+        assert s.noise_multiplier == 2.0
+        assert accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
+        assert s.epsilon == pytest.approx(8.0, rel=0.01)
+    work = [s.batch_size * s.steps for s in found]
+    assert work == sorted(work)
+    assert cheapest(found) == found[0]
+    assert work[1] / work[0] == pytest.approx(4.0, rel=0.1)  # sqrt(16)
+    with pytest.raises(ValueError, match="flat region"):
+        plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="no number of steps"):
+        plans(100, epsilon=1e-3, delta=1e-5, steps=[10])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--n-rows", "0", "there must be rows, got n_rows=0"),
+        ("--epsilon", "0", "epsilon must be > 0, got epsilon=0"),
+        ("--delta", "0", r"delta must be in \(0, 1\), got delta=0"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_which_number(option, value, message):
+    given = {"--n-rows": "100", "--epsilon": "1", "--delta": "1e-5", option: value}
+    done = command("plan", *(word for pair in given.items() for word in pair))
+    assert done.exit_code != 0
+    assert re.match(message, str(done.exception))
+
+
+def test_a_simulated_setting_has_the_same_eta():
+    small = simulated_settings(FULL, 8)
+    assert (small.batch_size, small.noise_multiplier, small.steps) == (4, 0.25, 4)
+    etas = [
+        total_amount_of_noise(s.noise_multiplier, s.batch_size / 1e4, s.steps, 1e-5).eta
+        for s in (FULL, small)
+    ]
+    assert etas[0] == pytest.approx(etas[1])
+
+
+def test_simulations_run_on_public_data_only_and_predict_from_their_line():
+    seen = []
+
+    def train(settings, seed):
+        seen.append((settings.batch_size, seed))
+        return 0.5 + 0.01 * np.log2(settings.batch_size) + 0.001 * seed
+
+    with pytest.raises(ValueError, match="needs public data"):
+        run_simulations(FULL, [2, 4], [0], train, data_is_public=False)
+    assert not seen
+    with pytest.raises(ValueError, match="two factors"):
+        run_simulations(FULL, [2], [0], train, data_is_public=True)
+    runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
+    assert seen == [
+        (4, 0),
+        (4, 1),
+        (8, 0),
+        (8, 1),
+        (16, 0),
+        (16, 1),
+    ]
+    prediction = predict(runs, 32)
+    assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
+    assert prediction.low < prediction.accuracy < prediction.high
+    assert isinstance(runs[0], Simulated)
+
+
+def command(*arguments):
+    return CliRunner().invoke(cli, ["tan", *map(str, arguments)])
+
+
+def test_show_and_plan_print_their_tables():
+    sizes = (
+        "--n-rows",
+        50_000,
+        "--batch-size",
+        4096,
+        "--noise-multiplier",
+        3,
+        "--steps",
+        2500,
+        "--delta",
+        "1e-5",
+    )
+    done = command("show", *sizes, "--more-data", 2)
+    assert done.exit_code == 0, done.output
+    assert "0.9654" in done.output
+    assert "7.484" in done.output
+    assert "never a guarantee" in done.output
+    assert "100000" in done.output
+    done = command(
+        "plan",
+        "--n-rows",
+        50_000,
+        "--epsilon",
+        8,
+        "--delta",
+        "1e-5",
+        "--steps",
+        "250,1000",
+    )
+    assert done.exit_code == 0 and re.search(r"250 .* 8944 ", done.output), done.output
+
+
+def test_simulate_trains_on_public_images_and_refuses_private_ones(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
+    x, y = images(48)
+    split = np.where(np.arange(48) < 32, "train", "test")
+    np.savez(
+        tmp_path / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split
+    )
+    fixed = (
+        tmp_path / "images.npz",
+        "--model",
+        "wrn-10-1",
+        "--classes",
+        "3",
+        "--split",
+        "train",
+        "--test-split",
+        "test",
+    )
+    fixed += (
+        "--batch-size",
+        16,
+        "--noise-multiplier",
+        2,
+        "--steps",
+        2,
+        "--factors",
+        "2,4",
+        "--runs",
+        2,
+    )
+    refused = command("simulate", *fixed)
+    assert refused.exit_code != 0
+    assert "needs public data" in str(refused.exception)
+    done = command(
+        "simulate",
+        *fixed,
+        "--data-is",
+        "public",
+        "--delta",
+        "1e-3",
+        "--json",
+        tmp_path / "out.json",
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "predicted at B 16" in done.output
+    interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.output)
+    assert interval is not None
+    low, high = map(float, interval.groups())
+    assert 0 <= low <= high <= 100
+    assert "none of them is private" in done.output
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found["runs"]) == 4
+    assert {r["batch_size"] for r in found["runs"]} == {
+        8,
+        4,
+    }

@@ -1,0 +1,112 @@
+"""A row's bits are the same at every place of a chunk, however many threads torch has.
+
+Tried in a process whose number of threads nobody has set but `found`: the rest of the
+tests run with one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from finetune.core import ImageRows, images, tiny
+
+from dphead.finetune.gradients import PerExample
+from dphead.finetune.network import StepParams, TorchSums
+from dphead.privacy.transform import RowTransform
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import Ask
+
+ROOT = Path(__file__).parents[2]
+THREADS = (2, 3)
+# on two threads the last rows of these chunks had other bits where
+# the last layer is ten columns wide, and not where it is three
+CHUNKS = (5, 10)
+CLASSES = 10
+
+
+def total(sums, x, y):
+    """The sum over all rows at the network's first weights."""
+    network = sums.network
+    params = StepParams(RowTransform(), network.start.astype(np.float32), 0)
+    ask = Ask(network.query, params, None, 1e-3)
+    return checked_sum(ask, ImageRows(x, y), None, sums)
+
+
+def places_that_move(sums, x):
+    """Those of a chunk at which a row adds other integers than at the first."""
+    found = []
+    for place in range(sums.chunk):
+        y = np.full(sums.chunk, -1)
+        y[place] = 1
+        found.append(total(sums, np.roll(x[: sums.chunk], place, axis=0), y))
+    assert found[0].any()
+    return [k for k, one in enumerate(found) if not np.array_equal(one, found[0])]
+
+
+def tried():
+    """For each number of threads and chunk: the places that move, and how far a row
+    that counts zero moves the sum by leaving, in units of the sum.
+    """
+    network, (x, y) = tiny(classes=CLASSES), images(n=25, classes=CLASSES)
+    y[0] = -1
+    found = []
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        for chunk in CHUNKS:
+            sums = TorchSums(network, chunk=chunk)
+            far = np.abs(total(sums, x, y) - total(sums, x[1:], y[1:])).max()
+            known = {"threads": threads, "chunk": chunk}
+            found.append(known | {"places": places_that_move(sums, x), "far": int(far)})
+    return found
+
+
+@cache
+def tried_apart():
+    """`tried` in a process whose environment sets no number of threads."""
+    free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import *; print(json.dumps(tried()))"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=free | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("wrong", ["places", "far"])
+def test_a_row_has_the_same_bits_at_every_place_on_any_number_of_threads(wrong):
+    """Places: a row alone adds the same integers at each. Far: under add_remove the
+    rows after one that goes move up a place, and add what they added before.
+    """
+    found = tried_apart()
+    assert len(found) == len(THREADS) * len(CHUNKS)
+    assert [one for one in found if one[wrong]] == []
+
+
+def test_gradients_are_made_on_one_thread_whatever_number_torch_has(monkeypatch):
+    """Also where the processor's products happen to have the same bits on two."""
+    parts_of = PerExample.parts
+    seen = []
+
+    def noted(self, inputs, labels):
+        seen.append(torch.get_num_threads())
+        return parts_of(self, inputs, labels)
+
+    monkeypatch.setattr(PerExample, "parts", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x, y = images(n=25, classes=CLASSES)
+        total(TorchSums(tiny(classes=CLASSES), chunk=5), x, y)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 5
+    assert set(seen) == {1}

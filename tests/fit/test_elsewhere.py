@@ -1,0 +1,243 @@
+"""Fits on the same images that a run's own ledger does not count are named, wherever
+they were charged, and settings are never said to be no choice then.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import (
+    OF_IMAGES,
+    charges,
+    dphead,
+    features_file,
+    fitted,
+    ledger_path_of,
+    refused,
+    report_of,
+)
+from dphead_extract.features.format import open_features
+
+from dphead import DPLeastSquaresClassifier
+from dphead.estimators.fitting import PrivacyWarning
+from dphead.fit.ledgers import (
+    charged_elsewhere,
+    data_set_of,
+    default_ledger_path,
+    image_index,
+    ledger_home,
+    note_ledger,
+    noted_ledgers,
+)
+from dphead.privacy.ledger import Ledger
+
+FIT = ("--method", "prototypes", "--backend", "numpy")
+FINDING = "fits in another ledger"
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "f.h5", **OF_IMAGES)
+
+
+def id_of(path):
+    with open_features(path) as file:
+        return file.dataset_id
+
+
+def findings(run, *more):
+    found = json.loads(dphead("check", run, "--json", *more).out)
+    return {f["name"]: f["what"] for f in found["findings"]}
+
+
+def fit(features, out, *more):
+    fitted("fit", features, "-o", out, *FIT, *more)
+    return report_of(out)
+
+
+def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
+    first = fit(features, tmp_path / "one")
+    assert (first["tuning"], first["ledger"]["elsewhere"]) == ("none", [])
+    assert FINDING not in findings(tmp_path / "one")
+    fresh = tmp_path / "fresh.sqlite"
+    command = ("fit", features, *FIT, "--ledger", fresh, "-o", tmp_path / "two")
+    said = refused(dphead(*command, "--tuning", "none"))
+    assert "tuning must not be none" in said
+    assert charges() == 1
+    assert not fresh.exists()
+    done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
+    said, report = " ".join(done.out.split()), report_of(tmp_path / "two")
+    assert "charged to the ledger fresh.sqlite" in said
+    assert "1 fit in this ledger alone" in said and "of this data set" not in said
+    card = (tmp_path / "two/report.html").read_text()
+    assert "One ledger counts all fits" not in card
+    own = first["ledger"]["path"]
+    assert report["tuning"] == "NOT ACCOUNTED"
+    assert report["ledger"]["elsewhere"] == [
+        {"path": own, "fits": 1, "of": "the same data set"}
+    ]
+    for text in (report["statement"], *report["warnings"]):
+        assert f"{own} holds 1 fit on the same data set" in text
+    assert "Other fits from the same data are counted" not in report["statement"]
+    # what the run says of other ledgers came from the images, without noise
+    assert "leaves the run, but for the list of other ledgers" in report["statement"]
+    assert "no other number that depends on them leaves the run." in first["statement"]
+    theirs = str(ledger_path_of(tmp_path / "one"))
+    assert theirs in findings(tmp_path / "two")[FINDING]
+    # and the first fit's total leaves out the second
+    assert str(fresh) in findings(tmp_path / "one")[FINDING]
+
+
+def test_two_fresh_ledgers_know_of_each_other(features, tmp_path):
+    """Neither is the default one."""
+    for name in ("a", "b"):
+        fit(features, tmp_path / name, "--ledger", tmp_path / f"{name}.sqlite")
+    assert report_of(tmp_path / "a")["tuning"] == "none"
+    assert report_of(tmp_path / "b")["tuning"] == "NOT ACCOUNTED"
+    assert str(tmp_path / "b.sqlite") in findings(tmp_path / "a")[FINDING]
+    assert str(tmp_path / "a.sqlite") in findings(tmp_path / "b")[FINDING]
+
+
+def test_a_ledger_that_is_gone_is_named(features, tmp_path):
+    gone = tmp_path / "gone.sqlite"
+    fit(features, tmp_path / "one", "--ledger", gone)
+    gone.unlink()
+    report = fit(features, tmp_path / "two")
+    assert report["tuning"] == "NOT ACCOUNTED"
+    assert (
+        "../gone.sqlite is gone or cannot be read, and may hold fits"
+        in report["statement"]
+    )
+    assert "gone or unreadable" in findings(tmp_path / "two")[FINDING]
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000])
+def test_a_default_ledger_that_cannot_be_read_is_named(features, tmp_path, content):
+    """Refused there, a user goes on with another file: the first fit still counts."""
+    own = Path(fit(features, tmp_path / "one")["ledger"]["path"])
+    default = default_ledger_path(own.stem)
+    assert default.exists()
+    default.write_bytes(content)
+    report = fit(features, tmp_path / "two", "--ledger", tmp_path / "other.sqlite")
+    assert report["tuning"] == "NOT ACCOUNTED"
+    (elsewhere,) = report["ledger"]["elsewhere"]
+    assert elsewhere["fits"] is None
+    assert own.name in elsewhere["path"]
+
+
+def test_a_runs_own_ledger_is_not_another(features, tmp_path):
+    """By another name, or moved since."""
+    book = tmp_path / "book.sqlite"
+    os.symlink(book, tmp_path / "link.sqlite")
+    fit(features, tmp_path / "one", "--ledger", book)
+    second = fit(features, tmp_path / "two", "--ledger", tmp_path / "link.sqlite")
+    assert second["ledger"]["elsewhere"] == []
+    (tmp_path / "link.sqlite").unlink()
+    moved = tmp_path / "moved.sqlite"
+    book.rename(moved)
+    assert FINDING not in findings(tmp_path / "one", "--ledger", moved)
+
+
+def test_a_ledger_without_fits_is_not_named(features, tmp_path):
+    Ledger(default_ledger_path(id_of(features)), id_of(features)).close()
+    report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
+    assert (report["tuning"], report["ledger"]["elsewhere"]) == ("none", [])
+
+
+def sharing(path, other, count):
+    """The index says that two files of 200 images share so many of them."""
+    index = image_index()
+    index.add(id_of(path), np.arange(200, dtype=np.uint64))
+    start = 200 - count
+    index.add(id_of(other), np.arange(start, start + 200, dtype=np.uint64))
+
+
+def test_another_data_set_with_the_same_images(features, tmp_path):
+    other = features_file(tmp_path / "g.h5", seed=1, backbone="resnet50")
+    sharing(features, other, 120)
+    first = fit(features, tmp_path / "one")
+    assert FINDING not in findings(tmp_path / "one")
+    report = fit(other, tmp_path / "two")
+    assert report["tuning"] == "NOT ACCOUNTED"
+    assert report["ledger"]["elsewhere"] == [
+        {"path": first["ledger"]["path"], "fits": 1, "of": "some of the images"}
+    ]
+    for run, theirs in (("one", other), ("two", features)):
+        assert f"{id_of(theirs)}, which holds 120" in findings(tmp_path / run)[FINDING]
+
+
+def test_a_report_does_not_count_images_that_are_shared(features, tmp_path):
+    """How many they are is a function of private images; the screen may say it."""
+    texts = set()
+    other = features_file(tmp_path / "g.h5", seed=1, backbone="resnet50")
+    fit(features, tmp_path / "one")
+    for count in (40, 60, 123):
+        sharing(features, other, count)
+        facts = [e.fact() for e in charged_elsewhere(id_of(other), ":memory:")]
+        assert len(facts) == 1
+        texts.add(json.dumps(facts))
+    assert len(texts) == 1
+
+
+def test_a_few_images_in_common_are_no_finding(features, tmp_path):
+    other = features_file(tmp_path / "g.h5", seed=1, backbone="resnet50")
+    sharing(features, other, 9)
+    fit(features, tmp_path / "one")
+    assert fit(other, tmp_path / "two")["ledger"]["elsewhere"] == []
+
+
+def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path):
+    fit(features, tmp_path / "run")
+    assert "were not extracted under this home" in dphead("check", tmp_path / "run").out
+    image_index().add(id_of(features), np.arange(9, dtype=np.uint64))
+    assert "under this home" not in dphead("check", tmp_path / "run").out
+
+
+def test_a_report_says_it_where_the_home_is_another(features, tmp_path, monkeypatch):
+    fit(features, tmp_path / "one")
+    fit(features, tmp_path / "two", "--ledger", tmp_path / "b.sqlite")
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "elsewhere"))
+    assert "fits on the same data set" in findings(tmp_path / "two")[FINDING]
+
+
+def test_an_estimator_warns_of_them(features, tmp_path):
+    def fitted_to(ledger):
+        head = DPLeastSquaresClassifier(epsilon=1.0, ledger=ledger)
+        return head.fit(features)
+
+    first = fitted_to(None)
+    assert not any("ledger" in note for note in first.privacy_.notes[:-1])
+    for ledger in (tmp_path / "path.sqlite", Ledger(tmp_path / "object.sqlite")):
+        with pytest.warns(PrivacyWarning, match="holds 1 fit on the same data set"):
+            head = fitted_to(ledger)
+        assert any("is in none of its totals" in note for note in head.privacy_.notes)
+    assert len(noted_ledgers(id_of(features))) == 2
+
+
+def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
+    assert report["ledger"]["elsewhere"] == []
+    assert dphead("check", tmp_path / "run").code == 0
+
+
+def test_notes_are_the_owners_and_a_line_each(tmp_path):
+    for path in ("/a.sqlite", "/b\n.sqlite", "/a.sqlite", ":memory:"):
+        note_ledger(path, "ab12")
+    note_ledger(str(default_ledger_path("ab12")), "ab12")
+    assert noted_ledgers("ab12") == ["/a.sqlite", "/b\n.sqlite"]
+    notes = ledger_home() / "ledgers" / "ab12.others"
+    assert notes.stat().st_mode & 0o777 == 0o600
+    notes.write_text("no JSON\n")
+    with pytest.raises(ValueError, match="a path a line, got"):
+        noted_ledgers("ab12")
+
+
+def test_whose_a_ledger_is(tmp_path):
+    Ledger(tmp_path / "a.sqlite", "ab12").close()
+    Ledger(tmp_path / "b.sqlite").close()
+    found = [data_set_of(tmp_path / f"{name}.sqlite") for name in "abc"]
+    assert found == ["ab12", None, None]
+    assert not (tmp_path / "c.sqlite").exists()

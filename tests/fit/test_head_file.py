@@ -1,0 +1,169 @@
+"""Heads on disk."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dphead.fit.head_file import load_head, save_head
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.head import LinearHead
+
+FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}
+RNG = np.random.default_rng(0)
+CENTER = RNG.normal(size=4).astype(np.float32)
+SCALE = RNG.random(4, np.float32)
+HEADS = {
+    "bare": RowTransform(),
+    "unit": RowTransform(unit_norm=True),
+    "centred": RowTransform(True, CENTER),
+    # the appended constant is in the intercept by then
+    "normalised": RowTransform(False, CENTER, SCALE, 1.0),
+}
+
+
+def head(transform, loss="softmax"):
+    return LinearHead(RNG.normal(size=(4, 3)), RNG.normal(size=3), transform, loss)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
+def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
+    saved = head(HEADS[name], loss)
+    save_head(tmp_path, saved, FACTS)
+    loaded, facts = load_head(tmp_path)
+    x = RNG.normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(loaded.scores(x), saved.scores(x))
+    assert loaded.weights.dtype == np.float64
+    assert np.array_equal(loaded.weights, saved.weights)
+    assert loaded.loss == loss
+    assert facts["class_names"] == FACTS["class_names"]
+    assert facts["feature_space"] == "space"
+
+
+def test_the_files_are_what_docs_report_says(tmp_path):
+    """Readable with numpy and JSON alone: the row transform, then x @ weights +
+    intercept.
+    """
+    from safetensors.numpy import load_file
+
+    saved = head(HEADS["centred"])
+    save_head(tmp_path, saved, FACTS)
+    tensors = load_file(tmp_path / "head.safetensors")
+    facts = json.loads((tmp_path / "head.json").read_text())
+    assert {k: v.shape for k, v in tensors.items()} == {
+        "weights": (4, 3),
+        "intercept": (3,),
+        "center": (4,),
+    }
+    assert facts["unit_norm"] is True
+    assert facts["loss"] == "softmax"
+    x = RNG.normal(size=(5, 4))
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True) - tensors["center"]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        saved.scores(x),
+        rows @ tensors["weights"] + tensors["intercept"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_a_transposed_head_is_saved_as_it_is(tmp_path):
+    """safetensors stores memory, not views."""
+    saved = LinearHead(
+        RNG.normal(size=(3, 4)).T,
+        RNG.normal(size=6)[::2],
+    )
+    save_head(tmp_path, saved, FACTS)
+    loaded = load_head(tmp_path)[0]
+    assert np.array_equal(loaded.weights, saved.weights)
+    assert np.array_equal(loaded.intercept, saved.intercept)
+
+
+def cut_tensors(folder):
+    path = folder / "head.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def no_tensors(folder):
+    (folder / "head.safetensors").write_bytes(b"")
+
+
+def other_format(folder):
+    facts = json.loads((folder / "head.json").read_text())
+    (folder / "head.json").write_text(json.dumps(facts | {"format": 2}))
+
+
+def not_facts(folder):
+    (folder / "head.json").write_text("[1]")
+
+
+def cut_facts(folder):
+    (folder / "head.json").write_text('{"format": 1,')
+
+
+def unknown_loss(folder):
+    facts = json.loads((folder / "head.json").read_text()) | {"loss": "new"}
+    for digest in ("sha256", "tensors_sha256"):  # as files of before there were any
+        del facts[digest]
+    (folder / "head.json").write_text(json.dumps(facts))
+
+
+def no_weights(folder):
+    from safetensors.numpy import save_file
+
+    save_file({"intercept": np.zeros(3)}, folder / "head.safetensors")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: (f / "head.json").unlink(),
+        lambda f: (f / "head.safetensors").unlink(),
+        cut_tensors,
+        no_tensors,
+        other_format,
+        not_facts,
+        cut_facts,
+        unknown_loss,
+        no_weights,
+    ],
+)
+def test_what_is_no_head_is_refused(tmp_path, damage):
+    save_head(tmp_path, head(HEADS["unit"]), FACTS)
+    damage(tmp_path)
+    with pytest.raises(ValueError, match="must"):
+        load_head(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
+def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(tmp_path, name):
+    """57 of 250 flips changed predictions unseen, and a class got another name."""
+    save_head(tmp_path, head(HEADS["centred"]), FACTS)
+    saved, facts = load_head(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    for i in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[i] ^= 1 << (i % 8)
+        (tmp_path / name).write_bytes(flipped)
+        try:
+            loaded, others = load_head(tmp_path)
+        except ValueError:
+            continue
+        assert others == facts
+        assert np.array_equal(loaded.weights, saved.weights)
+        assert np.array_equal(loaded.transform.center, CENTER)
+
+
+def test_a_head_of_before_there_were_digests_is_read(tmp_path):
+    save_head(tmp_path, head(HEADS["unit"]), FACTS)
+    facts = json.loads((tmp_path / "head.json").read_text())
+    for key in ("sha256", "tensors_sha256"):
+        facts.pop(key)
+    (tmp_path / "head.json").write_text(json.dumps(facts))
+    assert load_head(tmp_path)[1]["class_names"] == FACTS["class_names"]
+    facts["sha256"] = "x"
+    (tmp_path / "head.json").write_text(json.dumps(facts))
+    with pytest.raises(ValueError, match="must be as they were written"):
+        load_head(tmp_path)

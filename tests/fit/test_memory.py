@@ -1,0 +1,264 @@
+"""A bound on memory is divided by public sizes, refused if it is too small, and kept by
+a fit that streams.
+"""
+
+import re
+import textwrap
+
+import numpy as np
+import pytest
+from commands import charges, dphead, features_file, fitted, refused, report_of
+from core import python
+from dphead_extract.features.format import FeaturesWriter, Header
+
+from dphead.fit import memory
+from dphead.fit.memory import DEFAULT_BYTES, share
+from dphead.privacy.contract import Block
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ChannelMoment
+from dphead.privacy.transform import IntegerRows
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
+from dphead.sums.caches import KeptRows
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import ReferenceSums, ask_of
+
+MB = 10**6
+FACTS = PublicFacts(1_281_167, 1664, 1000)
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(memory, "cores", lambda: 2)
+    monkeypatch.setattr(memory, "resident", lambda: 150 * MB)
+
+
+def divided(bound, solver=None, facts=FACTS, **more):
+    return share(
+        bound,
+        facts,
+        (solver or LeastSquares()).plan(facts),
+        n_rows=facts.n_rows,
+        **more,
+    )
+
+
+# its batches serve themselves from features, not from kept rows
+POISSON = GradientDescent(sampling_prob=0.01)
+
+
+def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
+    assert divided(2000 * MB).features == 0
+    loaded = 4 * FACTS.n_rows * FACTS.n_features
+    found = divided(12_000 * MB, POISSON)
+    assert found.features == loaded
+    assert 0 < found.kept < 12_000 * MB - loaded
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [LeastSquares(), DPFC(), GradientDescent()],
+    ids=lambda solver: solver.name,
+)
+def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
+    """Later passes use the integer rows, of half the size."""
+    found = divided(12_000 * MB, solver)
+    assert found.features == 0
+    assert found.kept == DEFAULT_BYTES
+
+
+def test_features_are_loaded_where_the_backend_keeps_no_rows():
+    found = divided(12_000 * MB, DPFC(), backend="reference")
+    assert found.features == 4 * FACTS.n_rows * FACTS.n_features
+
+
+def test_without_a_bound_two_gigabytes_of_rows_are_kept():
+    assert (divided(None).features, divided(None).kept) == (0, DEFAULT_BYTES)
+    few = PublicFacts(1000, 64, 10)
+    assert divided(None, POISSON, few).kept == DEFAULT_BYTES - 4 * 64 * 1000
+
+
+def test_integer_rows_are_kept_where_features_do_not_fit():
+    """50,000 x 15,552 are 3.1 GB of float32 and 1.55 GB of int16: all of the latter, in
+    the room without a bound.
+    """
+    facts = PublicFacts(50_000, 15_552, 10)
+    found = divided(None, DPFC(), facts)
+    needed = facts.n_rows * (2 * (facts.n_features + 1) + 8)
+    assert found.features == 0
+    assert found.kept >= needed
+    kept = KeptRows(found.kept)
+    made = IntegerRows(
+        np.empty((2048, facts.n_features + 1), np.int16),
+        np.empty(2048),
+    )
+    calls = []
+    for _ in range(2):
+        for start in range(0, facts.n_rows, 2048):
+            index = np.arange(start, min(start + 2048, facts.n_rows))
+            kept(("transform", "rows"), index, lambda: calls.append(0) or made)
+    assert len(calls) == 25  # blocks, once each
+
+
+def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
+    x = np.random.default_rng(0).standard_normal((300, 7)).astype(np.float32)
+    ask = ask_of(ChannelMoment(2), Params(), 1.0)
+    block = Block(np.arange(300), x, np.zeros(300, np.int32))
+    whole = ReferenceSums().rows(ask, block)
+    monkeypatch.setattr("dphead.sums.cpu.CONVERTED_ENTRIES", 7 * 64)
+    made = CpuSums().rows(ask, block)
+    assert np.array_equal(made.q, whole.q)
+    assert np.array_equal(made.scale, whole.scale)
+    assert made.q.itemsize == 4
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [LeastSquares(), LeastSquares(class_grams=True), Newton(), DPFC(), Prototypes()],
+)
+def test_what_a_refusal_says_is_needed_is_enough(solver):
+    with pytest.raises(ValueError, match="memory must hold") as refusal:
+        divided(100 * MB, solver)
+    need = int(re.search(r"needs (\d+)MB", str(refusal.value))[1])
+    assert divided(need * MB, solver).features == 0
+    with pytest.raises(ValueError, match=f"needs {need}MB"):
+        divided((need - 2) * MB, solver)
+
+
+def test_a_refusal_does_not_tell_a_private_n():
+    """Its number is the same for half a million rows more; it is still enough."""
+    releases = LeastSquares().plan(FACTS)
+    said = []
+    for n_rows in (2_000_000, 2_000_001, 2_500_000):
+        with pytest.raises(ValueError, match="memory must hold") as refusal:
+            share(MB, FACTS, releases, n_rows=n_rows, private_n=True)
+        said.append(str(refusal.value))
+    assert len(set(said)) == 1
+    need = int(re.search(r"needs (\d+)MB", said[0])[1])
+    assert need % 100 == 0
+    assert (
+        share(need * MB, FACTS, releases, n_rows=n_rows, private_n=True).features == 0
+    )
+
+
+def test_a_fit_with_a_private_n_rounds_what_it_needs(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    command = (
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--relation",
+        "add_remove",
+        "--nominal-n",
+        200,
+    )
+    said = refused(dphead(*command, "--method", "dp-ls", "--memory", "1MB"))
+    assert int(re.search(r"needs (\d+)MB", said)[1]) % 100 == 0
+    assert charges() == 0
+
+
+def test_a_matrix_for_each_class_needs_the_memory_of_all():
+    """DP-Newton's thousand Hessians are 22 GB, and are noised and factored in
+    copies.
+    """
+    with pytest.raises(ValueError) as refusal:
+        divided(20_000 * MB, Newton())
+    assert (
+        int(re.search(r"needs (\d+)MB", str(refusal.value))[1])
+        > 4 * 8 * 1664**2 * 1000 // MB
+    )
+
+
+@pytest.mark.parametrize("columns, sums", [(1664, 2), (1000, 3), (464, 3)])
+def test_a_core_that_sums_gradients_holds_a_product_too(columns, sums, monkeypatch):
+    """Of float64 where rows move; where classes are at least as many as columns, the
+    sum is added up transposed.
+    """
+    monkeypatch.setattr(memory, "cores", lambda: 16)
+    facts = PublicFacts(10**6, columns, 1000)
+    assert (
+        memory.sums(facts, GradientDescent().plan(facts))
+        >= sums * 16 * 8 * (columns + 1) * 1000
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}]
+)
+def test_all_that_a_run_holds_counts(more):
+    need = [memory.sums(FACTS, LeastSquares().plan(FACTS)) + memory.streaming(FACTS)]
+    for options in ({}, more):
+        with pytest.raises(ValueError) as refusal:
+            divided(MB, **options)
+        need.append(int(re.search(r"needs (\d+)MB", str(refusal.value))[1]))
+    assert need[0] // MB < need[1] < need[2]
+
+
+def test_a_bound_that_is_too_small_is_refused_before_the_charge(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    run = tmp_path / "run"
+    command = ("fit", features, "-o", run, "--method", "dp-ls", "--memory")
+    need = re.search(r"needs (\d+)MB", refused(dphead(*command, "100MB")))[1]
+    assert charges() == 0
+    assert not run.exists()
+    fitted(*command, f"{need}MB")
+    assert report_of(run)["guarantee"]["private"]
+
+
+FIT = textwrap.dedent("""
+    import os, re, sys
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    from dphead.cli import main
+    try:
+        main()
+    finally:
+        print(re.search("VmHWM:\\\\s+(\\\\d+) kB", open("/proc/self/status").read())[1])
+""")
+
+
+def test_a_streamed_fit_keeps_its_bound(tmp_path):
+    """The peak of the whole process.
+
+    (VmHWM, as getrusage's maximum starts from the peak of this process.)
+    """
+    n = 737_280
+    d = 512
+    block = 8192
+    header = Header(
+        n,
+        d,
+        class_names=["a", "b", "c"],
+        classes_declared="classes-flag",
+        block_rows=block,
+    )
+    x = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32)
+    y = np.arange(block) % 3
+    with FeaturesWriter(tmp_path / "f.h5", header) as writer:
+        while writer.next_row < n:
+            writer.append(x, {"labels": y})
+        writer.finish()
+    command = (
+        "fit",
+        tmp_path / "f.h5",
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "dp-ls",
+        "--delta",
+        "1e-6",
+        "--memory",
+    )
+    small = python(FIT, *command, "1MB", "--backend", "numpy")
+    need = int(re.search(r"needs (\d+)MB", small.err)[1])
+    assert 2.5 * need * MB < (tmp_path / "f.h5").stat().st_size
+    done = python(FIT, *command, f"{need + 10}MB", "--backend", "numpy")
+    assert done.returncode == 0, done.err
+    peak = int(done.out.split()[-1]) * 1024
+    assert 0.3 * need * MB < peak < need * MB

@@ -1,0 +1,570 @@
+"""Fits on several processes: the head of one process, and what happens when one is
+lost.
+"""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import h5py
+import numpy as np
+import pytest
+from commands import (
+    CLASSES,
+    Fork,
+    charges,
+    dphead,
+    features_file,
+    fitted,
+    refused,
+    report_of,
+    rows,
+)
+from core import QUERIES, D, M, python
+from dphead_extract.features.format import write_features
+from features import edited
+
+from dphead.fit.connect import Place
+from dphead.fit.head_file import load_head
+from dphead.fit.launch import launch
+from dphead.fit.processes import Group
+from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.query import Params
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.head import AccuracyEstimate, LinearHead
+from dphead.sums.parts import PartAsk
+from dphead.sums.reference import GramAndSums
+
+# 5 releases: mean, Gram, 3 gradients
+FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)
+SGD = (
+    "--method",
+    "dp-sgd",
+    "--steps",
+    3,
+    "--batch-size",
+    200,
+    "--backend",
+    "numpy",
+    "--seed",
+    4,
+)
+# each process plans, and PLD would take most of the time
+SGD = (*SGD, "--accountant", "rdp")
+TIMEOUT = 600  # seconds: a busy machine is no failure
+
+# `dphead` with the process that DYING names killed at its third sum.
+COMMAND = textwrap.dedent("""
+    import os, signal, sys
+    from dphead.cli import main
+    from dphead.sums import parts
+
+    part, sums = parts._sum, []
+
+    def last(*arguments):
+        sums.append(part(*arguments))
+        if sys.argv[-1] == os.environ.get("DYING") and len(sums) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sums[-1]
+
+    parts._sum = last
+    main()
+""")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def started(folder, count, *arguments, each=None, **env):
+    """`dphead arguments` on `count` processes of a group; each: arguments of one
+    process, by its number.
+    """
+    address = f"127.0.0.1:{free_port()}"
+    running = []
+    for i in range(count):
+        place = ("--coordinator", address, "--num-processes", count, "--process-id", i)
+        given = (*arguments, *(each or {}).get(i, ()), *place)
+        running.append(Fork(folder, COMMAND, *given, **env))
+    return [process.wait(TIMEOUT) for process in running]
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "train.h5", n=1000)
+
+
+@pytest.mark.parametrize(
+    ("count", "method"), [(2, FC), (4, SGD)], ids=["2 full", "4 Poisson"]
+)
+def test_processes_give_the_head_of_one(features, tmp_path, count, method):
+    """One seed, so one noise and one sample; integers add up to the same: byte for
+    byte.
+
+    Two as a user starts them on one host, four as on four hosts.
+    """
+    command = ("fit", features, *method, "-o")
+    fitted(*command, tmp_path / "one", "--ledger", tmp_path / "one.sqlite")
+    if count == 2:
+        many = [
+            sys.executable,
+            "-m",
+            "dphead",
+            *command,
+            tmp_path / "many",
+            "--processes",
+            count,
+        ]
+        done = subprocess.run(
+            [str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT
+        )
+        code = done.returncode
+        out = done.stdout
+        err = done.stderr
+    else:
+        code, out, err = started(tmp_path, count, *command, tmp_path / "many")[0]
+    assert code == 0, err
+    assert "Gloo" not in out
+    assert "Trained    a head" in out
+    one, head = (
+        (tmp_path / name / "head.safetensors").read_bytes() for name in ("one", "many")
+    )
+    assert head == one
+    assert charges() == 1  # once, and not by each
+    ours, theirs = (report_of(tmp_path / name)["guarantee"] for name in ("many", "one"))
+    assert ours == theirs
+
+
+def test_every_process_ends_with_the_same_head(features, tmp_path):
+    """As a library: the head on each process, bit for bit; only the first writes."""
+    script = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        import numpy as np
+        from dphead.fit.connect import Place
+        from dphead.fit.run import fit_files
+        from dphead.fit.options import FitOptions
+
+        features, out, address, index = sys.argv[1:]
+        options = FitOptions(
+            features=Path(features),
+            out=Path(out) / f"run{index}",
+            method="auto",
+            seed=1,
+            settings={},
+            processes=Place(address, 2, int(index)),
+        )
+        result = fit_files(options)
+        t = result["head"].transform
+        e = result["head"].estimate
+        np.savez(
+            Path(out) / f"{index}.npz",
+            weights=result["head"].weights,
+            intercept=result["head"].intercept,
+            center=t.center,
+            estimate=[e.accuracy, e.low, e.high],
+            first=result["report"] is not None,
+        )
+    """)
+    address = f"127.0.0.1:{free_port()}"
+    running = [Fork(tmp_path, script, features, tmp_path, address, i) for i in range(2)]
+    assert [p.wait(TIMEOUT).code for p in running] == [0, 0]
+    first, second = (dict(np.load(tmp_path / f"{i}.npz")) for i in range(2))
+    assert first.pop("first")
+    assert not second.pop("first")
+    for name, value in first.items():
+        assert np.array_equal(value, second[name]), name
+    assert (tmp_path / "run0" / "report.json").exists()
+    assert not (tmp_path / "run1").exists()
+
+
+def test_sums_of_any_size_travel_as_they_are(tmp_path):
+    """Beyond 2**53, and what would be NaN or subnormal if the bits were taken for
+    float64's.
+    """
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from dphead.fit.connect import Place
+        from dphead.fit.processes import Group
+
+        address, index = sys.argv[1:]
+        sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
+        with Group(Place(address, 2, int(index)), True) as group:
+            group.agree({})
+            if group.first:
+                got = group.receive(1, sent.shape)
+                print(got.dtype == np.int64 and np.array_equal(got, sent))
+            else:
+                group.answer(sent)
+    """)
+    address = f"127.0.0.1:{free_port()}"
+    done = [
+        p.wait(TIMEOUT) for p in [Fork(tmp_path, script, address, i) for i in range(2)]
+    ]
+    assert [d.code for d in done] == [0, 0]
+    assert done[0].out.split()[-1] == "True"
+
+
+@pytest.mark.parametrize("lost", [1, 0])
+def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
+    features, tmp_path, lost
+):
+    """Killed at the third of 6 releases.
+
+    The same command continues, on one process too, and is charged once.
+    """
+    run = tmp_path / "run"
+    book = tmp_path / "book.sqlite"
+    command = ("fit", features, *FC, "-o")
+    done = started(tmp_path, 3, *command, run, "--ledger", book, DYING=str(lost))
+    assert done[lost].code == -9
+    for i in {0, 1, 2} - {lost}:
+        assert done[i].code not in (0, -9)
+        # jax may say it first
+        who = (
+            "process 1 of 3 was lost"
+            if lost
+            else "process 0 of 3.* was lost|leader task was"
+        )
+        assert re.search(who, done[i].err), done[i].err
+    (fit,) = Ledger(book).fits()
+    assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + [
+        "reserved"
+    ] * 3
+    assert not (run / "report.json").exists()
+    fitted(*command, run, "--ledger", book)
+    fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
+    head, whole = (load_head(folder)[0].weights for folder in (run, tmp_path / "whole"))
+    assert np.array_equal(head, whole)
+    assert len(Ledger(book).fits()) == 1
+
+
+def another_row(path):
+    edited(path, lambda file: file["features"].__setitem__(0, 0))
+
+
+def fewer_rows(path):
+    with h5py.File(path, "r") as file:
+        dataset_id = file.attrs["dataset_id"]
+    path.unlink()
+    write_features(path, *rows(990), CLASSES, dataset_id=dataset_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [(another_row, "features"), (fewer_rows, "n_rows"), (None, "settings")],
+)
+def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
+    features, tmp_path, change, field
+):
+    other = tmp_path / "other.h5"
+    shutil.copy(features, other)
+    if change is not None:
+        change(other)
+    each = {0: (features,), 1: (other, "--epsilon", 2) if change is None else (other,)}
+    done = started(tmp_path, 2, "fit", "-o", tmp_path / "run", *FC, each=each)
+    for code, _, err in done:
+        assert code == 2
+        assert f"must have the same {field}" in err
+        assert "process 1" in err
+    assert charges() == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    for index, why in ((1, "process 0 does not answer"), (0, "not all have come")):
+        place = (
+            "--coordinator",
+            address,
+            "--num-processes",
+            2,
+            "--process-id",
+            index,
+            "--connect-timeout",
+            3,
+        )
+        command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
+        done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
+        assert done.code == 2 and address in done.err and why in done.err, done.err
+    assert charges() == 0
+    assert not (tmp_path / "run").exists()
+
+
+LISTENING = textwrap.dedent("""
+    import os, sys
+    from dphead.fit.connect import Place
+    from dphead.fit.processes import Group
+
+    def listening():
+        "Addresses, in hexadecimal as Linux says them, that this process listens on."
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        mine = {os.readlink(link) for link in links if os.path.exists(link)}
+        for table in ("tcp", "tcp6"):
+            for line in list(open(f"/proc/self/net/{table}"))[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+                    yield fields[1].split(":")[0]
+
+    address, index = sys.argv[1:]
+    with Group(Place(address, 2, int(index)), True) as group:
+        group.agree({})
+        print(*listening(), file=sys.stderr, flush=True)
+        if group.first:
+            group.receive(1, (1,))
+        else:
+            import numpy as np
+            group.answer(np.zeros(1, np.int64))
+""")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_processes_of_one_host_listen_on_loopback_alone(tmp_path):
+    """Nobody else on the network can read a sum without noise, or send one."""
+    address = f"127.0.0.1:{free_port()}"
+    running = [Fork(tmp_path, LISTENING, address, i) for i in range(2)]
+    done = [process.wait(TIMEOUT) for process in running]
+    assert [d.code for d in done] == [0, 0], done
+    found = [d.err.split() for d in done]
+    hexadecimal = [
+        word for d in found for word in d if re.fullmatch("[0-9A-F]{8,}", word)
+    ]
+    assert len(hexadecimal) >= 2  # the coordinator, and gloo
+    assert set(hexadecimal) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_path):
+    """jaxlib would end in a segmentation fault."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for where, todo in ((address, "Choose another port"), ("192.0.2.1:1", "Name")):
+            place = ("--num-processes", 2, "--process-id", 0, "--coordinator", where)
+            command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
+            done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
+            assert done.code == 2, done
+            assert "process 0 must be able to listen" in done.err
+            assert todo in done.err
+    assert charges() == 0
+
+
+def test_the_same_number_twice_is_a_message(features, tmp_path):
+    """jaxlib aborts; the same command could be continued, and nothing was charged."""
+    address = f"127.0.0.1:{free_port()}"
+    place = ("--coordinator", address, "--num-processes", 3, "--connect-timeout", 8)
+    command = ("fit", features, "-o", tmp_path / "run", *FC, *place, "--process-id")
+    running = [Fork(tmp_path, COMMAND, *command, i) for i in (0, 1, 1)]
+    done = [process.wait(TIMEOUT) for process in running]
+    assert {d.code for d in done} <= {1, 2}, done
+    assert all("Error: " in d.err for d in done)
+    assert any("the same --process-id" in d.err for d in done)
+    assert charges() == 0
+
+
+def test_processes_die_with_the_one_that_started_them(tmp_path):
+    """They hold private rows."""
+    child = "import os, sys, time; open(sys.argv[-1], 'w').write('x'); time.sleep(300)"
+    child = child.replace("sys.argv[-1]", f"'{tmp_path}/' + str(os.getpid())")
+    script = textwrap.dedent(f"""
+        import sys
+        from dphead.fit.launch import launch
+
+        launch(2, [sys.executable, "-c", {child!r}])
+    """)
+    parent = python(script, wait=False)
+
+    def numbers():
+        return [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]
+
+    wait_until(lambda: len(numbers()) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(running(pid) for pid in numbers()))
+
+
+def running(pid):
+    """Whether a process is there and no zombie that nobody has waited for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(true, seconds=600):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "message"),
+    [
+        (
+            "if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(3600)",
+            1,
+            "process 2 of 3 was killed by signal 9",
+        ),
+        (
+            "if i == 1: sys.exit('the reason')\ntime.sleep(3600)",
+            1,
+            "process 1 of 3 ended with exit code 1: the reason",
+        ),
+        (
+            (
+                "if i == 1: sys.exit(3)\nif i == 0: sys.exit('Error: said by the "
+                "first')\ntime.sleep(3600)"
+            ),
+            None,
+            "",
+        ),
+        ("print('hello')", 0, ""),
+    ],
+)
+def test_the_launcher_stops_all_when_one_ends_with_an_error(
+    capfd, monkeypatch, script, code, message
+):
+    monkeypatch.setattr("dphead.fit.launch.REASON_READ_SECONDS", 0.2)
+    start = time.monotonic()
+    command = [
+        sys.executable,
+        "-c",
+        f"import os, sys, time\ni = int(sys.argv[-1])\n{script}",
+    ]
+    found = launch(3, command)
+    out, err = capfd.readouterr()
+    assert time.monotonic() - start < 3000  # the others would sleep for longer
+    assert found == code if code is not None else found != 0
+    assert message in err
+    if code == 0:
+        assert out == "hello\n"  # of the first alone
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("host:1", None, 0),
+        ("host:1", 2, None),
+        ("host:1", 2, 2),
+        ("host", 2, 0),
+    ],
+)
+def test_a_place_that_is_none_is_refused(given):
+    with pytest.raises(ValueError, match=r"process_id|host:port"):
+        Place(*given)
+
+
+def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
+    """It would be a fit of its own, with a charge of its own."""
+    for given in (("--num-processes", 2), ("--process-id", 1)):
+        assert "need --coordinator" in refused(
+            dphead("fit", features, "-o", tmp_path / "run", *FC, *given)
+        )
+    assert charges() == 0
+
+
+class Store(dict):
+    """jax's key-value store, in this process."""
+
+    key_value_set_bytes = key_value_set = dict.__setitem__
+    key_value_delete = dict.__delitem__
+
+    def blocking_key_value_get_bytes(self, key, _):
+        return self[key]
+
+
+def pair():
+    """Two groups of one store, as if on two processes that have joined."""
+    store = Store()
+    groups = []
+    for i in range(2):
+        g = Group.__new__(Group)
+        g._store, g.count, g.index, g._asked, g._transforms, g._transform = (
+            store,
+            2,
+            i,
+            0,
+            0,
+            None,
+        )
+        groups.append(g)
+    return groups
+
+
+ASKED = [*QUERIES, GramAndSums(M)]
+
+
+@pytest.mark.parametrize("query", ASKED, ids=repr)
+def test_an_ask_arrives_as_it_was_sent(query):
+    first, second = pair()
+    center = np.random.default_rng(0).standard_normal(D).astype(np.float32)
+    transforms = [
+        RowTransform(),
+        RowTransform(True, center, None, 0.3),
+        RowTransform(False, None, center),
+    ]
+    spec = ReleaseSpec("label", query.name, 0.5, 1.5, 100, 0.1, group_cap=2)
+    received = []
+    for i, t in enumerate([transforms[0], *transforms, transforms[2]]):
+        weights = np.full((D, M), 1 / 3, np.float32) if i % 2 else None
+        clip_norm = None if i == 3 else 0.5  # None asks for the largest norm
+        ask = PartAsk(
+            query, Params(t, weights), spec, clip_norm, 50, np.arange(i) if i else None
+        )
+        first.ask(1, ask)
+        got = second.next()
+        assert (got.query, got.spec, got.clip_norm, got.n_rows) == (
+            ask.query,
+            spec,
+            clip_norm,
+            50,
+        )
+        for a, b in (
+            (got.params.weights, weights),
+            (got.indices, ask.indices),
+            (got.params.transform.center, t.center),
+            (got.params.transform.scale, t.scale),
+        ):
+            assert (a is None and b is None) or (
+                a.dtype == b.dtype and np.array_equal(a, b)
+            )
+        assert (got.params.transform.unit_norm, got.params.transform.append) == (
+            t.unit_norm,
+            t.append,
+        )
+        received.append(got.params.transform)
+    # rows that it made are kept
+    assert (
+        received[0] is received[1] is not received[2] is not received[3] is received[4]
+    )
+    assert not first._store  # nothing stays
+
+
+def test_a_head_arrives_as_it_was_sent():
+    first, second = pair()
+    rng = np.random.default_rng(0)
+    transform = RowTransform(True, rng.standard_normal(D).astype(np.float32))
+    for estimate in (None, AccuracyEstimate(0.5, 0.25, 0.75)):
+        head = LinearHead(
+            rng.standard_normal((D, M)),
+            rng.standard_normal(M),
+            transform,
+            "sigmoid",
+            estimate,
+            feature_clip=0.5,
+        )
+        first.end(head)
+        assert second.next() is None
+        x = rng.standard_normal((9, D)).astype(np.float32)
+        assert np.array_equal(second._head.scores(x), head.scores(x))
+        assert (second._head.loss, second._head.estimate) == ("sigmoid", estimate)

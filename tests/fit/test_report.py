@@ -1,0 +1,332 @@
+"""report.json, against its documentation, and the paragraph that states the
+guarantee.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import features_file, fitted, report_of
+from core import toy
+
+from dphead.data.arrays import ArrayRows
+from dphead.fit import report
+from dphead.fit.loop import Run, fit_head
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.plan import make_plan
+from dphead.privacy import accounting
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts
+
+FACTS = PublicFacts(400, 6, 3)
+X, Y = toy(400, 6, 3)
+IMAGES = {"transform": {"mean": [0.0]}}  # as an extraction records
+SGD = GradientDescent(steps=4, sampling_prob=0.25)
+
+
+def built(
+    solver=None,
+    *,
+    ledger=None,
+    seed=None,
+    test=None,
+    test_is=None,
+    tuning="none",
+    extraction=IMAGES,
+    **plan,
+):
+    solver = solver or LeastSquares()
+    made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
+    result = fit_head(
+        solver,
+        ArrayRows(X, Y),
+        FACTS,
+        made,
+        Run(ledger=ledger, noise=NoiseSource(seed)),
+    )
+    return report.build(
+        result,
+        method={},
+        data={"n_rows": 400, "extraction": extraction},
+        tuning=tuning,
+        warnings=[],
+        tested=report.Tested(test, test_is, None),
+    )
+
+
+# --- the documented keys --------------------------------------------------------------
+
+
+def documented():
+    """Keys of docs/report.md's table: {"": top level, "guarantee": ..., ...}."""
+    text = (Path(report.__file__).parents[2] / "docs" / "report.md").read_text()
+    keys: dict[str, set[str]] = {"": set(), "guarantee": set(), "provenance": set()}
+    for line in text.splitlines():
+        if not line.startswith("| `"):
+            continue
+        left, right = (cell.strip() for cell in line.strip("|").split("|", 1))
+        for name in re.findall(r"`([^`]+)`", left):
+            name = "guarantee" + name if name.startswith(".") else name
+            top, _, inner = name.partition(".")
+            keys[""].add(top)
+            if inner:
+                keys[top].add(inner.removesuffix("[]"))
+        inside = left.strip("`").removesuffix("[]")
+        if inside in ("method", "data", "ledger", "guarantee.releases"):
+            keys[inside] = set(re.findall(r"`([^`]+)`", right))
+    return keys
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--method dp-fc --steps 3 --epsilon inf --i-know-this-is-not-private",
+        "--test-is public",
+        "--method dp-sgd --batch-size 60 --steps 3",
+    ],
+)
+def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
+    features, test = (features_file(tmp_path / name) for name in ("f.h5", "test.h5"))
+    fitted("fit", features, "-o", tmp_path / "run", "--test", test, *options.split())
+    found = report_of(tmp_path / "run")
+    keys = documented()
+    assert set(found) == keys[""]
+    for part in ("guarantee", "method", "data", "ledger", "provenance"):
+        assert set(found[part]) == keys[part], part
+    for row in found["guarantee"]["releases"]:
+        left_out = {"epoch_steps", "private"}
+        assert set(row) | left_out == keys["guarantee.releases"]
+    assert found["schema"] == report.SCHEMA == 1
+    assert (
+        re.search(
+            r"`schema` is (\d+)",
+            (Path(report.__file__).parents[2] / "docs/report.md").read_text(),
+        )[1]
+        == "1"
+    )
+
+
+def test_the_report_is_strict_json(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    fitted(
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "dp-ls",
+        "--epsilon",
+        "inf",
+        "--i-know-this-is-not-private",
+    )
+
+    def constant(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    for name in ("report.json", "ledger.json", "head.json"):
+        json.loads((tmp_path / "run" / name).read_text(), parse_constant=constant)
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A half report would make its folder look like a finished run."""
+
+    def full_disk(descriptor):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        report.write(tmp_path / "report.json", {"a": 1})
+    assert not (tmp_path / "report.json").exists()
+    monkeypatch.undo()
+    report.write(tmp_path / "report.json", {"a": 1})
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["report.json"]
+
+
+def test_values_become_plain_json():
+    value = {
+        "a": np.float32(0.5),
+        "b": (np.int64(3), np.bool_(True)),
+        "c": np.array([1.0, np.inf]),
+        "d": float("nan"),
+    }
+    assert report.plain(value) == {
+        "a": 0.5,
+        "b": [3, True],
+        "c": [1.0, "inf"],
+        "d": "nan",
+    }
+    assert json.loads(json.dumps(report.plain(value), allow_nan=False))["c"][1] == "inf"
+
+
+# --- the numbers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(
+    relation, epsilon, monkeypatch
+):
+    # half a second each
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
+    g = built(DPFC(steps=3), relation=relation, epsilon=epsilon)["guarantee"]
+    assert epsilon * (1 - 1e-6) <= g["epsilon"] <= epsilon == g["target_epsilon"]
+    assert g["mu"] == pytest.approx(mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)
+    assert g["rho"] == pytest.approx(g["mu"] ** 2 / 2)
+    assert g["mu"] ** 2 == pytest.approx(
+        sum(r["count"] * r["mu"] ** 2 for r in g["releases"])
+    )
+    assert g["neighboring_relation"] == relation
+    assert g["private"]
+
+
+def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_one():
+    g = built(accountant="zcdp")["guarantee"]
+    assert g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6)
+    assert g["calibrated_with"] == "zcdp"
+    assert g["epsilon"] == g["profiles"]["exact"] < 0.8
+
+
+def test_poisson_batches_have_no_mu():
+    g = built(SGD)["guarantee"]
+    assert g["mu"] is None
+    assert g["rho"] is None
+    assert g["profiles"]["exact"] is None
+    assert g["epsilon"] == pytest.approx(g["profiles"]["pld"])
+    assert g["epsilon"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "seed"),
+    [
+        (1.0, 3),
+        (1.0, 0),
+        (float("inf"), None),
+        (float("inf"), 3),
+    ],
+)
+def test_what_is_not_private_says_so(epsilon, seed):
+    found = built(epsilon=epsilon, seed=seed)
+    assert not found["guarantee"]["private"]
+    assert "not private" in found["statement"].lower()
+    assert "differentially private" not in found["statement"]
+    assert "Do not publish" in found["statement"]
+    g = found["guarantee"]
+    assert g["epsilon"] == found["ledger"]["total_epsilon"] == np.inf
+    assert g["mu"] is g["rho"] is None and g["profiles"] == {}
+    assert all(release["mu"] is None for release in g["releases"])
+    assert g["nominal_epsilon"] == pytest.approx(epsilon, rel=1e-6)
+
+
+def test_the_total_is_over_every_fit_of_the_ledger():
+    ledger = Ledger()
+    totals = [
+        built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"]
+        for e in (1.0, 0.5, 1.0)
+    ]
+    mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
+    assert totals[0] == pytest.approx(1.0, rel=1e-6)
+    assert totals == sorted(totals)
+    assert totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
+    assert built(ledger=ledger, epsilon=float("inf"))["ledger"][
+        "total_epsilon"
+    ] == float("inf")
+
+
+def test_a_budgets_delta_is_the_totals():
+    ledger = Ledger()
+    ledger.set_budget(3.0, 1e-6)
+    found = built(ledger=ledger)["ledger"]
+    assert found["delta"] == 1e-6
+    assert found["budget"]["epsilon"] == 3.0
+    # the same noise costs more at a smaller delta
+    assert 1.0 < found["total_epsilon"] < 1.5
+
+
+# --- the paragraph --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
+    text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))[
+        "statement"
+    ]
+    for part in (
+        "(1, 1e-05)-differentially private",
+        report.RELATION_MEANING[relation].format(unit="image", thing="image"),
+        "one row (image)",
+        "several images",
+        "any other knowledge",
+        "are not protected",
+        "may be published",
+        "book.sqlite",
+        "plain sum so far is epsilon = 1 at",
+    ):
+        assert part in text, part
+    assert ("400" in text) == (relation != "add_remove")
+
+
+def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
+    """A filter's budget is a guarantee for fits chosen after seeing others; no running
+    total is one."""
+    free = Ledger(tmp_path / "free.sqlite")
+    kept = Ledger(tmp_path / "kept.sqlite")
+    kept.set_budget(3.0, 1e-6)
+    text = {
+        name: built(ledger=book)["statement"]
+        for name, book in (("free", free), ("kept", kept))
+    }
+    assert (
+        "for all of them together is epsilon = 3 at delta = 1e-06, the budget"
+        in text["kept"]
+    )
+    assert "no guarantee by itself" in text["kept"]
+    assert "only if" not in text["kept"]
+    assert "No budget was fixed" in text["free"]
+    assert "only if the settings of each" in text["free"]
+    assert all("plain sum so far" in t and "total" not in t for t in text.values())
+    assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
+
+
+def test_a_fit_that_counts_only_itself_says_so():
+    assert "Only this fit is counted" in built()["statement"]
+
+
+@pytest.mark.parametrize(
+    ("test_is", "part"),
+    [
+        ("private", "is not covered"),
+        ("public", "declared public"),
+        (None, "may be published"),
+    ],
+)
+def test_the_statement_says_what_the_test_rows_are(test_is, part):
+    text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)[
+        "statement"
+    ]
+    assert part in text
+    assert ("test" in text.replace("latest", "")) == (test_is is not None)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 3])
+@pytest.mark.parametrize("epsilon", [1.0, float("inf")])
+def test_only_figures_on_public_test_rows_are_in_a_report(epsilon, seed):
+    """Whatever else the fit is: the test rows' privacy is not that of the training
+    rows.
+    """
+    for test_is in ("private", "public"):
+        test = built(
+            epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is
+        )["test"]
+        assert test == ({"accuracy": 0.5} if test_is == "public" else None)
+
+
+def test_tuning_is_one_of_the_documented_words():
+    for word in report.TUNING:
+        assert built(tuning=word)["tuning"] == word
+    with pytest.raises(ValueError, match="tuning must be one of"):
+        built(tuning="a little")

@@ -1,0 +1,348 @@
+"""Runs from files to files: killed and continued, streamed, sharing a ledger."""
+
+import fcntl
+import io
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from commands import (
+    CLASSES,
+    charges,
+    contents,
+    dphead,
+    features_file,
+    fitted,
+    ledger_of,
+    refused,
+    report_of,
+    rows,
+)
+from dphead_extract.features.format import FormatError, open_features, write_features
+from features import edited
+
+from dphead.data.features import load_features
+from dphead.estimators import DPLeastSquaresClassifier
+from dphead.fit.files import is_features_file
+from dphead.fit.head_file import load_head
+from dphead.fit.options import FitOptions
+from dphead.fit.run import agreed, fit_files, prepare
+from dphead.privacy.ledger import Ledger
+
+# 8 releases: mean, gram, 6 gradients
+FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")
+
+DYING = textwrap.dedent("""
+    import os, signal, sys
+    from dphead.cli import main
+    from dphead.privacy.ledger.charge import FitLedger
+
+    when, last = sys.argv.pop(1), int(sys.argv.pop(1))
+    commit = FitLedger.commit
+
+    def dying(self, sequence, value):
+        if when == "before" and sequence == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        commit(self, sequence, value)
+        if when == "after" and sequence == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    FitLedger.commit = dying
+    main()
+""")
+
+
+def killed(when, sequence, *arguments):
+    """Run a command that is killed (SIGKILL) before or after it commits its release
+    `sequence`.
+    """
+    command = [sys.executable, "-c", DYING, when, sequence, *arguments]
+    done = subprocess.run(
+        [str(a) for a in command], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == -9, done.stderr
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "train.h5")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+# --- killed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "sequence", "committed"), [("before", 4, 4), ("after", 7, 8)]
+)
+def test_a_killed_fit_continues_under_the_same_charge(
+    features, run, tmp_path, when, sequence, committed
+):
+    """In the middle, or after the last release; in seeded mode the head is bit for bit
+    that of an unkilled run.
+    """
+    command = ("fit", features, "-o", run, *FC, "--seed", 4)
+    fitted(
+        "fit",
+        features,
+        "-o",
+        tmp_path / "whole",
+        *FC,
+        "--seed",
+        4,
+        "--ledger",
+        tmp_path / "whole.sqlite",
+    )
+    killed(when, sequence, *command)
+    book = ledger_of(features)
+    states = [r["state"] for r in book.fits()[0]["releases"]]
+    assert states.count("committed") == committed
+    assert not (run / "report.json").exists()
+    fitted(*command)
+    (fit,) = book.fits()
+    assert {r["state"] for r in fit["releases"]} == {"committed"}
+    assert report_of(run)["ledger"]["fits"] == 1
+    assert set(contents(run)) == {
+        "head.json",
+        "head.safetensors",
+        "report.json",
+        "report.html",
+        "ledger.json",
+        "run.toml",
+    }
+    for name in ("head.safetensors", "head.json"):
+        assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_path):
+    """Every other command on its folder is refused and changes nothing; what was
+    released is used again.
+    """
+    killed("after", 3, "fit", features, "-o", run, *FC)
+    before = contents(run)
+    fits = ledger_of(features).fits()
+    assert {name for name in before if name.endswith(".npy")} == {
+        f"releases/00000{i}.npy" for i in range(4)
+    }
+    other = features_file(tmp_path / "other.h5", seed=1)
+    for change in (
+        "--epsilon 2",
+        "--delta 1e-6",
+        "--ridge 0.1",
+        "--steps 5",
+        "--seed 1",
+        "--epsilon inf --i-know-this-is-not-private",
+    ):
+        refused(dphead("fit", features, "-o", run, *FC, *change.split()))
+    refused(dphead("fit", other, "-o", run, *FC))
+    before.pop(
+        "lock"
+    )  # of the killed process: nobody holds it, and the next removes it
+    assert contents(run) == before
+    assert ledger_of(features).fits() == fits
+    fitted("fit", features, "-o", run, *FC)
+    assert len(ledger_of(features).fits()) == 1
+    assert report_of(run)["guarantee"]["private"]
+    loaded = load_head(run)[0].transform.center
+    mean = np.load(io.BytesIO(before["releases/000001.npy"]), allow_pickle=False)[:, 0]
+    # the same draw, scaled; the first is of how many rows it is the mean
+    assert loaded is not None
+    assert np.corrcoef(loaded, mean)[0, 1] == pytest.approx(1.0)
+
+
+def test_a_fit_that_another_process_runs_is_refused(features, run):
+    killed("after", 3, "fit", features, "-o", run, *FC)
+    with open(run / "releases" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "one process may run a fit" in refused(
+            dphead("fit", features, "-o", run, *FC)
+        )
+
+
+# --- streamed, threads, backends ------------------------------------------------------
+
+
+def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path, monkeypatch):
+    """300 x 40 float32 are 48 KB.
+
+    Byte for byte: a row's integers do not depend on its block.
+    """
+    features = features_file(tmp_path / "f.h5", n=300, d=40)
+    heads = []
+    for memory in (1 << 30, 10000):
+        monkeypatch.setattr("dphead.fit.memory.DEFAULT_BYTES", memory)
+        fitted("fit", features, "-o", tmp_path / str(memory), *FC, "--seed", 2)
+        heads.append(load_head(tmp_path / str(memory))[0])
+    assert np.array_equal(heads[1].weights, heads[0].weights)
+
+
+def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
+    """Interleaved splits, streamed or not, give the head of a file that holds the split
+    alone.
+    """
+    x, y = rows(300, 10)
+    split = np.arange(300) % 3 == 2
+    write_features(
+        tmp_path / "both.h5",
+        x,
+        y,
+        CLASSES,
+        split=split.astype(np.uint8),
+        split_names=("train", "test"),
+    )
+    write_features(tmp_path / "train.h5", x[~split], y[~split], CLASSES)
+    write_features(tmp_path / "test.h5", x[split], y[split], CLASSES)
+    options = (
+        "--method",
+        "dp-ls",
+        "--backend",
+        "numpy",
+        "--seed",
+        2,
+        "--test-is",
+        "public",
+    )
+    assert "--split" in refused(
+        dphead("fit", tmp_path / "both.h5", "-o", tmp_path / "none", *options)
+    )
+    fitted(
+        "fit",
+        tmp_path / "train.h5",
+        "-o",
+        tmp_path / "alone",
+        *options,
+        "--test",
+        tmp_path / "test.h5",
+    )
+    for memory in (1 << 30, 1000):
+        monkeypatch.setattr("dphead.fit.memory.DEFAULT_BYTES", memory)
+        both = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test")
+        run = tmp_path / str(memory)
+        fitted(*both, "-o", run, *options)
+        assert report_of(run)["data"]["n_rows"] == 200
+        assert report_of(run)["test"] == report_of(tmp_path / "alone")["test"]
+        assert np.array_equal(
+            load_head(run)[0].weights, load_head(tmp_path / "alone")[0].weights
+        )
+
+
+def test_views_that_followed_the_slot_are_refused_under_add_remove(tmp_path):
+    """A file of before: one row less changed the views of all later ones.
+
+    Views of today follow the image.
+    """
+    old, new = (features_file(tmp_path / name) for name in ("old.h5", "new.h5"))
+    how = {"count": 2, "flip": True, "keyed_by": "image"}
+
+    def as_before(file):
+        views = {"views": {"count": 2, "flip": True}}
+        file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | views)
+        del file.attrs["views"]
+
+    edited(old, as_before)
+    edited(new, lambda file: file.attrs.create("views", json.dumps(how)))
+    add_remove = ("--relation", "add_remove", "--nominal-n", 250)
+    message = refused(dphead("fit", old, "-o", tmp_path / "a", *FC, *add_remove))
+    assert "views must follow its image" in message
+    assert not (tmp_path / "a").exists()
+    fitted("fit", old, "-o", tmp_path / "b", *FC)
+    fitted("fit", new, "-o", tmp_path / "c", *FC, *add_remove)
+    assert report_of(tmp_path / "c")["data"]["extraction"]["views"] == how
+    model = DPLeastSquaresClassifier(relation="add_remove", nominal_n=250)
+    with pytest.raises(FormatError, match="views must follow its image"):
+        model.fit(old)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [("dp-fc", "--steps", 2), ("dp-newton",), ("dp-ls", "--class-grams"), ("auto",)],
+)
+def test_all_backends_give_one_head_byte_for_byte(features, tmp_path, method):
+    """One seed, so one noise, and one sum of integers."""
+    heads = []
+    for backend in ("numpy", "reference", "jax"):
+        options = ("--method", *method, "--seed", 2, "--backend", backend)
+        fitted("fit", features, "-o", tmp_path / backend, *options)
+        heads.append((tmp_path / backend / "head.safetensors").read_bytes())
+    assert heads[0] == heads[1] == heads[2]
+
+
+# --- ledgers --------------------------------------------------------------------------
+
+
+def test_two_backbones_of_one_data_set_share_a_ledger(features, tmp_path):
+    with open_features(features) as file:
+        dataset_id = file.dataset_id
+    second = features_file(
+        tmp_path / "second.h5", d=20, backbone="resnet18", dataset_id=dataset_id
+    )
+    stranger = features_file(tmp_path / "stranger.h5", seed=1)
+    for i, path in enumerate((features, second, stranger)):
+        fitted(
+            "fit",
+            path,
+            "-o",
+            tmp_path / f"run{i}",
+            "--method",
+            "dp-ls",
+            "--backend",
+            "numpy",
+        )
+    ledgers = [report_of(tmp_path / f"run{i}")["ledger"] for i in range(3)]
+    assert ledgers[0]["path"] == ledgers[1]["path"] != ledgers[2]["path"]
+    assert [x["fits"] for x in ledgers] == [1, 2, 1]
+    # two fits at epsilon 1: mu grows by the root of 2
+    assert 1.3 < ledgers[1]["total_epsilon"] < 2
+
+
+def test_a_ledger_can_be_named(features, run, tmp_path):
+    fitted("fit", features, "-o", run, *FC, "--ledger", tmp_path / "mine.sqlite")
+    assert charges() == 0
+    assert len(Ledger(tmp_path / "mine.sqlite").fits()) == 1
+
+
+# --- as a function --------------------------------------------------------------------
+
+
+def test_what_will_be_released_is_announced_before_the_charge(features, run):
+    seen = []
+    options = FitOptions(features=features, out=run, method="dp-ls")
+    result = fit_files(
+        options,
+        lambda plan, method: seen.append((charges(), plan.summary(), method.source)),
+    )
+    assert seen == [(0, result["report"]["guarantee"]["releases"], "dphead's defaults")]
+    assert (
+        json.loads((run / "report.json").read_text())["statement"]
+        == result["report"]["statement"]
+    )
+
+
+def test_a_features_file_is_told_by_its_first_bytes(features, tmp_path):
+    (tmp_path / "x.h5").write_bytes(b"PK\x03\x04" + bytes(20))
+    assert is_features_file(features)
+    assert not any(
+        is_features_file(tmp_path / name) for name in (".", "x.h5", "missing.h5")
+    )
+
+
+def test_processes_agree_on_every_block_of_their_features(tmp_path):
+    """Ten blocks: a file that differs in one of them is another."""
+    path = features_file(tmp_path / "x.h5", n=160, block_rows=16)
+    options = FitOptions(features=path, out=tmp_path / "run", method="dp-ls")
+    found = set()
+    for block in (None, *range(10)):
+        if block is not None:
+            edited(path, lambda f, row=16 * block: f["features"].__setitem__(row, 0))
+        rows, file = load_features(path)
+        with file:
+            found.add(agreed(prepare(options, rows, file))["features"])
+    assert len(found) == 11

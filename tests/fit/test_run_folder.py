@@ -1,0 +1,285 @@
+"""A run's folder and its charge, through crashes, other ledgers and other processes."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from commands import charges, dphead, features_file, fitted, ledger_of, refused
+
+from dphead.fit import run as fit_files
+from dphead.fit import run_folder
+from dphead.privacy.ledger import Ledger
+
+LS = ("--method", "dp-ls", "--backend", "numpy")
+
+
+class Crash(BaseException):
+    """What nothing catches."""
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "f.h5")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+def crashed(monkeypatch, name, when, *command, module=run_folder):
+    """A command that dies before or after the first call of a function of a module."""
+    whole = getattr(module, name)
+
+    def dying(*args, **more):
+        if when == "after":
+            whole(*args, **more)
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(module, name, dying)
+        dphead(*command)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_dies_at_its_charge_is_charged_once(
+    when, features, run, monkeypatch
+):
+    """Its id is on the disk before the ledger has it."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "reserve", when, *command)
+    assert (run / "fit.json").exists()
+    held = json.loads((run / "fit.json").read_text())["fit_id"]
+    assert charges() == (when == "after")
+    fitted(*command)
+    assert [fit["fit_id"] for fit in ledger_of(features).fits()] == [held]
+    assert json.loads((run / "report.json").read_text())["ledger"]["fit_id"] == held
+
+
+def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(
+    features, run, monkeypatch
+):
+    """Not yet charged, other settings are another fit; charged, they are refused."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "reserve", "before", *command)
+    crashed(monkeypatch, "reserve", "after", *command, "--epsilon", 2)
+    assert charges() == 1
+    refused(dphead(*command))
+    fitted(*command, "--epsilon", 2)
+    assert charges() == 1
+
+
+def test_an_interrupted_fit_is_not_charged_again_in_another_ledger(
+    features, run, tmp_path, monkeypatch
+):
+    command = ("fit", features, "-o", run, *LS)
+    other = tmp_path / "other.sqlite"
+    crashed(monkeypatch, "reserve", "before", *command)
+    said = refused(dphead(*command, "--ledger", other))
+    assert "must continue in the ledger that holds its charge" in said
+    assert Ledger(other).fits() == []
+    fitted(*command)
+    assert charges() == 1
+
+
+def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
+    features, run, tmp_path, monkeypatch
+):
+    books = [tmp_path / "first.sqlite", tmp_path / "second.sqlite"]
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(books[0])
+    command = ("fit", features, "-o", run, *LS, "--ledger", link)
+    crashed(monkeypatch, "reserve", "before", *command)
+    link.unlink()
+    link.symlink_to(books[1])
+    said = refused(dphead(*command))
+    assert (
+        f"must continue in the ledger that holds its charge, got ledger={books[1]}"
+        in said
+    )
+    assert f"Name {books[0]}" in said
+    assert Ledger(books[1]).fits() == []
+    fitted("fit", features, "-o", run, *LS, "--ledger", books[0])
+    assert len(Ledger(books[0]).fits()) == 1
+
+
+@pytest.mark.parametrize("kept", ["releases/000000.npy", "checkpoint.npz"])
+def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
+    features, run, tmp_path, kept
+):
+    """A ledger that was put back from before the charge: the folder's releases, or the
+    checkpoint that was made of them, answer a charge that it does not hold.
+    """
+    (run / kept).parent.mkdir(parents=True)
+    (run / kept).write_bytes(b"released")
+    book = tmp_path / "book.sqlite"
+    text = json.dumps({"fit_id": "a" * 32, "ledger": str(book)})
+    (run / "fit.json").write_text(text)
+    said = refused(dphead("fit", features, "-o", run, *LS, "--ledger", book))
+    assert "must continue in the ledger" in said
+    assert Ledger(book).fits() == []
+
+
+def test_a_refused_charge_leaves_neither_folder_nor_marker(features, run):
+    fitted("ledger", "budget", features, "--epsilon", 0.5, "--delta", 1e-5)
+    refused(dphead("fit", features, "-o", run, *LS))
+    assert not run.exists()
+    run.mkdir()
+    refused(dphead("fit", features, "-o", run, *LS))
+    assert list(run.iterdir()) == []
+
+
+def test_one_process_writes_a_run_folder(features, run):
+    with run_folder.locked(run):
+        said = refused(dphead("fit", features, "-o", run, *LS))
+        assert "one process may write a run folder" in said
+        assert charges() == 0
+    assert not run.exists()
+    fitted("fit", features, "-o", run, *LS)
+    assert not (run / "lock").exists()
+    with pytest.raises(ValueError, match="must be new"), run_folder.locked(run):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_no_obstacle(features, run):
+    run.mkdir()
+    (run / "lock").touch()
+    fitted("fit", features, "-o", run, *LS)
+
+
+def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypatch):
+    """Its holder ended between the open and the lock: the next one has a new file."""
+    run.mkdir()
+    flock = run_folder.fcntl.flock
+    names = []
+
+    def late(lock, how):
+        if not names:
+            (run / "lock").unlink()
+        names.append(lock.fileno())
+        flock(lock, how)
+
+    monkeypatch.setattr(run_folder.fcntl, "flock", late)
+    with run_folder.locked(run):
+        assert len(names) == 2
+        assert (run / "lock").exists()
+
+
+def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(run_folder.fcntl, "flock", none)
+    message = "with locks .*Operation not supported.*another with -o"
+    with pytest.raises(OSError, match=message), run_folder.locked(run):
+        pass
+    assert not (run / "lock").exists()
+
+
+def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
+    features, run, monkeypatch
+):
+    """What `os.fsync` raises has no name of a file."""
+    fsync = os.fsync
+
+    def partly(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", partly)
+    said = refused(dphead("fit", features, "-o", run, *LS))
+    assert f"(fsync), got folder={run.parent}" in said
+    assert "-o for runs, --ledger or DPHEAD_HOME" in said
+    assert charges() == 0
+
+
+def test_a_disk_that_is_full_is_named_with_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"report.json \(.*No space.*Make room"):
+        run_folder.reports.write(tmp_path / "report.json", {})
+
+
+def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):
+    """The report is written last."""
+    write = run_folder.reports.write
+    written = []
+
+    def spy(path, value):
+        assert (run / "head.safetensors").exists()
+        assert (run / "report.html").exists() == (path.name == "report.json")
+        written.append(path.name)
+        write(path, value)
+
+    monkeypatch.setattr(run_folder.reports, "write", spy)
+    fitted("fit", features, "-o", run, *LS)
+    assert written == ["ledger.json", "report.json"]
+
+
+def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkeypatch):
+    """Each file's bytes before its name, and its name before the next file."""
+    seen = []
+
+    def spy(place, name, said):
+        real = getattr(place, name)
+
+        def spied(*given, **more):
+            seen.append(said(*given))
+            return real(*given, **more)
+
+        monkeypatch.setattr(place, name, spied)
+
+    spy(os, "fsync", lambda _: "sync")
+    spy(os, "replace", lambda _, path: Path(path).name)
+    spy(run_folder.shutil, "rmtree", lambda path: Path(path).name)
+    fitted("fit", features, "-o", run, *LS)
+    records = ["head.safetensors", "head.json", "run.toml", "ledger.json"]
+    records += ["report.html", "report.json"]
+    wanted = [part for name in records for part in ("sync", name, "sync")]
+    first = seen.index("head.safetensors") - 1
+    assert seen[first : seen.index("releases", first) + 1] == [*wanted, "releases"]
+
+
+def test_what_is_private_is_the_owners_alone(features, run, monkeypatch):
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "write", "before", *command, module=fit_files)
+
+    def mode(path):
+        return stat.S_IMODE(os.stat(path).st_mode)
+
+    book = Path(ledger_of(features).path)
+    assert mode(book) == 0o600
+    assert mode(book.parent) == 0o700
+    assert mode(features) == 0o600
+    assert mode(run / "releases") == 0o700
+
+
+def test_a_run_that_died_after_its_report_is_tidied(features, run, monkeypatch):
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "_tidy", "before", *command)
+    assert (run / "report.json").exists()
+    assert (run / "releases").exists()
+    assert "must be new" in refused(dphead(*command))
+    assert not {p.name for p in run.iterdir()} & {"releases", "fit.json", "lock"}
+    assert charges() == 1
+
+
+def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
+    """Under another id the fit would be charged again."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "write_records", "before", *command, module=fit_files)
+    marker = run / "fit.json"
+    whole = marker.read_text()
+    held = json.loads(whole)["fit_id"]
+    for text in (whole.replace(held, held[::-1]), "[]", "{", '{"ledger": "x"}'):
+        marker.write_text(text)
+        assert "fit.json" in refused(dphead(*command))
+    marker.write_text(whole)
+    fitted(*command)
+    assert charges() == 1

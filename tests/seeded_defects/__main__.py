@@ -1,0 +1,189 @@
+"""Apply each defect of mutants.toml to a copy of the project, run the tests that should
+find it, print who did.
+
+A kill counts only if the defective copy still imports and still fits a head (so that it
+is a defect that could go unnoticed), if the same tests pass without the defect, and if
+an assertion fails rather than an import or a fixture. Exit code 1 if a defect survives.
+`cd tests; python -m seeded_defects NAME ...` runs those whose name contains a word.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seeded_defects.forks import pytest, pytest_alone, start_libraries
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("dphead", "extract", "tests", "pyproject.toml")
+ALIVE = "tests/seeded_defects/alive.py"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """killer: the test whose assertion failed, or "" and the reason why there is none.
+
+    seconds: wall time.
+    """
+
+    killer: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def main(words: list[str]) -> int:
+    """Run the mutants and print the table. Returns the exit code."""
+    start = time.monotonic()
+    start_libraries()
+    mutants = [m for m in load() if not words or any(w in m["name"] for w in words)]
+    if not mutants:
+        raise SystemExit(
+            f"NAME must be part of a mutant's name, got {words}. The names are in "
+            "tests/seeded_defects/mutants.toml."
+        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        # all mutants are of the same code, whatever is edited meanwhile
+        snapshot = copy(ROOT, Path(folder))
+        healthy = pool.submit(
+            baseline, snapshot, sorted({t for m in mutants for t in m["tests"]})
+        )
+        outcomes = []
+        for mutant, outcome in zip(
+            mutants, pool.map(lambda m: run(snapshot, m), mutants), strict=True
+        ):
+            outcomes.append(outcome)
+            state = "killed" if outcome.killer else "SURVIVED"
+            print(
+                f"{outcome.seconds:5.1f} s  {mutant['name']}: {state}",
+                file=sys.stderr,
+                flush=True,
+            )
+    print_table(mutants, outcomes)
+    alive = [(m, o) for m, o in zip(mutants, outcomes, strict=True) if not o.killer]
+    killed = len(mutants) - len(alive)
+    print(f"{killed} of {len(mutants)} killed in {time.monotonic() - start:.0f} s")
+    if alive:  # at the end too, where a log that was cut off still has them
+        print_table([m for m, _ in alive], [o for _, o in alive])
+    if healthy.result():
+        print(
+            f"\n{healthy.result()}\nThese tests fail without any defect too: their "
+            "kills prove nothing."
+        )
+    return 1 if alive or healthy.result() else 0
+
+
+def load() -> list[dict[str, Any]]:
+    """Every mutant: its name, its number among the fifteen defects if it has one, its
+    tests, its edits.
+    """
+    return tomllib.loads((Path(__file__).parent / "mutants.toml").read_text())["mutant"]
+
+
+def print_table(mutants: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+    """One line a mutant."""
+    width = max(len(m["name"]) for m in mutants)
+    print(f"{'mutant':<{width}}  §6  killed by")
+    for mutant, outcome in zip(mutants, outcomes, strict=True):
+        verdict = outcome.killer or "SURVIVED: " + outcome.reason
+        print(f"{mutant['name']:<{width}}  {mutant.get('defect', ''):>2}  {verdict}")
+
+
+def baseline(snapshot: Path, tests: list[str]) -> str:
+    """What fails of the listed tests without any defect, or ""."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = pytest(copy(snapshot, Path(folder)), ALIVE, *tests)
+        return "" if done.code == 0 else done.printed[-4000:]
+
+
+def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
+    """Apply one defect to a copy, then fit with the copy and run the mutant's tests
+    until something fails.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy(snapshot, Path(folder))
+        for edit in mutant["edit"]:
+            text, problem = edited((tree / edit["file"]).read_text(), edit)
+            if problem:
+                return Outcome(reason=problem)
+            (tree / edit["file"]).write_text(text)
+            # what calls the changed code holds the old one
+            if "/kernels/" in edit["file"]:
+                cache = tree / "dphead/sums/kernels/__pycache__"
+                shutil.rmtree(cache, ignore_errors=True)
+        report = tree / "report.xml"
+        arguments = ("-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
+        done = pytest(tree, *arguments)
+        if not report.exists():  # a fork can hang or die for reasons of its own
+            done = pytest_alone(tree, *arguments)
+        if done.code == 0:
+            killer, reason = "", "its tests pass"
+        elif report.exists():
+            killer, reason = first_failure(report)
+        else:
+            killer, reason = "", "no tests ran: " + done.printed[-300:]
+        return Outcome(killer, reason, time.monotonic() - start)
+
+
+def copy(root: Path, folder: Path) -> Path:
+    """A copy of the project without what it has built, but for numba's compiled code,
+    which takes half a minute.
+    """
+    for name in COPIED:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(
+                source, folder / name, ignore=shutil.ignore_patterns("*.pyc", ".*")
+            )
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def edited(text: str, edit: dict[str, str]) -> tuple[str, str]:
+    """The text with the one occurrence of the search replaced, and what is wrong, or
+    "".
+    """
+    found = text.count(edit["search"])
+    if found != 1:
+        return (
+            text,
+            (
+                f"its search must occur once in {edit['file']}, got {found}: "
+                f"{edit['search'].strip()[:60]!r}"
+            ),
+        )
+    return text.replace(edit["search"], edit["replace"]), ""
+
+
+def first_failure(report: Path) -> tuple[str, str]:
+    """The first failed test of a JUnit report if what failed in it was an assertion;
+    else "" and what it was.
+    """
+    for case in ElementTree.parse(report).iter("testcase"):
+        where = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            message = (problem.get("message") or "").strip()
+            if where.startswith("tests/seeded_defects/alive"):
+                return "", f"the copy does not fit: {message[:100]!r}"
+            if problem.tag == "failure" and re.match(
+                r"AssertionError|assert |Failed: DID NOT", message
+            ):
+                return re.sub(r"^tests/", "", where)[:110], ""
+            return "", f"{where}: not an assertion but {message[:100]!r}"
+    return "", "the report has no failure"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""The door: sums that are wrong on rows made to break them are refused before the
+charge.
+"""
+
+import numpy as np
+import pytest
+from core import QUERIES, D, M, integer_sum, toy
+
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassSums, Gradient
+from dphead.sums.cpu import CpuSums
+from dphead.sums.kernels import gradient, products
+from dphead.sums.reference import ReferenceSums
+from dphead.sums.verified import Door
+
+
+class Wrong(CpuSums):
+    """Off by one where `where` says so of (rows, y, used)."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def add(self, ask, rows, y, used, out):
+        out = super().add(ask, rows, y, used, out)
+        out[0, 0] += np.any(self.where(rows, y, used))
+        return out
+
+
+CASES = {
+    "padding": lambda rows, y, used: ~used & (rows.scale > 0),
+    "no class": lambda rows, y, used: y == -1,
+    "class beyond": lambda rows, y, used: y == M,
+    "not finite": lambda rows, y, used: rows.scale == 0,
+    "one entry": lambda rows, y, used: (rows.q != 0).sum(axis=1) == 1,
+    "last row": lambda rows, y, used: len(y) % 128 != 0,
+}
+
+
+@pytest.mark.parametrize("d", [1, D, 700])
+def test_sums_that_are_right_pass(d):
+    queries = [q for q in QUERIES if not getattr(q, "n_channels", 0)]
+    for way in (CpuSums(), CpuSums(compiled_from=0), ReferenceSums()):
+        Door(way).check(queries if d < 100 else [Gradient(M), ClassSums(M)], d)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "query",
+    [ClassSums(M), Gradient(M)],
+    ids=lambda q: q.name,
+)
+def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
+    case, query
+):
+    door = Door(Wrong(CASES[case]))
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        door.check([query], D)
+
+
+SETS = {
+    "none": lambda rows, y, used: y.ndim == 2 and used & (y == 0).all(axis=1),
+    "all": lambda rows, y, used: y.ndim == 2 and used & (y == 1).all(axis=1),
+    "no set": lambda rows, y, used: y.ndim == 2 and used & (y == 2).any(axis=1),
+    "masked": lambda rows, y, used: y.ndim == 2 and used & (y == -1).all(axis=1),
+}
+
+
+@pytest.mark.parametrize("case", SETS)
+def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
+    door = Door(Wrong(SETS[case]))
+    for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
+        with pytest.raises(RuntimeError, match="before anything is charged"):
+            door.check([query], D)
+    door.check([Gradient(M)], D)
+
+
+@pytest.mark.parametrize("kernel", ["gradient", "class sums"])
+def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
+    """Sums of another layout went to other loops: the kernel that ran was never
+    compared.
+    """
+    module, name, query = {
+        "gradient": (gradient, "add_softmax_gradient", Gradient(M)),
+        "class sums": (products, "add_class_rows", ClassSums(M)),
+    }[kernel]
+    real = getattr(module, name)
+
+    def wrong(*args):
+        real(*args)
+        args[-1][0, 0] += 1
+
+    monkeypatch.setattr(module, name, wrong)
+    way = CpuSums(compiled_from=0)
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        Door(way).check([query], D)
+    x, y = toy(200)
+    with pytest.raises(RuntimeError, match="fast sums must equal"):
+        integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)
