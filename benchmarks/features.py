@@ -22,7 +22,7 @@ from benchmarks.demo import digits
 from benchmarks.heads import describe
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -77,7 +77,7 @@ class Loaded(NamedTuple):
     rows: ArrayRows
     x: np.ndarray
     y: np.ndarray
-    facts: PublicFacts
+    facts: ProblemInfo
     described: dict
 
 
@@ -118,7 +118,7 @@ def extract_options(dataset: str, features: str) -> str:
     return " ".join(filter(None, [*options, if_colour if dataset == "cifar10" else ""]))
 
 
-def facts_of(dataset: str, features: str) -> PublicFacts:
+def facts_of(dataset: str, features: str) -> ProblemInfo:
     """Public sizes, known without the data."""
     n_rows, n_features = FACTS[dataset]
     if features == "scatternet-scales":
@@ -130,7 +130,7 @@ def facts_of(dataset: str, features: str) -> PublicFacts:
         n_features = 2 * PATCHES
     elif features == "scatternet+patches":
         n_features += PATCHES
-    return PublicFacts(
+    return ProblemInfo(
         n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
     )
 
@@ -213,7 +213,7 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
     x = grouped(train[0].features(), features)
     y = train[0].labels()
     n_classes = len(train[1].class_names or [])
-    described = describe(train[1], PublicFacts(len(x), x.shape[1], n_classes))
+    described = describe(train[1], ProblemInfo(len(x), x.shape[1], n_classes))
     if held_out:
         kept, held = fifth_apart(len(x))
         test_x = x[held]
@@ -223,7 +223,7 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
     else:
         test_x = grouped(test[0].features(), features)
         test_y = test[0].labels()
-    facts = PublicFacts(len(x), x.shape[1], n_classes)
+    facts = ProblemInfo(len(x), x.shape[1], n_classes)
     return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from dphead.privacy.contract import Block
 from dphead.privacy.predictions import unknown
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import float_rows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import Ask
+from dphead.sums.reference import SumTask
 
 SMALLEST = 1e-30  # float32 divides badly by a smaller squared norm; chosen
 
@@ -52,20 +52,20 @@ class FusedSums:
         self._exact = CpuSums()
         self._known: dict[tuple, np.ndarray] = {}
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Never: `door` is not to compare."""
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """As `CpuSums`."""
         return self._exact.norms(ask, block)
 
-    def rows(self, ask: Ask, block: Block) -> Any:
+    def rows(self, ask: SumTask, block: Block) -> Any:
         """The block itself, for gradients."""
         return block if fusible(ask.query, ask.params) else self._exact.rows(ask, block)
 
     def add(
-        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the block's clipped statistics to out; other queries than gradients go to
         `CpuSums`.
@@ -179,14 +179,14 @@ def _inverse(squared: np.ndarray) -> np.ndarray:
     return np.where(squared > SMALLEST, 1 / np.sqrt(squared), np.float32(0))
 
 
-def rounded(ask: Ask, value: np.ndarray) -> np.ndarray:
+def rounded(ask: SumTask, value: np.ndarray) -> np.ndarray:
     """A float sum as int64, in units of its query."""
     return np.rint(
         value / ask.query.unit(ask.clip_norm, ask.params.transform.append)
     ).astype(np.int64)
 
 
-def fusible(query: Query, params: Params) -> bool:
+def fusible(query: Statistic, params: Params) -> bool:
     """Whether the sum is one of gradients clipped row by row."""
     return (
         isinstance(query, Gradient)

@@ -28,7 +28,7 @@ from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
@@ -59,7 +59,7 @@ def sweep(
         held_out = FeaturesRows(test_file, memory=0)
         x = held_out.features()
         y = held_out.labels()
-        facts = PublicFacts(rows.n_rows, rows.n_features, len(file.class_names or []))
+        facts = ProblemInfo(rows.n_rows, rows.n_features, len(file.class_names or []))
         described = {"dataset": name, "features": describe(file, facts)}
         for method in methods:
             solver = make_method(method, facts, {}).solver
@@ -102,7 +102,7 @@ def sweep(
 def _fits(
     solver: Any,
     rows: FeaturesRows,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     tasks: list[tuple[float, int]],
     together: bool,
 ) -> list[FitResult]:
@@ -203,7 +203,7 @@ def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float
     return time.perf_counter() - start, usage.ru_maxrss / 1024
 
 
-def describe(file: FeaturesFile, facts: PublicFacts) -> dict[str, Any]:
+def describe(file: FeaturesFile, facts: ProblemInfo) -> dict[str, Any]:
     """What the features are: these data are public, so a digest of the whole file's
     blocks may be stored.
     """

@@ -27,7 +27,7 @@ from dphead.fit.report import guarantee
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 OUT = RESULTS / "claims"
 SPEED = 1.5e-9  # seconds for a row times a feature, where nothing was measured yet
@@ -47,7 +47,7 @@ def fit(job: j.Job, seed: int) -> dict[str, Any]:
         or any(s.sampling_prob < 1 for s in plan.specs)
     )
     # our defaults cost what they cost a user
-    sums = Door(FusedSums()) if fused else None
+    sums = VerifiedSum(FusedSums()) if fused else None
     # threads that wait for each other stall on busy cores
     with threadpool_limits(1 if sums else None, "blas"):
         run = Run(noise=noise_of(job, seed, plan), summer=sums)

@@ -19,12 +19,12 @@ from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Query
+from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import Gradient
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import Ask
-from dphead.sums.verified import Door
+from dphead.sums.reference import SumTask
+from dphead.sums.verified import VerifiedSum
 
 T = TypeVar("T")
 
@@ -74,9 +74,9 @@ class Together:
             )
         return [future.result() for future in running]
 
-    def summer(self, fit: int) -> Door:
+    def summer(self, fit: int) -> VerifiedSum:
         """How the fit of that position sums, called from `run`."""
-        return Door(_OfFit(self, fit))
+        return VerifiedSum(_OfFit(self, fit))
 
     def _wait(self, fit: int, asked: Asked, indices: np.ndarray) -> None:
         with self._changed:
@@ -100,7 +100,7 @@ class Together:
             self._asked, self._round = {}, self._round + 1
             self._changed.notify_all()
 
-    def _one(self, ask: Ask, indices: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def _one(self, ask: SumTask, indices: np.ndarray, out: np.ndarray) -> np.ndarray:
         """A sum that is not shared; over all rows, one that needs no head is the same
         for every fit.
         """
@@ -139,7 +139,7 @@ class Together:
 
 def fit_together(
     rows: ArrayRows,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     fits: Sequence[tuple[Solver, int, float]],
     delta: float,
 ) -> list[FitResult]:
@@ -163,11 +163,11 @@ class _OfFit:
     def __init__(self, together: Together, fit: int) -> None:
         self._together, self._fit = together, fit
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Never."""
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Of the rows that the block names."""
         exact = CpuSums()
         indices = block.index[block.index >= 0]
@@ -176,12 +176,17 @@ class _OfFit:
         ]
         return np.pad(np.concatenate(found), (0, len(block.index) - len(indices)))
 
-    def rows(self, ask: Ask, block: Block) -> Block:
+    def rows(self, ask: SumTask, block: Block) -> Block:
         """The names."""
         return block
 
     def add(
-        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self,
+        ask: SumTask,
+        rows: Block,
+        y: np.ndarray,
+        used: np.ndarray,
+        out: np.ndarray,
     ) -> np.ndarray:
         """The sum, made with those of the other fits."""
         indices = rows.index[used]

@@ -27,7 +27,7 @@ from dphead.privacy.statistics import (
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import ask_of
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 M, D = 3, 4  # classes and features of the small problems
 QUERIES = [
@@ -73,7 +73,7 @@ def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
 
 def door(block_sum=None):
     """How `release` sums; CpuSums(compiled_from=0) for compiled loops at all sizes."""
-    return Door(CpuSums() if block_sum is None else block_sum)
+    return VerifiedSum(CpuSums() if block_sum is None else block_sum)
 
 
 class KnownNoise(NoiseSource):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dphead.privacy.predictions import Loss, unknown
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -30,7 +30,7 @@ Label = int | np.ndarray
 
 
 def per_example(
-    query: Query, params: Params, x: np.ndarray, y: Label, clip_norm: float
+    query: Statistic, params: Params, x: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
     """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`;
     zero if it does not count.
@@ -174,7 +174,7 @@ def _row_counts(
     return np.ones((1, 1))
 
 
-STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
+STATISTICS: dict[type[Statistic], Callable[..., np.ndarray]] = {
     ChannelMoment: _channel_moment,
     Gram: _gram,
     ClassGrams: _class_grams,

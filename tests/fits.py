@@ -4,12 +4,12 @@ from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.contract import ReleaseSpec
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 
-def quick_sums() -> Door:
+def quick_sums() -> VerifiedSum:
     """The same sums of small data, at half the time: compiled, and with rows kept."""
-    return Door(CpuSums(compiled_from=0), memory=1 << 26)
+    return VerifiedSum(CpuSums(compiled_from=0), memory=1 << 26)
 
 
 def plan_and_fit(

@@ -28,9 +28,9 @@ from dphead.data.blocks import CHUNK
 from dphead.data.features import FeaturesRows
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import ReleaseSpec, Rows
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS
@@ -140,7 +140,7 @@ class Ways:
         self,
         way: str,
         key: tuple[int, bool],
-        query: Query,
+        query: Statistic,
         params: Params,
         spec: ReleaseSpec,
     ) -> np.ndarray:
@@ -170,7 +170,7 @@ class Ways:
 
 
 def _total(
-    query: Query,
+    query: Statistic,
     params: Params,
     rows: Rows,
     spec: ReleaseSpec,
@@ -187,7 +187,7 @@ def _total(
 
 
 def measure(
-    solver: Solver, plan: Plan, facts: PublicFacts, ways: tuple[str, ...] = WAYS
+    solver: Solver, plan: Plan, facts: ProblemInfo, ways: tuple[str, ...] = WAYS
 ) -> dict[str, Any]:
     """Distances of hostile worlds at the releases of one fit, as shares of what the
     noise of each is for.

@@ -105,9 +105,9 @@ def _key(cell: dict[str, Any]) -> str:
 def _prepare(cell: dict[str, Any]) -> tuple[Any, Any, Any]:
     from dphead.planning.methods import make_method
     from dphead.planning.plan import make_plan
-    from dphead.solvers.base import PublicFacts
+    from dphead.solvers.base import ProblemInfo
 
-    facts = PublicFacts(*cell["sizes"])
+    facts = ProblemInfo(*cell["sizes"])
     solver = make_method(cell["method"], facts, dict(cell["settings"])).solver
     return solver, make_plan(solver, facts, epsilon=cell["epsilon"], delta=DELTA), facts
 

@@ -24,14 +24,14 @@ from dphead.privacy import accounting, release, sampling
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Query
-from dphead.solvers.base import PublicFacts
+from dphead.privacy.query import Statistic
+from dphead.solvers.base import ProblemInfo
 from dphead.sums import passes
 from dphead.sums.cpu import CpuSums
 
 OUT = RESULTS / "audit" / "defects.jsonl"
 FITS = 1000  # the default of `dphead audit`
-FACTS = PublicFacts(64, 4, 3)
+FACTS = ProblemInfo(64, 4, 3)
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("dp-ls", {}),
     "steps": ("dp-sgd", {"steps": 4, "clip_norm": 0.5}),
@@ -71,11 +71,11 @@ class Allocated:
 
     solver: Any
 
-    def plan(self, facts: PublicFacts) -> list[Any]:
+    def plan(self, facts: ProblemInfo) -> list[Any]:
         """As the solver's, without the releases before the steps."""
         return [replace(p, epoch_steps=EPOCH_STEPS) for p in self.solver.plan(facts)]
 
-    def solve(self, facts: PublicFacts) -> Any:
+    def solve(self, facts: ProblemInfo) -> Any:
         """As the solver's."""
         return self.solver.solve(facts)
 
@@ -393,10 +393,10 @@ def no_cap() -> Patches:
 def one_sensitivity() -> Patches:
     """A row that is replaced is taken for one that is removed."""
 
-    def squared(self: Query, *_: Any) -> int:
+    def squared(self: Statistic, *_: Any) -> int:
         return self.single
 
-    return [(Query, "squared_sensitivity", squared)]
+    return [(Statistic, "squared_sensitivity", squared)]
 
 
 def smaller_sd() -> Patches:

@@ -36,9 +36,9 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     PlannedRelease,
-    PublicFacts,
+    ProblemInfo,
 )
-from dphead.solvers.base import Answer, Steps
+from dphead.solvers.base import Response, Steps
 from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver
 
@@ -126,14 +126,14 @@ class Recorded:
         self.inner, self.name, self.answers = inner, inner.name, {}
         self.transform = RowTransform()
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """The inner solver's."""
         return self.inner.plan(facts)
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """The inner solver's."""
         steps = self.inner.solve(facts)
-        answer: Answer | None = None
+        answer: Response | None = None
         while True:
             try:
                 ask = steps.send(answer)  # type: ignore[arg-type]

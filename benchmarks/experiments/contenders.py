@@ -25,12 +25,12 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient
     from dphead.sums.cpu import CpuSums
-    from dphead.sums.verified import Door
+    from dphead.sums.verified import VerifiedSum
 
     query = Gradient(w.shape[1])
     rows = ArrayRows(x, y)
     params = Params(weights=w)
-    summer = Door(CpuSums(), memory=1 << 30)
+    summer = VerifiedSum(CpuSums(), memory=1 << 30)
     spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
     noise = NoiseSource()
     plan = [spec.row()] * (TURNS + 1)

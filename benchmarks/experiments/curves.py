@@ -21,7 +21,7 @@ from dphead.planning.calibration import epsilon_by
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
-from dphead.solvers.base import PublicFacts, Solver, Steps
+from dphead.solvers.base import ProblemInfo, Solver, Steps
 from dphead.solvers.head import LinearHead, split_intercept
 
 OUT = RESULTS / "curves.jsonl"
@@ -39,11 +39,11 @@ class Watched:
         self._solver, self._every, self.name = solver, every, solver.name
         self.seen: list[tuple[int, Params]] = []
 
-    def plan(self, facts: PublicFacts) -> list:
+    def plan(self, facts: ProblemInfo) -> list:
         """The solver's own."""
         return self._solver.plan(facts)
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """The solver's own releases and head."""
         steps = self._solver.solve(facts)
         answer = None

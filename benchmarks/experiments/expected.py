@@ -26,7 +26,7 @@ from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import Auto, PublicFacts
+from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import NORMAL_95
 from dphead.solvers.expectation import interval, on_new, overfit
 from dphead.solvers.gradient import GradientDescent
@@ -91,7 +91,7 @@ def subsets(dataset: str, seed: int) -> Iterator[Loaded]:
     x, y = training_rows(data)
     for n in sizes:
         some = np.random.default_rng(seed).permutation(len(x))[: n or len(x)]
-        facts = PublicFacts(len(some), data.facts.n_features, data.facts.n_classes)
+        facts = ProblemInfo(len(some), data.facts.n_features, data.facts.n_classes)
         yield Loaded(ArrayRows(x[some], y[some]), data.x, data.y, facts, data.described)
 
 
@@ -202,7 +202,7 @@ def today(row: Row) -> AccuracyEstimate:
     if row["commit"] not in FORMER:
         return then
     sizes = (row["features"][k] for k in ("n_rows", "n_features", "n_classes"))
-    facts = PublicFacts(*sizes)
+    facts = ProblemInfo(*sizes)
     solver = Auto()
     plan = make_plan(
         solver,
@@ -219,7 +219,7 @@ def today(row: Row) -> AccuracyEstimate:
 
 
 def _seen_behind(
-    facts: PublicFacts, descent: GradientDescent, then: AccuracyEstimate
+    facts: ProblemInfo, descent: GradientDescent, then: AccuracyEstimate
 ) -> float:
     """The share that the count saw."""
 
@@ -238,7 +238,7 @@ def _noise_behind(then: AccuracyEstimate, seen: float, n_rows: int) -> float:
     return math.sqrt(max(0.0, sd**2 - others**2))
 
 
-def _by_former(facts: PublicFacts, descent: GradientDescent, seen: float) -> float:
+def _by_former(facts: ProblemInfo, descent: GradientDescent, seen: float) -> float:
     """Expected accuracy of ten classes where the count sees the share `seen`, and free
     parameters are many.
     """

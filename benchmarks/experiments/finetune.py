@@ -29,8 +29,8 @@ from dphead.fit.loop import Run as FitRun
 from dphead.fit.loop import fit_head
 from dphead.planning.plan import Target
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
-from dphead.sums.verified import Door
+from dphead.solvers.base import ProblemInfo
+from dphead.sums.verified import VerifiedSum
 
 OUT = RESULTS / "finetune" / "rows.jsonl"
 FACTORS = (16, 8, 4)
@@ -115,12 +115,12 @@ def train(run: Run) -> dict[str, Any]:
             s.augment,
         )
     )
-    facts = PublicFacts(len(x), int(np.prod(x.shape[1:])), 10)
+    facts = ProblemInfo(len(x), int(np.prod(x.shape[1:])), 10)
     target = Target(run.epsilon, 1e-5, accountant=run.accountant)
     training = make_training(s, target, facts, network)
     plan, found = training.plan, training.schedule
     sums = TorchSums(network, batch=s.batch_size or 256)
-    how = FitRun(noise=NoiseSource(run.seed), summer=Door(sums))
+    how = FitRun(noise=NoiseSource(run.seed), summer=VerifiedSum(sums))
     result: Any = fit_head(training.method.solver, ImageRows(x, y), facts, plan, how)
 
     def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:

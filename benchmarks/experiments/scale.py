@@ -107,14 +107,14 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.privacy.release import release
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
-    from dphead.solvers import LeastSquares, PublicFacts
+    from dphead.solvers import LeastSquares, ProblemInfo
     from dphead.solvers.centering import Centering
     from dphead.sums.caches import KeptSums
     from dphead.sums.cpu import CpuSums
-    from dphead.sums.verified import Door
+    from dphead.sums.verified import VerifiedSum
 
     n = rows.n_rows
-    summer = Door(CpuSums(), KeptSums())
+    summer = VerifiedSum(CpuSums(), KeptSums())
     params = Params(RowTransform(unit_norm=True))
     queries = (Gram(CLASSES), ClassSums(CLASSES))
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
@@ -127,7 +127,7 @@ def timed(rows: Any) -> dict[str, float]:
         seconds[type(query).__name__] = time.perf_counter() - start
     start = time.perf_counter()
     solver = LeastSquares(centering=Centering(share=0))
-    facts = PublicFacts(n, COLUMNS, CLASSES)
+    facts = ProblemInfo(n, COLUMNS, CLASSES)
     plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
     fit_head(solver, rows, facts, plan, Run(summer=summer))
     return seconds | {"further": time.perf_counter() - start}
@@ -239,14 +239,14 @@ def device_seconds(
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform
-    from dphead.sums.verified import Door
+    from dphead.sums.verified import VerifiedSum
 
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
     rows = ArrayRows(x, rng.integers(0, m, n))
     noise = NoiseSource()
     sums, memory = block_sum("jax", x.nbytes)
-    summer = Door(sums, memory=memory)
+    summer = VerifiedSum(sums, memory=memory)
     params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
     queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]

@@ -36,10 +36,10 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Query
-from dphead.solvers import PublicFacts
-from dphead.sums.reference import Ask
-from dphead.sums.verified import Door
+from dphead.privacy.query import Statistic
+from dphead.solvers import ProblemInfo
+from dphead.sums.reference import SumTask
+from dphead.sums.verified import VerifiedSum
 
 OUT = RESULTS / "tuning.jsonl"
 METHODS = {"dp-fc": {"steps": 10}, "dp-newton": {"steps": 1}, "dp-ls": {}}
@@ -62,20 +62,25 @@ class RememberedSums:
         self._fused = FusedSums()
         self._known: dict[tuple, np.ndarray] = {}
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Never."""
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """As `FusedSums`."""
         return self._fused.norms(ask, block)
 
-    def rows(self, ask: Ask, block: Block) -> Block:
+    def rows(self, ask: SumTask, block: Block) -> Block:
         """The block itself."""
         return block
 
     def add(
-        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self,
+        ask: SumTask,
+        rows: Block,
+        y: np.ndarray,
+        used: np.ndarray,
+        out: np.ndarray,
     ) -> np.ndarray:
         """Add the block's statistics to out."""
         params = ask.params
@@ -116,12 +121,12 @@ class Trials:
         settings: dict[str, float],
         epsilon: float,
         seed: int,
-        facts: PublicFacts,
+        facts: ProblemInfo,
     ) -> Any:
         """The head of one fit. facts: those of all rows, or `kept`."""
         solver = make_method(method, facts, METHODS[method] | settings, "fc23").solver
         plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
-        run = Run(noise=NoiseSource(seed), summer=Door(self._sums[facts]))
+        run = Run(noise=NoiseSource(seed), summer=VerifiedSum(self._sums[facts]))
         with np.errstate(all="ignore"):  # most of the square diverges
             return fit_head(solver, self._rows[facts], facts, plan, run).head
 

@@ -61,7 +61,7 @@ from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 
 # Choices, not measured.
 SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
@@ -359,7 +359,7 @@ def _simulated_auc(plan: Plan, own: float) -> float:
 def one_run(
     solver: Solver,
     plan: Plan,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     canaries: int,
     confidence: float = 0.9999,
 ) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def one_run(
         The solver of the plan.
     plan : Plan
         The plan to audit.
-    facts : PublicFacts
+    facts : ProblemInfo
         The sizes of the fit.
     canaries : int
         Number of canaries, from 2 to min(n_features, n_rows).
@@ -444,7 +444,7 @@ def _read(seen: Seen, sums: Sums) -> Reading:
 def _log_ratios(
     solver: Solver,
     plan: Plan,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     inside: np.ndarray,
     noise: NoiseSource,
     record: Record,

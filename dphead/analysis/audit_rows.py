@@ -10,12 +10,12 @@ import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP, Allocation
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import Ask, BlockSum, ask_of
+from dphead.sums.reference import BlockSum, SumTask, ask_of
 
 T = TypeVar("T")
 NO_CLASS = -1  # label of a row that adds nothing to a sum
@@ -120,7 +120,7 @@ class Repeated:
     def __call__(
         self,
         place: int,
-        query: Query,
+        query: Statistic,
         params: Params,
         clip_norm: float,
         compute: Callable[[], T],
@@ -161,23 +161,28 @@ class Sums:
         # ids of the blocks that live as long as the rows; Poisson batches do not
         self._fixed = {id(block.x) for block in source.blocks()}
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return False: an audit tries rows in its own ways.
 
         Its sums are not compared with the reference.
         """
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms as the query's own block sum does."""
         return way_of(ask.query).norms(ask, block)
 
-    def rows(self, ask: Ask, block: Block) -> Block:
+    def rows(self, ask: SumTask, block: Block) -> Block:
         """Return the block itself."""
         return block
 
     def add(
-        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self,
+        ask: SumTask,
+        rows: Block,
+        y: np.ndarray,
+        used: np.ndarray,
+        out: np.ndarray,
     ) -> np.ndarray:
         """Add the statistics of a block to `out`."""
         if (rows.index < self.source.missing).all():
@@ -195,7 +200,7 @@ class Sums:
             out += compute()
         return out
 
-    def total(self, query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
+    def total(self, query: Statistic, params: Params, spec: ReleaseSpec) -> np.ndarray:
         """Return the sum over all rows as `release` computes it.
 
         The auditor knows this sum.
@@ -203,14 +208,14 @@ class Sums:
         return exact(query, params, self.source, spec, self)
 
 
-def way_of(query: Query) -> BlockSum:
+def way_of(query: Statistic) -> BlockSum:
     """Return the block sum that the query brings, else this processor's."""
     brought = getattr(query, "block_sum", None)
     return CpuSums() if brought is None else brought()
 
 
 def exact(
-    query: Query,
+    query: Statistic,
     params: Params,
     rows: Rows,
     spec: ReleaseSpec,
@@ -224,7 +229,7 @@ def exact(
 
     Parameters
     ----------
-    query, params, spec : Query, Params and ReleaseSpec
+    query, params, spec : Statistic, Params and ReleaseSpec
         The release.
     rows : Rows
         The rows, which must be public.

@@ -13,11 +13,11 @@ from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, 
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params, Query, root
+from dphead.privacy.query import Params, Statistic, root
 from dphead.privacy.release import release
 from dphead.privacy.sampling import NO_GROUP
-from dphead.solvers.base import Answer, PublicFacts, Solver
-from dphead.sums.verified import Door
+from dphead.solvers.base import ProblemInfo, Response, Solver
+from dphead.sums.verified import VerifiedSum
 
 # Choices, not measured.
 # rows of synthetic problems beside the canary; the rest are slots of unreadable images
@@ -35,7 +35,7 @@ class Problem:
 
     Attributes
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         The sizes.
     relation : str
         The neighboring relation.
@@ -53,7 +53,7 @@ class Problem:
         Number of the canary's rows.
     """
 
-    facts: PublicFacts
+    facts: ProblemInfo
     relation: str
     x: np.ndarray
     y: np.ndarray
@@ -103,7 +103,7 @@ class Problem:
 
 
 def worst_case(
-    facts: PublicFacts,
+    facts: ProblemInfo,
     plan: Plan,
     *,
     agree: bool = False,
@@ -114,7 +114,7 @@ def worst_case(
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         The sizes.
     plan : Plan
         The plan to audit.
@@ -178,7 +178,7 @@ def worst_case(
     )
 
 
-def worst_cases(facts: PublicFacts, plan: Plan, fits: int) -> list[Problem]:
+def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
     """Return a problem for each class, at most MOST_CANARIES.
 
     The first canary lies on the first axis, the others in random directions.
@@ -228,7 +228,7 @@ class Seen:
     `sample` are the slots that were summed, or None for all.
     """
 
-    query: Query
+    query: Statistic
     params: Params
     spec: ReleaseSpec
     released: Released
@@ -357,7 +357,7 @@ class _Watched:
     """Sum like a `Summer`, and remember which slots were summed."""
 
     def __init__(self, sums: Sums) -> None:
-        self._door = Door(sums)
+        self._door = VerifiedSum(sums)
         self.sample: np.ndarray | None = None
 
     def __call__(self, request: SumRequest) -> np.ndarray:
@@ -371,7 +371,7 @@ class _Watched:
 
 def transcript(
     solver: Solver,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     specs: list[ReleaseSpec],
     noise: NoiseSource,
     sums: Sums,
@@ -398,5 +398,5 @@ def transcript(
         )
         yield Seen(ask.query, ask.params, spec, released, watched.sample)
         if i + 1 < len(specs):
-            ask = steps.send(Answer(released.value, released.noise_sd))
+            ask = steps.send(Response(released.value, released.noise_sd))
     steps.close()

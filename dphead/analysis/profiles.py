@@ -11,7 +11,7 @@ from dphead.planning.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    epsilon,
+    compose_epsilon,
     epsilon_from_mu,
     epsilon_from_rdp,
     rdp_curve,
@@ -281,7 +281,7 @@ def shuffled_epsilon(
     )
     convention = None
     if sampling_prob is not None and steps is not None:
-        convention = epsilon(
+        convention = compose_epsilon(
             [GaussianEvent(noise_multiplier, sampling_prob, steps), *extra_events],
             delta,
             relation,

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.privacy.accounting import GaussianEvent, epsilon, log_delta, total_mu
+from dphead.privacy.accounting import (
+    GaussianEvent,
+    compose_epsilon,
+    log_delta,
+    total_mu,
+)
 
 # Choices: twice as many of both lower epsilon by less than 1e-3, as tried.
 LINES = 1000  # lines above the trade-off of one run
@@ -112,7 +117,7 @@ def profile_epsilon(
     ---------
     It is never below the true value.
     """
-    reach = epsilon(trial, REACH_SHARE * delta / mean, relation)
+    reach = compose_epsilon(trial, REACH_SHARE * delta / mean, relation)
     if not reach < MOST_REACH:
         return math.inf
     deltas = run_profile(trial, relation)

@@ -29,7 +29,7 @@ def epsilon_curve(
     for i, sigma in enumerate(sigmas):
         prob = sampling_prob_at(eta, float(sigma), steps)
         if prob <= 1:
-            out[i] = accounting.epsilon(
+            out[i] = accounting.compose_epsilon(
                 [GaussianEvent(float(sigma), prob, steps)], delta, accountant="rdp"
             )
     return out

@@ -280,13 +280,13 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """
     from dphead.planning.methods import make_method
     from dphead.planning.plan import (
-        PublicFacts,
+        ProblemInfo,
         check_facts,
         large_delta,
         make_plan,
     )
 
-    facts = PublicFacts(given["n_rows"], given["n_features"], given["n_classes"])
+    facts = ProblemInfo(given["n_rows"], given["n_features"], given["n_classes"])
     check_facts(facts)
     settings = given["settings"] | (
         {} if given["steps"] is None else {"steps": given["steps"]}
@@ -368,7 +368,7 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
         "select_distribution": given["select_distribution"],
         "every_run": {
             "runs": each,
-            "epsilon": accounting.epsilon(trial * each, delta, relation),
+            "epsilon": accounting.compose_epsilon(trial * each, delta, relation),
         },
     }
 

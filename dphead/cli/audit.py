@@ -239,7 +239,7 @@ def _rows(
     Rows are (x, y), or None for sizes alone.
     """
     from dphead.fit.files import load_features
-    from dphead.planning.plan import PublicFacts
+    from dphead.planning.plan import ProblemInfo
 
     if features is None:
         if n_rows is None or n_features is None or n_classes is None:
@@ -248,7 +248,7 @@ def _rows(
                 f"{n_rows=}, {n_features=}, {n_classes=}. Give the sizes of your data: "
                 "the rows are made up."
             )
-        return PublicFacts(n_rows, n_features, n_classes), None
+        return ProblemInfo(n_rows, n_features, n_classes), None
     if not public_rows:
         raise ValueError(
             f"audited rows must be public or synthetic, got features={features} "
@@ -257,7 +257,7 @@ def _rows(
         )
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])
-    return PublicFacts(rows.n_rows, rows.n_features, classes), (
+    return ProblemInfo(rows.n_rows, rows.n_features, classes), (
         rows.features(),
         rows.labels(),
     )

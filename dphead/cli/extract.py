@@ -362,7 +362,7 @@ OWN_OPTIONS = (  # fields of `ExtractOptions`
 
 
 def _options(given: dict[str, Any]) -> Any:
-    from dphead_extract.backbones.registry import UNLEARNED, BackboneOptions
+    from dphead_extract.backbones.registry import FIXED_FILTERS, BackboneOptions
     from dphead_extract.images import PixelRange
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions
@@ -378,7 +378,7 @@ def _options(given: dict[str, Any]) -> Any:
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
     normalize = given["normalize"] or (
-        "local" if given["backbone"] in UNLEARNED else "none"
+        "local" if given["backbone"] in FIXED_FILTERS else "none"
     )
     return ExtractOptions(
         source=given["source"],

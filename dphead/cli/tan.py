@@ -118,7 +118,9 @@ def _exact_epsilons(
     from dphead.privacy import accounting
 
     events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
-    return [accounting.epsilon(events, delta, accountant=a) for a in ("rdp", "pld")]
+    return [
+        accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
+    ]
 
 
 @tan.command()

@@ -40,7 +40,7 @@ from dphead.estimators.ledger import LedgerMixin
 from dphead.fit.files import check_features
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import check_facts, check_unit
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import check_settings
 
 RowScores = Callable[[np.ndarray], np.ndarray]
@@ -281,7 +281,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         predicted = self.classes_[scores.argmax(axis=1)]
         return share_right(y, predicted, classified(scores), weight)
 
-    def _method(self, facts: PublicFacts) -> Method:
+    def _method(self, facts: ProblemInfo) -> Method:
         return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
@@ -307,9 +307,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         options = (self.split, self.classes, self.group_cap, self.relation)
         return from_file(X, *options)
 
-    def _public_facts(self, data: TrainingData) -> PublicFacts:
+    def _public_facts(self, data: TrainingData) -> ProblemInfo:
         n_rows = public_rows(self, data.n_rows)
-        facts = PublicFacts(n_rows, data.n_features, len(data.classes))
+        facts = ProblemInfo(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
 

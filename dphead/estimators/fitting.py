@@ -20,7 +20,7 @@ from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 
 
 class PrivacyWarning(UserWarning):
@@ -42,7 +42,7 @@ class Data:
     ----------
     rows : callable
         Reads the rows.
-    facts : PublicFacts
+    facts : ProblemInfo
         Their public facts.
     dataset_id, feature_space : str or None, str
         Those of a features file; None and "" for arrays.
@@ -53,7 +53,7 @@ class Data:
     """
 
     rows: Callable[[], Rows]
-    facts: PublicFacts
+    facts: ProblemInfo
     dataset_id: str | None = None
     feature_space: str = ""
     classes_seen: bool = False
@@ -70,7 +70,7 @@ class Fitted:
 
 
 def head_plan(
-    estimator: Any, solver: Solver, facts: PublicFacts, accountant: str = "auto"
+    estimator: Any, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
 ) -> Planned:
     """Return a linear head's plan, with the summation backend that it needs.
 
@@ -194,7 +194,7 @@ def public_rows(estimator: Any, n_rows: int) -> int:
     return nominal if nominal is not None else n_rows
 
 
-def confirmed_delta(estimator: Any, facts: PublicFacts) -> str:
+def confirmed_delta(estimator: Any, facts: ProblemInfo) -> str:
     """Warn of a delta of 1/n or more, and return the warning; "" for a smaller delta.
 
     Raises ValueError for such a delta unless the estimator allows it.

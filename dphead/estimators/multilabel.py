@@ -54,7 +54,7 @@ from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
 from dphead.solvers.auto import Auto
 from dphead.solvers.auto_rules import MOVE_LOGITS
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import Setting, shown
 
 
@@ -199,7 +199,7 @@ class DPMultiLabelClassifier(DPClassifier):
             given["estimate"] = False
         return options | given | (self.settings or {})
 
-    def _method(self, facts: PublicFacts) -> Method:
+    def _method(self, facts: ProblemInfo) -> Method:
         method = super()._method(facts)
         method = replace(method, solver=of_sigmoids(method.solver))
         target = Target(

@@ -49,7 +49,7 @@ from dphead.estimators.labels import (
 from dphead.estimators.leakage_warnings import WatchedMixin
 from dphead.estimators.ledger import LedgerMixin
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.head import float_rows
 from dphead.solvers.regression import RidgeRegression
@@ -93,7 +93,7 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
         check_grouped(groups, self.group_cap)
         if groups is not None:
             groups = group_ids(groups, len(rows))
-        facts = PublicFacts(public_rows(self, len(rows)), rows.shape[1], 1)
+        facts = ProblemInfo(public_rows(self, len(rows)), rows.shape[1], 1)
         one_class = np.zeros(len(rows), np.int64)
         cap = self.group_cap
         data = Data(

@@ -13,9 +13,9 @@ from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.solver import NetworkDescent
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Query
-from dphead.solvers.base import PublicFacts
-from dphead.sums.reference import Ask
+from dphead.privacy.query import Statistic
+from dphead.solvers.base import ProblemInfo
+from dphead.sums.reference import SumTask
 
 
 class UsedRows:
@@ -26,27 +26,32 @@ class UsedRows:
     def __init__(self, sums: TorchSums) -> None:
         self.sums = sums
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return False: no second computation checks the sum."""
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the same as `TorchSums`."""
         return self.sums.norms(self._own(ask), block)
 
-    def rows(self, ask: Ask, block: Block) -> Block:
+    def rows(self, ask: SumTask, block: Block) -> Block:
         """Return the block itself."""
         return block
 
     def add(
-        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self,
+        ask: SumTask,
+        rows: Block,
+        y: np.ndarray,
+        used: np.ndarray,
+        out: np.ndarray,
     ) -> np.ndarray:
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         block = Block(place, rows.x[place], y[place])
         return self.sums.add(self._own(ask), block, y[place], place >= 0, out)
 
-    def _own(self, ask: Ask) -> Ask:
+    def _own(self, ask: SumTask) -> SumTask:
         return replace(ask, query=self.sums.network.query)
 
 
@@ -68,7 +73,7 @@ class AuditedGradient(ModelGradient):
 def audited(
     model: str,
     shape: tuple[int, int, int],
-    facts: PublicFacts,
+    facts: ProblemInfo,
     *,
     groups: int = 16,
     **settings: Any,
@@ -81,7 +86,7 @@ def audited(
         The network's name.
     shape : tuple of int
         (channels, h, w) of a row.
-    facts : PublicFacts
+    facts : ProblemInfo
         The public facts of the audit's rows.
     groups : int, default 16
         Groups of the group norms.

@@ -37,9 +37,9 @@ from dphead.fit.loop import Planned, check_fit
 from dphead.fit.run_folder import public_facts
 from dphead.planning.plan import Target, check_unit
 from dphead.privacy.contract import Rows
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
 
@@ -192,14 +192,14 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         return Network(spec, usable_device(self.device), self.bf16)
 
     def _plan(
-        self, settings: Settings, network: Network, rows: Rows, facts: PublicFacts
+        self, settings: Settings, network: Network, rows: Rows, facts: ProblemInfo
     ) -> Planned:
         """The training, and its sums once they were tried."""
         target = Target(self.epsilon, delta_of(self), self.relation, self.accountant)
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
         batch = settings.batch_size or facts.n_rows
-        door = Door(TorchSums(network, self.memory, batch=batch))
+        door = VerifiedSum(TorchSums(network, self.memory, batch=batch))
         check_fit(door, solver, rows, plan, facts)
         return Planned(solver, plan, door)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dphead.finetune.models import loss_of, trained
-from dphead.privacy.query import Query
+from dphead.privacy.query import Statistic
 
 # How many numbers are converted to float64 at a time. Chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18
@@ -30,7 +30,7 @@ CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 
 
 @dataclass(frozen=True)
-class ModelGradient(Query):
+class ModelGradient(Statistic):
     """Describe the sum of a network's cross-entropy gradients, each clipped to norm C.
 
     Parameters

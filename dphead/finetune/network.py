@@ -27,10 +27,10 @@ from dphead.finetune.models import (
     trained,
 )
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import Ask
+from dphead.sums.reference import SumTask
 
 MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
 # Standard deviation of the noise added to the initial weights for a second comparison
@@ -365,18 +365,18 @@ class TorchSums:
             equal = equal and all(alike)
         return equal
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return whether a second computation can check the sum: not for a network.
 
         No second way to compute a network's gradients gives the same bits.
         """
         return not isinstance(query, ModelGradient)
 
-    def rows(self, ask: Ask, block: Block) -> Any:
+    def rows(self, ask: SumTask, block: Block) -> Any:
         """Return the rows that `add` takes: for a network, the block itself."""
         return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms (k,) of what is clipped, 0 where not finite."""
         if self.is_compared(ask.query):
             return self._heads.norms(ask, block)
@@ -391,7 +391,7 @@ class TorchSums:
         return np.concatenate(found)[: len(block.x)]
 
     def add(
-        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
         if self.is_compared(ask.query):
@@ -405,20 +405,20 @@ class TorchSums:
                     out += self._added(ask, part, keep)
         return out
 
-    def _added(self, ask: Ask, part: Block, used: np.ndarray) -> np.ndarray:
+    def _added(self, ask: SumTask, part: Block, used: np.ndarray) -> np.ndarray:
         """Return what a chunk's rows add to the sum: (size,) int64."""
         parts, keep = self._parts(ask, part, used)
         counted = torch.from_numpy(keep).to(self.network.device)
         return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
 
-    def _take(self, ask: Ask) -> None:
+    def _take(self, ask: SumTask) -> None:
         """Set the network to the weights of the request."""
         params, weights = own_step(self.network, ask)
         if params is not self._params:
             self._gradients.set(torch.from_numpy(weights).to(self.network.device))
             self._params = params
 
-    def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
+    def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:
         """Yield the block's transformed rows in chunks, the last padded with zeros."""
         x = network_rows(ask.params.transform, block.x)
         for i in range(0, len(x), self.chunk):
@@ -430,7 +430,7 @@ class TorchSums:
             yield Block(index, padded, y)
 
     def _parts(
-        self, ask: Ask, part: Block, used: np.ndarray
+        self, ask: SumTask, part: Block, used: np.ndarray
     ) -> tuple[list[Part], np.ndarray]:
         """Return a chunk's gradients, and (chunk,) bool: the rows that count."""
         spec = self.network.spec
@@ -449,7 +449,7 @@ class TorchSums:
         return parts, keep
 
 
-def own_step(network: Network, ask: Ask) -> tuple[StepParams, np.ndarray]:
+def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
     """Return the request's step parameters and weights.
 
     Raises ValueError unless the request is for this network's own gradient.

@@ -16,9 +16,9 @@ from dphead_extract.backbones.weights import first_line
 
 from dphead.finetune.network import StepParams, TorchSums, network_rows, own_step
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Query
+from dphead.privacy.query import Statistic
 from dphead.privacy.transform import RowTransform
-from dphead.sums.reference import Ask
+from dphead.sums.reference import SumTask
 
 
 def join() -> int:
@@ -84,15 +84,15 @@ class SharedSums:
     def __init__(self, sums: TorchSums) -> None:
         self._part, self._sent = _PartSum(sums), None
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return the same as `TorchSums`."""
         return self._part.sums.is_compared(query)
 
-    def rows(self, ask: Ask, block: Block) -> Any:
+    def rows(self, ask: SumTask, block: Block) -> Any:
         """Return the same as `TorchSums`."""
         return self._part.sums.rows(ask, block)
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the same as `TorchSums`, computed on this process alone.
 
         Only fits without privacy need norms.
@@ -100,7 +100,7 @@ class SharedSums:
         return self._part.sums.norms(ask, block)
 
     def add(
-        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the block's clipped gradients to `out` (size,) int64."""
         sums = self._part.sums
@@ -176,7 +176,7 @@ class _PartSum:
         if weights is not None:
             self._params = StepParams(RowTransform(), weights, step)
         query = self.sums.network.query
-        ask = Ask(query, self._params, None, clip_norm)
+        ask = SumTask(query, self._params, None, clip_norm)
         out = self.sums.add(
             ask, Block(index, x, y), y, keep, np.zeros(query.size, np.int64)
         )

@@ -52,11 +52,11 @@ from dphead.fit.run_folder import (
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
 
@@ -173,7 +173,7 @@ def finetune(
 
 
 def shared_sums(
-    options: FinetuneOptions, data: Data, facts: PublicFacts, rank: int
+    options: FinetuneOptions, data: Data, facts: ProblemInfo, rank: int
 ) -> TorchSums:
     """Return the network's sums on this process, in the first process's chunks."""
     device = processes.local_device(options.device)
@@ -190,7 +190,7 @@ def shared_sums(
 def prepare(
     options: FinetuneOptions,
     data: Data,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     sums: TorchSums,
     warnings: list[str],
 ) -> PreparedNetwork:
@@ -227,7 +227,7 @@ def lead(
     load_checkpoint(out, interrupted(out) or "")  # refuses another fit's checkpoint
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
-    check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)
+    check_fit(VerifiedSum(run.sums), solver, run.data.rows, run.plan, run.facts)
     charged = charge(run, ledger)
     lost = about_lost_steps(out, charged, run.schedule, solver.before())
     run.warnings.extend(lost)
@@ -245,7 +245,7 @@ def lead(
     how = Run(
         charged=charged,
         noise=NoiseSource(options.seed),
-        summer=Door(processes.shared(run.sums)),
+        summer=VerifiedSum(processes.shared(run.sums)),
         progress=progress,
         done=done,
     )
@@ -254,7 +254,7 @@ def lead(
 
 
 def about_lost_steps(
-    out: Path, charged: FitLedger, found: Schedule, before: int
+    out: Path, charged: Charge, found: Schedule, before: int
 ) -> list[str]:
     """Return a warning if epochs of random allocation were interrupted, now or earlier.
 
@@ -265,7 +265,7 @@ def about_lost_steps(
     ----------
     out : Path
         The run folder.
-    charged : FitLedger
+    charged : Charge
         The fit's entry in the ledger.
     found : Schedule
         The run's schedule.
@@ -350,7 +350,7 @@ def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
 def make_training(
     settings: Settings,
     target: Target,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     network: Network,
     source: str = "dphead's defaults",
 ) -> Training:
@@ -362,7 +362,7 @@ def make_training(
         The training's settings.
     target : Target
         The budget.
-    facts : PublicFacts
+    facts : ProblemInfo
         The public facts of the rows.
     network : Network
         The network to train.

@@ -12,7 +12,7 @@ import numpy as np
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.network import StepParams
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.gradient import (
     AVERAGE,
     BETA2,
@@ -179,7 +179,7 @@ class NetworkDescent(Step):
         """Return "dp-sgd network" or "dp-adam network"."""
         return f"dp-{self.optimizer} network"
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the planned releases: the normalization's, then `steps` gradients.
 
         All gradients have the same noise.
@@ -202,7 +202,7 @@ class NetworkDescent(Step):
         """Return the number of releases before the first gradient."""
         return 2 if self.normalization else 0
 
-    def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Any]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Any]:
         """Descend, and return the last `Progress`; use its `average` as the weights."""
         state = self.resumed
         if state is None:
@@ -230,7 +230,7 @@ class NetworkDescent(Step):
         )
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
-            answer = yield Ask("gradient", self.query, params)
+            answer = yield Request("gradient", self.query, params)
             gradient = answer.value * scale
             decay = self.weight_decay * state.weights
             raw = gradient if self.decoupled else gradient + decay

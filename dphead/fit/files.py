@@ -339,7 +339,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     ValueError
         If the head's features were not extracted from images.
     """
-    from dphead_extract.backbones.registry import UNLEARNED, BackboneOptions
+    from dphead_extract.backbones.registry import FIXED_FILTERS, BackboneOptions
     from dphead_extract.images import PixelRange
 
     name = facts["backbone"]
@@ -351,7 +351,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
             f"backbone={name!r}. Give a features file, written as the head's own was."
         )
     own: dict[str, Any]
-    if name in UNLEARNED:
+    if name in FIXED_FILTERS:
         own = {}
         if "J" in arguments:
             own["scatter_j"] = tuple(np.atleast_1d(arguments["J"]).tolist())

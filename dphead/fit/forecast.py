@@ -28,10 +28,10 @@ from dphead.planning.plan import Plan, check_facts, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.sampling import NO_GROUP
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; a choice
 DRAWS = 3  # draws of the split and the noise; a choice
@@ -316,12 +316,12 @@ def forecast(
     least noise: there the forecast accuracy is too low (docs/plan.md). At each epsilon
     the draws have the same splits and noise seeds.
     """
-    facts = PublicFacts(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
+    facts = ProblemInfo(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)
     method = make_method(question.method, facts, question.settings, question.preset)
     epsilons = [*sorted(set(question.epsilons)), math.inf]
     plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
-    door = Door(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
+    door = VerifiedSum(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
     found: list[list[float]] = [[] for _ in plans]
     sizes = 0, 0
     for i in range(question.draws):
@@ -418,7 +418,7 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
 
 
 def _planned(
-    method: Method, facts: PublicFacts, question: Question, epsilon: float
+    method: Method, facts: ProblemInfo, question: Question, epsilon: float
 ) -> Plan:
     """Return the private fit's plan."""
     return make_plan(
@@ -433,7 +433,7 @@ def _planned(
 
 
 def _measured(
-    solver: Solver, facts: PublicFacts, plan: Plan, draw: Draw, door: Door
+    solver: Solver, facts: ProblemInfo, plan: Plan, draw: Draw, door: VerifiedSum
 ) -> float:
     """Return the accuracy on held-out rows of a head that stands for the private one.
 

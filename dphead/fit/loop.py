@@ -14,13 +14,13 @@ from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.solvers.base import Answer, Ask, PublicFacts, Solver, Steps
+from dphead.solvers.base import ProblemInfo, Request, Response, Solver, Steps
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 Progress = Callable[[int, int, str], None]
 
@@ -31,7 +31,7 @@ class Planned:
 
     solver: Solver
     plan: Plan
-    summer: Door
+    summer: VerifiedSum
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Run:
     ----------
     ledger : Ledger or None
         The data set's ledger. None counts this fit alone, in memory.
-    charged : FitLedger or None
+    charged : Charge or None
         A charge for the plan that exists already (from `reserve` or a resume), in its
         own ledger. None charges the plan in `ledger` after the sums were tried.
     noise : NoiseSource
         Where noise and Poisson samples come from; private by default.
-    summer : Door or None
+    summer : VerifiedSum or None
         The summation backend with its checks (the verified sum). None uses this host's
-        processor and keeps up to 2 GB of integer rows between passes. A `Door` with
+        processor and keeps up to 2 GB of integer rows between passes. A sum with
         `KeptSums` can serve several fits without centering on the same rows: DP-LS fits
         after the first read no row.
     progress : callable or None
@@ -60,9 +60,9 @@ class Run:
     """
 
     ledger: Ledger | None = None
-    charged: FitLedger | None = None
+    charged: Charge | None = None
     noise: NoiseSource = field(default_factory=NoiseSource)
-    summer: Door | None = None
+    summer: VerifiedSum | None = None
     progress: Progress | None = None
     done: int = 0
 
@@ -85,7 +85,7 @@ class FitResult:
 def fit_head(
     solver: Solver,
     rows: Rows | Sequence[Rows],
-    facts: PublicFacts,
+    facts: ProblemInfo,
     plan: Plan,
     run: Run | None = None,
 ) -> FitResult:
@@ -99,7 +99,7 @@ def fit_head(
         The training rows. A solver with several sources needs one entry for each
         backbone, slot for slot. The caller must ensure that all sources hold the same
         rows.
-    facts : PublicFacts
+    facts : ProblemInfo
         The public facts that the plan was made with.
     plan : Plan
         The plan from `make_plan(solver, facts, ...)`.
@@ -127,7 +127,7 @@ def fit_head(
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
-    summer = run.summer or Door(CpuSums(), memory=DEFAULT_BYTES)
+    summer = run.summer or VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
         for source, own in zip(sources, facts_of(solver, facts), strict=True):
@@ -136,7 +136,7 @@ def fit_head(
     specs = (plan if noise.seed is None else plan.marked(private=False)).specs
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
-    answer: Answer | None = None
+    answer: Response | None = None
     for i in range(run.done, len(specs)):
         spec = specs[i]
         ask = _next_ask(steps, answer, plan, i)
@@ -149,7 +149,7 @@ def fit_head(
             noise=noise,
             summer=summer,
         )
-        answer = Answer(released.value, released.noise_sd)
+        answer = Response(released.value, released.noise_sd)
         if run.progress is not None:
             run.progress(i + 1, len(plan.specs), spec.label)
     head = _head(steps, answer, len(plan.specs))
@@ -157,13 +157,13 @@ def fit_head(
     return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
 
 
-def facts_of(solver: Solver, facts: PublicFacts) -> list[PublicFacts]:
+def facts_of(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
     """Return the public facts of each source of rows that a solver reads."""
     widths = getattr(solver, "widths", (facts.n_features,))
     return [replace(facts, n_features=width) for width in widths]
 
 
-def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
+def _next_ask(steps: Steps, answer: Response | None, plan: Plan, i: int) -> Request:
     """Send the solver the last answer (None at the start) and return its next request.
 
     Raises RuntimeError unless that request is the plan's release i.
@@ -179,7 +179,7 @@ def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
     return ask
 
 
-def _head(steps: Steps, answer: Answer | None, n_releases: int) -> LinearHead:
+def _head(steps: Steps, answer: Response | None, n_releases: int) -> LinearHead:
     """Send the solver the last answer and return its head.
 
     Raises RuntimeError if the solver asks for more.
@@ -191,14 +191,14 @@ def _head(steps: Steps, answer: Answer | None, n_releases: int) -> LinearHead:
     raise _unplanned(ask, n_releases)
 
 
-def _unplanned(ask: Ask, i: int) -> RuntimeError:
+def _unplanned(ask: Request, i: int) -> RuntimeError:
     return RuntimeError(
         f"a solver must ask for its plan, got label={ask.label!r} at release {i}."
     )
 
 
 def check_fit(
-    door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts
+    door: VerifiedSum, solver: Solver, rows: Rows, plan: Plan, facts: ProblemInfo
 ) -> None:
     """Check a fit's rows and sums before the charge.
 
@@ -225,7 +225,7 @@ def check_fit(
     check_sums(door, solver, plan, facts)
 
 
-def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
+def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
     """Raise ValueError unless each release's statistic takes label sets."""
     for planned in solver.plan(facts):
         if not planned.query.takes_sets:
@@ -236,17 +236,19 @@ def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
             )
 
 
-def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
+def door_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
     """Return this host's verified sum for a fit, tried on hostile rows.
 
     Call it before the charge.
     """
-    door = Door(CpuSums(), memory=DEFAULT_BYTES)
+    door = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     check_sums(door, solver, plan, facts)
     return door
 
 
-def check_sums(door: Door, solver: Solver, plan: Plan, facts: PublicFacts) -> None:
+def check_sums(
+    door: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
+) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows."""
     door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
 
@@ -261,7 +263,7 @@ def reserve(
     store: Path | None = None,
     description: str | None = None,
     fit_id: str | None = None,
-) -> FitLedger:
+) -> Charge:
     """Charge every release of the plan in the ledger.
 
     Parameters
@@ -285,7 +287,7 @@ def reserve(
 
     Returns
     -------
-    FitLedger
+    Charge
         The charge.
 
     Raises

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
 from dphead.data.features import streaming_bytes
-from dphead.solvers.base import PlannedRelease, PublicFacts, solving_bytes
+from dphead.solvers.base import PlannedRelease, ProblemInfo, solving_bytes
 from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
@@ -49,7 +49,7 @@ class Share:
 
 def share(
     bound: int | None,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     releases: list[PlannedRelease],
     *,
     n_rows: int,
@@ -64,7 +64,7 @@ def share(
     ----------
     bound : int or None
         Bytes of resident memory.
-    facts : PublicFacts
+    facts : ProblemInfo
         The public sizes.
     releases : list of PlannedRelease
         The releases of the fit.
@@ -157,7 +157,7 @@ def resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def streaming(facts: PublicFacts) -> int:
+def streaming(facts: ProblemInfo) -> int:
     """Return the bytes of blocks that are read, turned into integers, and scored."""
     threads = cores()
     rows = streamed_rows(facts.n_features)
@@ -166,7 +166,7 @@ def streaming(facts: PublicFacts) -> int:
     return blocks + integers + work_bytes(facts.n_classes, threads)
 
 
-def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
+def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
     """Return the bytes of kept matrices and the largest sum or the solver's work."""
     width = facts.n_features + 1
     grams = {r.label: r.query for r in releases if r.query.kind == "gram"}

@@ -21,7 +21,7 @@ import numpy as np
 from dphead.fit.connect import Place, connect, die, explain_aborts
 from dphead.privacy import statistics
 from dphead.privacy.contract import ReleaseSpec, Rows
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.sums.caches import KeptRows
@@ -34,7 +34,7 @@ REASON_READ_SECONDS = 2.0
 QUERIES = {
     name: c
     for name, c in vars(statistics).items()
-    if isinstance(c, type) and issubclass(c, Query)
+    if isinstance(c, type) and issubclass(c, Statistic)
 }
 QUERIES["GramAndSums"] = GramAndSums
 

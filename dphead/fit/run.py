@@ -66,7 +66,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.parts import SumOfParts, bounds
 from dphead.sums.reference import BlockSum, ReferenceSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 Announce = Callable[[Plan, Method], None]
 
@@ -274,7 +274,7 @@ def prepare(
 def serve(run: PreparedHead, group: Group) -> LinearHead:
     """Sum this process's rows for the first process until it sends the head."""
     own, sums, memory = own_rows(run, group)
-    Door(sums).check((r.query for r in run.releases), run.facts.n_features)
+    VerifiedSum(sums).check((r.query for r in run.releases), run.facts.n_features)
     group.agree(agreed(run))
     return group.serve(own, sums, KeptRows(memory))
 
@@ -294,7 +294,7 @@ def lead(
     if announce is not None:
         announce(run.announced, run.method)
     parts = None if group is None else SumOfParts(group, own)
-    door = Door(sums, parts=parts, memory=memory)
+    door = VerifiedSum(sums, parts=parts, memory=memory)
     for each in facts_of(run.method.solver, facts):
         door.check((r.query for r in run.releases), each.n_features)
     ledger = open_ledger(options.ledger, run.source.dataset_id)

@@ -32,8 +32,8 @@ from dphead.planning.plan import Plan, check_facts, large_delta
 from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
-from dphead.privacy.ledger.charge import FitLedger
-from dphead.solvers.base import PublicFacts
+from dphead.privacy.ledger.charge import Charge
+from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
@@ -81,7 +81,7 @@ class Prepared:
         The run's options.
     source : Source
         Public facts of the source.
-    facts : PublicFacts
+    facts : ProblemInfo
         The sizes that the plan was made with.
     method : Method
         The method and its solver.
@@ -99,7 +99,7 @@ class Prepared:
 
     options: RunOptions
     source: Source
-    facts: PublicFacts
+    facts: ProblemInfo
     method: Method
     plan: Plan
     name: str
@@ -137,7 +137,7 @@ class Trained:
 
 def public_facts(
     rows: Rows, n_classes: int, relation: str, nominal_n: int | None
-) -> PublicFacts:
+) -> ProblemInfo:
     """Return the checked public sizes: n, n_features and n_classes.
 
     Parameters
@@ -161,7 +161,7 @@ def public_facts(
             "nominal_n must be given exactly when relation is add_remove (n is then "
             f"private), got {relation=!s}, {nominal_n=}. Correct one."
         )
-    facts = PublicFacts(
+    facts = ProblemInfo(
         rows.n_rows if nominal_n is None else nominal_n,
         rows.n_features,
         n_classes,
@@ -170,7 +170,7 @@ def public_facts(
     return facts
 
 
-def check_delta(options: RunOptions, plan: Plan, facts: PublicFacts) -> list[str]:
+def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str]:
     """Return the warning for a delta at or above 1/n, which the options must confirm.
 
     Raises ValueError if it is not confirmed.
@@ -376,7 +376,7 @@ def _marker(out: Path) -> dict[str, Any] | None:
     return marker
 
 
-def charge(run: Prepared, ledger: Ledger) -> FitLedger:
+def charge(run: Prepared, ledger: Ledger) -> Charge:
     """Charge the plan, or continue the interrupted fit that the run's folder holds.
 
     The fit's id is written to the folder before the ledger. A run that dies between the
@@ -384,7 +384,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
 
     Returns
     -------
-    FitLedger
+    Charge
         The charge.
 
     Raises
@@ -422,7 +422,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
 
 def _reserved(
     run: Prepared, ledger: Ledger, store: Path | None, fit_id: str | None
-) -> FitLedger:
+) -> Charge:
     return reserve(
         run.method.solver,
         run.plan,

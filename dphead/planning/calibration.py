@@ -88,7 +88,7 @@ def epsilon_by(
         accountant,
     )
     if accountant in accounting.ACCOUNTANTS:
-        return accounting.epsilon(events, delta, relation, accountant)
+        return accounting.compose_epsilon(events, delta, relation, accountant)
     mu = total_mu(events)
     if accountant == "zcdp" and mu is None:
         raise ValueError(
@@ -272,7 +272,7 @@ def calibrate(
         return epsilon_by(accountant, scaled(scale), delta, relation)
 
     def roughly(scale: float) -> float:
-        return accounting.epsilon(
+        return accounting.compose_epsilon(
             scaled(scale), delta, relation, accountant, coarser=COARSER
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dphead.planning import presets, registry
 from dphead.planning.option_aliases import STANDS_FOR, Batches, RowPreparation, taken
-from dphead.solvers import PublicFacts, Solver
+from dphead.solvers import ProblemInfo, Solver
 from dphead.solvers.prior import PublicPrior, read_prior
 from dphead.solvers.settings import Declared, settings_of
 
@@ -25,7 +25,7 @@ class Method:
 
 
 def make_method(
-    name: str, facts: PublicFacts, options: dict[str, Any], preset: str | None = None
+    name: str, facts: ProblemInfo, options: dict[str, Any], preset: str | None = None
 ) -> Method:
     """Build the solver `name` from a preset's settings, overridden by `options`.
 
@@ -33,7 +33,7 @@ def make_method(
     ----------
     name : str
         One of `registry.names()`.
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes.
     options : dict
         Settings by name; None values are ignored. They are the solver's own settings
@@ -186,7 +186,7 @@ def _refuse_unknown(name: str, given: set[str]) -> None:
 
 
 def _built(
-    name: str, kind: type, settings: dict[str, Any], facts: PublicFacts
+    name: str, kind: type, settings: dict[str, Any], facts: ProblemInfo
 ) -> Solver:
     others = set(shorthands(name))
     rows = taken(RowPreparation, settings, others)

@@ -6,7 +6,7 @@ They are epochs, batch sizes, and the preparation of rows.
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar
 
-from dphead.solvers import PublicFacts
+from dphead.solvers import ProblemInfo
 from dphead.solvers.centering import CENTER_SHARE, UNIT_NORM, Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.settings import (
@@ -54,7 +54,7 @@ class Batches:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def resolve(self, settings: dict[str, Any], facts: PublicFacts) -> dict[str, Any]:
+    def resolve(self, settings: dict[str, Any], facts: ProblemInfo) -> dict[str, Any]:
         """Return the settings with the sampling_prob, steps and learning_rate set.
 
         steps and learning_rate that are already in `settings` stay.

@@ -16,7 +16,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.release import noise_scale
-from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 
 # Relative excess over the budget that fixed noise may cost, as `Ledger` allows. The
 # charge and the reported epsilon are computed from the noise itself.
@@ -49,7 +49,7 @@ class Target:
     accountant: str = "auto"
     group_cap: int | None = None
 
-    def budgeted(self, facts: PublicFacts) -> PublicFacts:
+    def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
         """Return the facts with this budget and unit of privacy, for solvers."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
@@ -99,7 +99,7 @@ class Plan(Target):
         """
         if not self.private:
             return float("inf")
-        return accounting.epsilon(self.events(), self.delta, self.relation)
+        return accounting.compose_epsilon(self.events(), self.delta, self.relation)
 
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
         """Return a hash that identifies the plan for a resume.
@@ -138,7 +138,7 @@ class Plan(Target):
 
 def make_plan(
     solver: Solver,
-    facts: PublicFacts,
+    facts: ProblemInfo,
     *,
     epsilon: float,
     delta: float,
@@ -152,7 +152,7 @@ def make_plan(
     ----------
     solver : Solver
         Solver to plan.
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes; the budget is filled in.
     epsilon : float
         Target ε. inf turns noise and clipping off.
@@ -211,7 +211,7 @@ def check_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def check_facts(facts: PublicFacts) -> None:
+def check_facts(facts: ProblemInfo) -> None:
     """Raise ValueError unless n_rows >= n_classes >= 2."""
     n_classes = facts.n_classes
     if n_classes < 2:

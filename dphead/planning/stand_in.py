@@ -7,7 +7,7 @@ with this module: its releases are not charged to the budget.
 from dataclasses import dataclass, replace
 
 from dphead.planning.plan import Plan
-from dphead.solvers.base import Answer, PlannedRelease, PublicFacts, Solver, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Response, Solver, Steps
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StandIn:
     ----------
     solver : Solver
         Solver of the larger fit.
-    facts : PublicFacts
+    facts : ProblemInfo
         Facts of the larger fit, budgeted (`Target.budgeted`). `plan` and `solve` ignore
         the facts that they get.
     n_rows : int
@@ -30,7 +30,7 @@ class StandIn:
     """
 
     solver: Solver
-    facts: PublicFacts
+    facts: ProblemInfo
     n_rows: int
 
     @property
@@ -38,11 +38,11 @@ class StandIn:
         """Return the solver's name."""
         return self.solver.name
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the larger fit; `on_fewer_rows` sets their noise."""
         return self.solver.plan(self.facts)
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Ask as the larger fit would, and return its head."""
         times = self.facts.n_rows / self.n_rows
         steps = self.solver.solve(self.facts)
@@ -50,7 +50,9 @@ class StandIn:
             ask = next(steps)
             while True:
                 answer = yield ask
-                ask = steps.send(Answer(times * answer.value, times * answer.noise_sd))
+                ask = steps.send(
+                    Response(times * answer.value, times * answer.noise_sd)
+                )
         except StopIteration as stop:
             return stop.value
 

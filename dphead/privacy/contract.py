@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
-from dphead.privacy.query import Params, Query, check_whole
+from dphead.privacy.query import Params, Statistic, check_whole
 
 # Says whether a pass knows the rows of a block's slots (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
@@ -98,7 +98,7 @@ class ReleaseSpec:
     label : str
         The solver's name for it.
     query : str
-        `Query.name`.
+        `Statistic.name`.
     clip_norm : float
         R or C; inf only if there is no noise.
     noise_multiplier : float
@@ -239,7 +239,7 @@ class SumRequest:
         made in the same pass.
     """
 
-    query: Query
+    query: Statistic
     params: Params
     rows: Rows
     spec: ReleaseSpec
@@ -249,12 +249,12 @@ class SumRequest:
 
 
 class Summer(Protocol):
-    """Add up a statistic over rows (`dphead.sums.verified.Door`).
+    """Add up a statistic over rows (`dphead.sums.verified.VerifiedSum`).
 
     Guarantee
     ---------
     None by itself: a summer that adds wrong numbers breaks the sensitivity. For this
-    reason, `Door` checks the sums (proofs/sums.md).
+    reason, `VerifiedSum` checks the sums (proofs/sums.md).
     """
 
     def __call__(self, request: SumRequest) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Define the form of every statistic of private rows: an integer sum over rows.
 
 Each row contributes an outer product l qᵀ of two integer vectors, or a weighted square
-w q qᵀ. A subclass of `Query` (see `statistics`) defines three things:
+w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
 
 - `unit`: the real number that one integer of the sum stands for.
 - `squared_sensitivity`: how far one row can move the sum, in these units, as a whole
@@ -60,7 +60,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 @dataclass(frozen=True)
-class Query:
+class Statistic:
     """Describe one statistic: a sum over rows, in integers.
 
     Parameters
@@ -202,12 +202,12 @@ class Chunk:
         return z, xp.minimum(rate, MAX_SCORE_RATE)
 
 
-def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
+def counting(query: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
     """Return (k,) bool: which slots in use have a finite row that is `labelled`."""
     return used & (rows.scale > 0) & labelled(query, y)
 
 
-def labelled(query: Query, y: Array) -> Array:
+def labelled(query: Statistic, y: Array) -> Array:
     """Return (k,) bool: which rows have a class, or a label set, which may be empty.
 
     Raises

@@ -19,22 +19,22 @@ from dphead.privacy.contract import (
     Summer,
     SumRequest,
 )
-from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
-from dphead.privacy.query import Params, Query, check_whole, root
+from dphead.privacy.query import Params, Statistic, check_whole, root
 from dphead.privacy.sampling import poisson_sample
 
 MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)
 
 
 def release(
-    query: Query,
+    query: Statistic,
     params: Params,
     rows: Rows,
     spec: ReleaseSpec,
     *,
-    ledger: FitLedger,
+    ledger: Charge,
     noise: NoiseSource,
     summer: Summer,
 ) -> Released:
@@ -42,7 +42,7 @@ def release(
 
     Parameters
     ----------
-    query : Query
+    query : Statistic
         The statistic. It must be the planned one (`spec.query`).
     params : Params
         Public numbers and earlier releases that the statistic may use.
@@ -50,7 +50,7 @@ def release(
         The private rows.
     spec : ReleaseSpec
         What was decided before any row was read.
-    ledger : FitLedger
+    ledger : Charge
         The reserved releases of this fit.
     noise : NoiseSource
         Source of the sample and of the noise.
@@ -132,12 +132,14 @@ def release(
     return Released(released, sd * unit)
 
 
-def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, float]:
+def noise_scale(
+    query: Statistic, spec: ReleaseSpec, append: float
+) -> tuple[float, float]:
     """Return the unit of the integer sum and the standard deviation of its noise.
 
     Parameters
     ----------
-    query : Query
+    query : Statistic
         The statistic.
     spec : ReleaseSpec
         The planned release.
@@ -188,7 +190,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
     return query.unit(spec.clip_norm, append), sd
 
 
-def _check_planned(query: Query, rows: Rows, spec: ReleaseSpec) -> None:
+def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
     """Raise ValueError unless the query and the rows are those of the plan."""
     if query.name != spec.query:
         raise ValueError(
@@ -220,7 +222,7 @@ def _sampled(
     return indices[cast(GroupedRows, rows).within[indices]]
 
 
-def _following(ledger: FitLedger) -> ReleaseSpec | None:
+def _following(ledger: Charge) -> ReleaseSpec | None:
     """Return the release that is reserved next, or None after the last."""
     reserved = ledger.following()
     return None if reserved is None else ReleaseSpec(**reserved)

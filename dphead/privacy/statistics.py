@@ -20,7 +20,7 @@ from dphead.privacy.predictions import (
     shortened,
     unknown,
 )
-from dphead.privacy.query import Chunk, Params, Query, check_whole, one_hot, targets
+from dphead.privacy.query import Chunk, Params, Statistic, check_whole, one_hot, targets
 from dphead.privacy.transform import (
     RADIUS,
     IntegerRows,
@@ -40,7 +40,7 @@ HESSIAN_SCALE = 2**6  # for the largest weight p (1 - p) of a Hessian, 1/4
 
 
 @dataclass(frozen=True)
-class Gradient(Query):
+class Gradient(Statistic):
     """Sum the gradients of a linear head's loss, shape (width, n_classes).
 
     Parameters
@@ -148,7 +148,7 @@ class Gradient(Query):
 
 
 @dataclass(frozen=True)
-class Gram(Query):
+class Gram(Statistic):
     """Sum x xᵀ (the Gram matrix), rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
@@ -238,7 +238,7 @@ class SigmoidHessians(ClassGrams):
 
 
 @dataclass(frozen=True)
-class ClassSums(Query):
+class ClassSums(Statistic):
     """Sum x e_yᵀ (the class sums), shape (width, n_classes) [FC23 Algorithm 3's b]."""
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
@@ -268,7 +268,7 @@ class ClassSums(Query):
 
 
 @dataclass(frozen=True)
-class ClassCounts(Query):
+class ClassCounts(Statistic):
     """Count the rows of each class, shape (n_classes, 1)."""
 
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
@@ -356,7 +356,7 @@ class RowCounts(ClassCounts):
 
 
 @dataclass(frozen=True)
-class ChannelMoment(Query):
+class ChannelMoment(Statistic):
     """Sum the means of each row's channels, or of their squares, clipped to C.
 
     Parameters

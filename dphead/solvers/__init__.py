@@ -4,7 +4,7 @@ A solver must never see rows, keys or the ledger.
 """
 
 from dphead.solvers.auto import Auto
-from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Solver
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
 from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import LinearHead
@@ -14,14 +14,14 @@ from dphead.solvers.prototypes import Prototypes
 
 __all__ = [
     "DPFC",
-    "Ask",
     "Auto",
     "GradientDescent",
     "LeastSquares",
     "LinearHead",
     "Newton",
     "PlannedRelease",
+    "ProblemInfo",
     "Prototypes",
-    "PublicFacts",
+    "Request",
     "Solver",
 ]

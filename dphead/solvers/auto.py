@@ -37,7 +37,7 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
-from dphead.solvers.base import PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import expected_accuracy, expected_of_classes
 from dphead.solvers.feature_covariance import DPFC
@@ -98,7 +98,7 @@ class Auto:
     - The step size lets noise alone move each weight by `move` over the whole descent
       (`rate`). Smaller steps lose signal. With larger steps, noise grows faster than
       signal.
-    - Steps are longer if classes turn out to lie far apart (`Lengthening`), unless
+    - Steps are longer if classes turn out to lie far apart (`AdaptiveStepSize`), unless
       `move` or `prior` is given.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and they turn out to differ in size.
@@ -125,7 +125,7 @@ class Auto:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, the gradients, and the counts.
 
         The centering releases include the feature squares if features may be scaled.
@@ -146,14 +146,14 @@ class Auto:
                 )
         return releases
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Take the gradient steps, then ask for the counts of correct rows."""
         if self._preconditioned(facts):
             return (yield from self._without_noise(facts).solve(facts))
         descent = self.descent_for(facts)
         planned = self.move is not None or self.prior is not None or _exact(facts)
         head = yield from descent.solve(
-            facts, None if planned else Lengthening(facts, descent)
+            facts, None if planned else AdaptiveStepSize(facts, descent)
         )
         params = Params(head.transform, join_intercept(head).astype(np.float32))
         if self._count_share(facts):
@@ -164,13 +164,13 @@ class Auto:
             head = replace(head, class_accuracy=classes)
         return head
 
-    def _preconditioned(self, facts: PublicFacts) -> bool:
+    def _preconditioned(self, facts: ProblemInfo) -> bool:
         """Return whether this fit uses DP-FC: no noise, few features, no overrides."""
         asked = self.steps or self.move or self.prior
         narrow = facts.n_features < WIDEST_UNNOISED_GRAM
         return _exact(facts) and narrow and not asked
 
-    def _without_noise(self, facts: PublicFacts) -> DPFC:
+    def _without_noise(self, facts: ProblemInfo) -> DPFC:
         """Return the DP-FC solver for fits without noise.
 
         It stops early in directions of little variance, and needs few steps.
@@ -182,7 +182,7 @@ class Auto:
             centering=self._centering(facts),
         )
 
-    def _centering(self, facts: PublicFacts) -> Centering | ChannelNormalization:
+    def _centering(self, facts: ProblemInfo) -> Centering | ChannelNormalization:
         centering = self.centering
         if not isinstance(centering, Centering):
             return centering
@@ -192,7 +192,7 @@ class Auto:
             return replace(centering, scale_share=SCALE_SHARE)
         return centering
 
-    def descent_for(self, facts: PublicFacts) -> GradientDescent:
+    def descent_for(self, facts: ProblemInfo) -> GradientDescent:
         """Return the gradient descent for these public sizes and this budget."""
         centering = self._centering(facts)
         if _exact(facts):
@@ -224,7 +224,7 @@ class Auto:
             prior=self.prior,
         )
 
-    def _count_share(self, facts: PublicFacts) -> float:
+    def _count_share(self, facts: ProblemInfo) -> float:
         """Return the share of μ² for the count of correct rows; 0 without privacy.
 
         Without noise, the exact count of training rows would be published. It would
@@ -234,27 +234,27 @@ class Auto:
             return 0.0
         return count_share(facts) if self.counted is None else self.counted
 
-    def _class_share(self, facts: PublicFacts) -> float:
+    def _class_share(self, facts: ProblemInfo) -> float:
         """Return the share of μ² for the counts of each class; 0 without privacy."""
         return 0.0 if _exact(facts) else self.per_class_share
 
-    def _counts_share(self, facts: PublicFacts) -> float:
+    def _counts_share(self, facts: ProblemInfo) -> float:
         return self._count_share(facts) + self._class_share(facts)
 
 
-def _exact(facts: PublicFacts) -> bool:
+def _exact(facts: ProblemInfo) -> bool:
     """Return whether sums carry no noise."""
     return math.isinf(facts.mu)
 
 
-class Lengthening:
+class AdaptiveStepSize:
     """Lengthen the steps of a descent from zero if classes lie far apart.
 
     The first released gradients decide; nothing else is released for it.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes.
     descent : GradientDescent
         Descent with the learning rate to lengthen.
@@ -277,7 +277,7 @@ class Lengthening:
     further apart, noise may move the scores by more.
     """
 
-    def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
+    def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
         longest = LONGEST_STEP * (1 - descent.momentum)
         self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0

@@ -5,7 +5,7 @@ row of the table. "trials" ran on held-out training rows of CIFAR-10 and digits;
 results are not stored. "chosen" means chosen, not measured.
 """
 
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.gradient import GradientDescent
 
 # Settings of the descent that no rule below sets.
@@ -108,12 +108,12 @@ GAP_RELATIVE_SD = 0.6  # expected: 94 % of 264 intervals of 90 % held the accura
 NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
 
-def is_strong(facts: PublicFacts) -> bool:
+def is_strong(facts: ProblemInfo) -> bool:
     """Return whether the budget is large relative to the number of features."""
     return facts.mu * facts.n_rows >= SCALE_FROM * facts.n_features
 
 
-def number_of_steps(facts: PublicFacts) -> int:
+def number_of_steps(facts: ProblemInfo) -> int:
     """Return the number of steps: in proportion to n·μ, within the bounds."""
     signal = facts.mu * facts.n_rows
     most = MOST_STEPS * max(1.0, facts.n_features / MOST_STEPS_FEATURES)
@@ -154,7 +154,7 @@ def rate(
     return (1 - momentum) * min(LONGEST_STEP, move * strength / steps)
 
 
-def center_share(facts: PublicFacts, least: float) -> float:
+def center_share(facts: ProblemInfo, least: float) -> float:
     """Return the share of μ² that brings the mean's noise down to CENTER_NOISE.
 
     The share is at least `least` and, unless `least` is larger, at most
@@ -165,7 +165,7 @@ def center_share(facts: PublicFacts, least: float) -> float:
     return max(least, min(MOST_CENTER_SHARE, wanted))
 
 
-def count_share(facts: PublicFacts) -> float:
+def count_share(facts: ProblemInfo) -> float:
     """Return the share of μ² that brings the count's noise down to COUNT_SD.
 
     The share is between LEAST_COUNT_SHARE and MOST_COUNT_SHARE.

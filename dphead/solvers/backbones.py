@@ -17,7 +17,7 @@ from dphead.solvers.auto_rules import (
     is_strong,
     number_of_steps,
 )
-from dphead.solvers.base import PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import AccuracyEstimate, Selection
 
@@ -32,7 +32,7 @@ class BackboneSelection:
     Parameters
     ----------
     widths : tuple of int
-        Number of features of each backbone, in the order of the sources in `Ask`.
+        Number of features of each backbone, in the order of the sources in `Request`.
     auto : Auto
         Solver to fit. Its counts belong to the last fit.
 
@@ -48,7 +48,7 @@ class BackboneSelection:
     auto: Auto = field(default_factory=Auto)
     name: str = "auto"
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the trial of each backbone, then the fit of the best one.
 
         Raises ValueError without noise: a choice by exact counts cannot be charged.
@@ -68,7 +68,7 @@ class BackboneSelection:
         (common,) = fits  # one plan, whichever network is chosen
         return releases + _shared(common, rest, "")
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Try each backbone, choose the best expected accuracy, and fit."""
         trial, trials = self._trial(), []
         for source, own in enumerate(self._facts(facts, self.trial_share)):
@@ -93,7 +93,7 @@ class BackboneSelection:
     def _rest(self) -> float:
         return 1 - self.trials_share
 
-    def _facts(self, facts: PublicFacts, share: float) -> list[PublicFacts]:
+    def _facts(self, facts: ProblemInfo, share: float) -> list[ProblemInfo]:
         """Return the facts of each backbone, with this share of μ²."""
         part = replace(facts, mu=facts.mu * math.sqrt(share))
         return [replace(part, n_features=width) for width in self.widths]
@@ -102,7 +102,7 @@ class BackboneSelection:
         counts = {"estimate": True, "per_class_share": 0.0}
         return replace(self.auto, counted=TRIAL_COUNT_SHARE, **counts)
 
-    def _last(self, facts: PublicFacts) -> Auto:
+    def _last(self, facts: ProblemInfo) -> Auto:
         """Return `auto` with every setting that depends on the width fixed."""
         auto, centering = self.auto, self.auto.centering
         own = self._facts(facts, self._rest)

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.solvers.head import LinearHead
 
 
 @dataclass(frozen=True)
-class PublicFacts:
+class ProblemInfo:
     """Hold the public numbers that a solver knows before the first release.
 
     Parameters
@@ -53,8 +53,8 @@ class PlannedRelease:
     Parameters
     ----------
     label : str
-        Name of the release. Each `Ask` repeats it.
-    query : Query
+        Name of the release. Each `Request` repeats it.
+    query : Statistic
         Statistic to release.
     clip_norm : float
         Clip norm of what the statistic clips.
@@ -70,7 +70,7 @@ class PlannedRelease:
     """
 
     label: str
-    query: Query
+    query: Statistic
     clip_norm: float
     weight: float = 1.0
     sampling_prob: float = 1.0
@@ -79,14 +79,14 @@ class PlannedRelease:
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class Request:
     """Request the next planned release.
 
     Parameters
     ----------
     label : str
         Label of the planned release.
-    query : Query
+    query : Statistic
         Statistic to release.
     params : Params
         Public numbers and earlier releases that the statistic depends on.
@@ -96,14 +96,14 @@ class Ask:
     """
 
     label: str
-    query: Query
+    query: Statistic
     params: Params
     source: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """Hold the released value that answers an `Ask`.
+class Response:
+    """Hold the released value that answers an `Request`.
 
     Parameters
     ----------
@@ -117,13 +117,13 @@ class Answer:
     noise_sd: float
 
 
-Steps = Generator[Ask, Answer, LinearHead]
+Steps = Generator[Request, Response, LinearHead]
 
 
 class Solver(Protocol):
     """Define what a solver provides: a name, a plan, and a generator of requests.
 
-    `plan` lists every release before any data is read. `solve` yields one `Ask` for
+    `plan` lists every release before any data is read. `solve` yields one `Request` for
     each planned release, in the same order, and returns the head.
     """
 
@@ -132,11 +132,11 @@ class Solver(Protocol):
         """Return the solver's name in the ledger and the report."""
         ...
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the planned releases, in order."""
         ...
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Ask for each planned release, and return the head."""
         ...
 
@@ -149,7 +149,7 @@ WEIGHT_ARRAYS = 8
 GRAM_ARRAYS = 6
 
 
-def solving_bytes(facts: PublicFacts, by_gram: bool) -> int:
+def solving_bytes(facts: ProblemInfo, by_gram: bool) -> int:
     """Return an upper bound on the memory of this package's solvers, in bytes.
 
     The bound counts copies of the weights. With `by_gram`, it also counts the Gram

@@ -9,7 +9,7 @@ import numpy as np
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment, RowCounts
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
 # Features are scaled from this ratio on: mean of squares over square of the mean, for
@@ -75,7 +75,7 @@ class Centering:
         """Return the norm of a transformed row, or None if rows keep their own."""
         return 1.0 if self.unit_norm else None
 
-    def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
         """Return the releases of the count, the mean and the squares, if any.
 
         rest is the total weight of all other releases.
@@ -95,8 +95,8 @@ class Centering:
         return plan
 
     def solve(
-        self, facts: PublicFacts, append: float
-    ) -> Generator[Ask, Answer, RowTransform]:
+        self, facts: ProblemInfo, append: float
+    ) -> Generator[Request, Response, RowTransform]:
         """Ask for the planned releases, and return the transform of all later ones."""
         if not self.unit_norm or self.share <= 0:
             return RowTransform(self.unit_norm, append=append)
@@ -109,7 +109,7 @@ class Centering:
         centered = RowTransform(True, center.astype(np.float32), None, append)
         if self.scale_share <= 0:
             return centered
-        answer = yield Ask(
+        answer = yield Request(
             "feature squares",
             ChannelMoment(facts.n_classes, 2),
             Params(replace(centered, append=0.0)),
@@ -139,20 +139,20 @@ def planned_mean(
 
 def noisy_mean(
     label: str, n_classes: int, n_rows: int, transform: RowTransform
-) -> Generator[Ask, Answer, tuple[np.ndarray, float]]:
+) -> Generator[Request, Response, tuple[np.ndarray, float]]:
     """Return the shrunk mean (n_features,) of the rows that count, and their number.
 
     Rows beyond a group's cap, rows without a class and unreadable rows add nothing to
     the sum. Divided by n_rows, the mean would be too short (results/ablation, "rows
     that do not count").
     """
-    answer = yield Ask(COUNT, RowCounts(n_classes), Params(transform))
+    answer = yield Request(COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
-    answer = yield Ask(label, ChannelMoment(n_classes), Params(transform))
+    answer = yield Request(label, ChannelMoment(n_classes), Params(transform))
     return shrunk(answer.value[:, 0], answer.noise_sd) / counted, counted
 
 
-def rows_that_count(answer: Answer, n_rows: int) -> float:
+def rows_that_count(answer: Response, n_rows: int) -> float:
     """Return n_rows, or the noisy count if it differs by more than noise.
 
     The count is at least its noise. A smaller one could make a mean of any length.

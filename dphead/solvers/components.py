@@ -9,7 +9,7 @@ import numpy as np
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gram
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.centering import noisy_mean, planned_mean
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import (
@@ -49,8 +49,8 @@ class CenteredGram:
         return [*planned_mean("mean", 1, self.row_norm, share), gram]
 
     def solve(
-        self, facts: PublicFacts
-    ) -> Generator[Ask, Answer, tuple[np.ndarray, Answer, float]]:
+        self, facts: ProblemInfo
+    ) -> Generator[Request, Response, tuple[np.ndarray, Response, float]]:
         """Ask for the releases, and return the mean (n_features,), G, and row count."""
         mean, n_rows = np.zeros(facts.n_features), float(facts.n_rows)
         if self.mean_share:
@@ -61,7 +61,7 @@ class CenteredGram:
             if np.isfinite(facts.mu):  # the mean of clipped rows is no longer than they
                 mean /= max(1.0, length / self.row_norm)
         params = Params(RowTransform(center=mean if self.mean_share else None))
-        gram = yield Ask("gram", Gram(1), params)
+        gram = yield Request("gram", Gram(1), params)
         return mean, gram, n_rows
 
 
@@ -101,7 +101,7 @@ class PrincipalComponents:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G.
 
         Raises ValueError if there are more components than features.
@@ -114,7 +114,7 @@ class PrincipalComponents:
             )
         return CenteredGram(self.row_norm, self.mean_share).plan()
 
-    def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Components]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Components]:
         """Ask for the releases, and return the leading eigenvectors."""
         sums = CenteredGram(self.row_norm, self.mean_share)
         mean, gram, n_rows = yield from sums.solve(facts)

@@ -21,19 +21,19 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_ROWS,
     SHIFT_POWER_OF_WRONG,
 )
-from dphead.solvers.base import Answer, Ask, PublicFacts
+from dphead.solvers.base import ProblemInfo, Request, Response
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
 
 def expected_accuracy(
-    facts: PublicFacts, descent: GradientDescent, params: Params
-) -> Generator[Ask, Answer, AccuracyEstimate]:
+    facts: ProblemInfo, descent: GradientDescent, params: Params
+) -> Generator[Request, Response, AccuracyEstimate]:
     """Ask for the counts of right and wrong rows, and return the expected accuracy.
 
     The share of correct training rows counts as at least chance.
     """
-    answer = yield Ask("correct rows", CorrectCounts(facts.n_classes), params)
+    answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     kept, seen, noise = counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)
     chance = 1 / facts.n_classes
@@ -43,18 +43,18 @@ def expected_accuracy(
 
 
 def expected_of_classes(
-    facts: PublicFacts, descent: GradientDescent, params: Params
-) -> Generator[Ask, Answer, ClassAccuracy]:
+    facts: ProblemInfo, descent: GradientDescent, params: Params
+) -> Generator[Request, Response, ClassAccuracy]:
     """Ask for the counts of each class, and return the expected accuracy of each.
 
     The interval of the worst class comes from the intervals of all classes at once.
     """
     query = ClassCorrectCounts(facts.n_classes)
-    answer = yield Ask("correct rows of classes", query, params)
+    answer = yield Request("correct rows of classes", query, params)
     units = max(1.0, float(answer.value.sum()) / facts.group_cap)
     found = []
     for counts in answer.value:
-        own = Answer(counts[:, None], answer.noise_sd)
+        own = Response(counts[:, None], answer.noise_sd)
         kept, seen, noise = counted(own, 0.0)
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
@@ -98,12 +98,12 @@ def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def counted(answer: Answer, least: float) -> tuple[float, float, float]:
+def counted(answer: Response, least: float) -> tuple[float, float, float]:
     """Return the number of rows, the share that is correct, and that share's noise.
 
     Parameters
     ----------
-    answer : Answer
+    answer : Response
         Noisy `CorrectCounts`: right and wrong rows.
     least : float
         Lower bound on the share.
@@ -127,13 +127,13 @@ def counted(answer: Answer, least: float) -> tuple[float, float, float]:
 
 
 def overfit(
-    facts: PublicFacts, descent: GradientDescent, seen: float, units: float
+    facts: ProblemInfo, descent: GradientDescent, seen: float, units: float
 ) -> float:
     """Return how much more accurate a head is on its training rows than on new rows.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes.
     descent : GradientDescent
         Descent that trained the head.
@@ -156,7 +156,7 @@ def overfit(
 
     MARGIN_SHIFT is a compromise between data sets. No public number was found that
     explains their differences (benchmarks/results/expected), hence GAP_RELATIVE_SD. The
-    longer steps of `Lengthening` do not count: if classes lie far apart, rows share
+    longer steps (`AdaptiveStepSize`) do not count: if classes lie far apart, rows share
     directions.
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)

@@ -10,7 +10,7 @@ from dphead.privacy.predictions import Loss
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
@@ -87,7 +87,7 @@ class DPFC:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, the Gram matrix, and `steps` gradients."""
         joined = self.intercept if self.gram_intercept else 0.0
         check_clip(facts, joined, self.feature_clip, self.centering.norm)
@@ -102,7 +102,7 @@ class DPFC:
         gram = PlannedRelease("gram", Gram(facts.n_classes), self.feature_clip, share)
         return [*self.centering.plan(facts, 1.0), gram, *[gradient] * self.steps]
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Release the Gram matrix once, then take the gradient steps."""
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield from self._gram(facts, transform)
@@ -113,7 +113,7 @@ class DPFC:
         ridge = ridge_for(facts, gram.noise_sd, self.ridge)
         solve = RidgeSolver(gram.value, ridge)
         for _ in range(self.steps):
-            answer = yield Ask(
+            answer = yield Request(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
             # Gram matrix, ridge and gradient are sums over n rows: the factor n cancels
@@ -121,8 +121,8 @@ class DPFC:
         return head_of(weights, transform, self.loss)
 
     def _gram(
-        self, facts: PublicFacts, transform: RowTransform
-    ) -> Generator[Ask, Answer, Answer]:
+        self, facts: ProblemInfo, transform: RowTransform
+    ) -> Generator[Request, Response, Response]:
         """Release the Gram matrix, and add a row and column for a constant left out.
 
         This border needs no release. The square of the constant, clipped as rows are,
@@ -131,9 +131,9 @@ class DPFC:
         clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
         query, constant = Gram(facts.n_classes), transform.append
         if self.gram_intercept or not constant:
-            return (yield Ask("gram", query, Params(transform)))
+            return (yield Request("gram", query, Params(transform)))
         apart = replace(transform, append=0.0)
-        answer = yield Ask("gram", query, Params(apart))
+        answer = yield Request("gram", query, Params(apart))
         bordered = np.pad(answer.value, (0, 1))
         bordered[-1, -1] = facts.n_rows * min(constant, clip) ** 2
         return replace(answer, value=bordered)

@@ -9,7 +9,7 @@ import numpy as np
 from dphead.privacy.predictions import Loss
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient
-from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
@@ -100,7 +100,7 @@ class GradientDescent:
         """Return "dp-sgd" or "dp-adam"."""
         return f"dp-{self.optimizer}"
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases and `steps` gradients of equal noise.
 
         Raises ValueError if the intercept is too large for the rows, or if the prior
@@ -126,14 +126,14 @@ class GradientDescent:
 
     def solve(
         self,
-        facts: PublicFacts,
+        facts: ProblemInfo,
         lengthen: Callable[[np.ndarray, float], float] | None = None,
     ) -> Steps:
         """Take the gradient steps, and return the head of the chosen iterate.
 
         Parameters
         ----------
-        facts : PublicFacts
+        facts : ProblemInfo
             Public sizes and budget.
         lengthen : callable, optional
             Function that returns a factor on the learning rate. It gets the scaled mean
@@ -150,7 +150,7 @@ class GradientDescent:
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
-            answer = yield Ask(
+            answer = yield Request(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
             gradient = answer.value * scale

@@ -16,7 +16,7 @@ at most as the root of n mu. More rows and more budget raise the share of the Gr
 matrix; more classes lower it.
 """
 
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 # Odds of the share for q = n mu / m^CLASSES_POWER: ODDS q^POWER, lower in proportion to
 # q below SMALL. Fitted to other training rows of digits, CIFAR-10 and Gaussian classes:
@@ -28,7 +28,7 @@ SMALL = 9.0
 LEAST, MOST = 0.05, 0.55  # least and largest share in those fits
 
 
-def gram_share(facts: PublicFacts) -> float:
+def gram_share(facts: ProblemInfo) -> float:
     """Return the fraction of the budget (μ²) for the Gram matrix."""
     q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**CLASSES_POWER
     odds = ODDS * q**POWER * min(1.0, q / SMALL)

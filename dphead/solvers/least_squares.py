@@ -7,7 +7,7 @@ import numpy as np
 
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gram
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.gram_share import gram_share
@@ -110,7 +110,7 @@ class LeastSquares:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, G, S, and the class Gram matrices if set.
 
         Raises ValueError if "stein" or `error_bars` does not apply, or if the intercept
@@ -139,21 +139,21 @@ class LeastSquares:
             plan.append(PlannedRelease("class grams", ClassGrams(m), clip, rest))
         return [*self.centering.plan(facts, 1.0), *plan]
 
-    def _share(self, facts: PublicFacts, parts: int) -> float:
+    def _share(self, facts: ProblemInfo, parts: int) -> float:
         if self.gram_share is None:
             return 1 / parts
         if self.gram_share != RULE:
             return self.gram_share
         return SHARE_BESIDE_CLASS_GRAMS if self.class_grams else gram_share(facts)
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Release the sums and solve the normal equations."""
         m, errors = facts.n_classes, None
         transform = yield from self.centering.solve(facts, self.intercept)
-        gram = yield Ask("gram", Gram(m), Params(transform))
-        sums = yield Ask("class sums", ClassSums(m), Params(transform))
+        gram = yield Request("gram", Gram(m), Params(transform))
+        sums = yield Request("class sums", ClassSums(m), Params(transform))
         if self.class_grams:
-            class_grams = yield Ask("class grams", ClassGrams(m), Params(transform))
+            class_grams = yield Request("class grams", ClassGrams(m), Params(transform))
             sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
             ridge = ridge_for(facts, float(sd), self.ridge)  # type: ignore[arg-type]
             columns = []
@@ -182,7 +182,7 @@ class LeastSquares:
         )
 
     def _shared(
-        self, facts: PublicFacts, gram: Answer, sums: Answer
+        self, facts: ProblemInfo, gram: Response, sums: Response
     ) -> tuple[np.ndarray, float, float]:
         """Return (weights, λ, floor of the spectrum) from one Gram matrix."""
         narrow = len(gram.value) <= WIDEST_SHRUNK

@@ -7,7 +7,7 @@ import numpy as np
 
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient, SigmoidHessians
-from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, prediction_clip, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
@@ -64,7 +64,7 @@ class Newton:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, then a gradient and m Hessians per step."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._queries(facts)
@@ -77,7 +77,7 @@ class Newton:
         ]
         return [*self.centering.plan(facts, 1.0), *step * self.steps]
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Take the Newton steps, class by class, and return the head."""
         gradient, hessians = self._queries(facts)
         transform = yield from self.centering.solve(facts, self.intercept)
@@ -85,8 +85,8 @@ class Newton:
         weights = zero_weights(transform, sizes, self.initial_bias)
         for _ in range(self.steps):
             params = Params(transform, weights.astype(np.float32))
-            g = yield Ask("gradient", gradient, params)
-            h = yield Ask("hessians", hessians, params)
+            g = yield Request("gradient", gradient, params)
+            h = yield Request("hessians", hessians, params)
             ridge = ridge_for(facts, h.noise_sd, self.ridge)
             # Hessian, ridge and gradient are sums over n rows: the factor n cancels
             for j in range(facts.n_classes):
@@ -96,7 +96,7 @@ class Newton:
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
         return head_of(weights, transform, "sigmoid", clip)
 
-    def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
+    def _queries(self, facts: ProblemInfo) -> tuple[Gradient, SigmoidHessians]:
         return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(
             facts.n_classes
         )

@@ -12,7 +12,7 @@ import numpy as np
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
     CHOSEN,
@@ -60,7 +60,7 @@ class ChannelNormalization:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
         """Return two releases with fixed noise: channel means and mean squares."""
         means, squares = self._queries(facts)
         sigma = self.noise_multiplier
@@ -77,12 +77,12 @@ class ChannelNormalization:
         ]
 
     def solve(
-        self, facts: PublicFacts, append: float
-    ) -> Generator[Ask, Answer, RowTransform]:
+        self, facts: ProblemInfo, append: float
+    ) -> Generator[Request, Response, RowTransform]:
         """Ask for both releases, and return the transform of all later ones."""
         means, squares = self._queries(facts)
-        first = yield Ask("channel means", means, Params())
-        second = yield Ask("channel mean squares", squares, Params())
+        first = yield Request("channel means", means, Params())
+        second = yield Request("channel mean squares", squares, Params())
         mean = first.value[:, 0] / facts.n_rows
         variance = np.maximum(
             second.value[:, 0] / facts.n_rows - mean**2, self.threshold
@@ -96,7 +96,7 @@ class ChannelNormalization:
             False, center.astype(np.float32), scale.astype(np.float32), append
         )
 
-    def _queries(self, facts: PublicFacts) -> tuple[ChannelMoment, ChannelMoment]:
+    def _queries(self, facts: ProblemInfo) -> tuple[ChannelMoment, ChannelMoment]:
         if facts.n_features % self.n_channels:
             raise ValueError(
                 f"n_channels must divide n_features, got n_channels={self.n_channels}, "

@@ -7,7 +7,7 @@ import numpy as np
 
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassSums
-from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import LinearHead, prediction_clip
 from dphead.solvers.normalization import ChannelNormalization
@@ -48,7 +48,7 @@ class Prototypes:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases and the class sums.
 
         Raises ValueError if the intercept is 0, or if the intercept or the clip norm
@@ -65,13 +65,15 @@ class Prototypes:
             PlannedRelease("class sums", ClassSums(facts.n_classes), self.feature_clip),
         ]
 
-    def solve(self, facts: PublicFacts) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Steps:
         """Divide the class sums by the noisy counts, and return the head.
 
         A count is at least 1 and at least one standard deviation of its noise.
         """
         transform = yield from self.centering.solve(facts, self.intercept)
-        sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))
+        sums = yield Request(
+            "class sums", ClassSums(facts.n_classes), Params(transform)
+        )
         fewest = max(1.0, sums.noise_sd / self.intercept)
         # the last row sums the appended constant over the rows of each class
         counts = np.maximum(sums.value[-1] / self.intercept, fewest)

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.components import MEAN_SHARE, ROW_NORM, CenteredGram
 from dphead.solvers.head import LinearHead
 from dphead.solvers.ridge import RidgeSolver, ridge_for
@@ -68,14 +68,14 @@ class RidgeRegression:
         whole = float(np.hypot(self.row_norm, self.column_size))
         return CenteredGram(whole, self.mean_share)
 
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G.
 
         n_features of the facts counts the target's column.
         """
         return self._sums.plan()
 
-    def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, LinearHead]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, LinearHead]:
         """Ask for the releases, solve, and return the head that predicts t.
 
         The head has weights (n_features - 1, 1) and intercept (1,), which contains the

@@ -6,7 +6,7 @@ The rule uses public numbers alone.
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 # share of n_rows, beside a mean Gram matrix of unit rows, which has trace 1; chosen
 RIDGE_WITHOUT_NOISE = 1e-4
@@ -32,13 +32,13 @@ def spectral_edge(gram_sd: float, width: int) -> float:
 
 
 def ridge_for(
-    facts: PublicFacts, gram_sd: float, ridge: float | None, share: float | None = None
+    facts: ProblemInfo, gram_sd: float, ridge: float | None, share: float | None = None
 ) -> float:
     """Return the ridge in units of the summed Gram matrix.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes.
     gram_sd : float
         Standard deviation of the noise on the diagonal of the Gram matrix.

@@ -3,15 +3,15 @@
 import numpy as np
 
 from dphead.privacy.transform import RowTransform, aim, clipped_bound, clipped_step
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 
-def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) -> None:
+def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) -> None:
     """Refuse an appended constant so large that every row would be rounded to zero.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes and budget.
     intercept : float
         Appended constant.
@@ -43,13 +43,13 @@ def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) ->
 
 
 def check_clip(
-    facts: PublicFacts, intercept: float, clip: float, norm: float | None
+    facts: ProblemInfo, intercept: float, clip: float, norm: float | None
 ) -> None:
     """Refuse a constant or a clip norm that would lose the rows.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : ProblemInfo
         Public sizes and budget.
     intercept : float
         Appended constant.

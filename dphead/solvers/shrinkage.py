@@ -12,7 +12,7 @@ noise's edge r.
 
 import numpy as np
 
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import ridge_for, spectral_edge
 
@@ -26,7 +26,7 @@ EDGE_SHARE = 0.3
 NEARLY_ZERO = 1e-12
 
 
-def shrunk_ridge(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
+def shrunk_ridge(facts: ProblemInfo, gram_sd: float, ridge: float | None) -> float:
     """Return the ridge of `ridge_for` for a smaller share of the noise's edge."""
     return ridge_for(facts, gram_sd, ridge, EDGE_SHARE)
 

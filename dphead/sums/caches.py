@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead.privacy.contract import ReleaseSpec, SumRequest
-from dphead.privacy.query import Query
+from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
@@ -162,7 +162,7 @@ class NextSum:
         )
 
     def __call__(
-        self, request: SumRequest, total: Callable[[Query], np.ndarray]
+        self, request: SumRequest, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
         """Return the sum of the request; total(query) sums a query over its rows."""
         held = self._held
@@ -197,7 +197,7 @@ class KeptSums(NextSum):
         self._kept: deque[tuple[SumRequest, np.ndarray]] = deque(maxlen=2)
 
     def __call__(
-        self, request: SumRequest, total: Callable[[Query], np.ndarray]
+        self, request: SumRequest, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
         if type(request.query) not in (Gram, ClassSums) or request.indices is not None:
             return super().__call__(request, total)

@@ -6,12 +6,12 @@ The choice between them may depend on shapes and types alone, never on the rows.
 import numpy as np
 
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Query, counting
+from dphead.privacy.query import Statistic, counting
 from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.reference import (
-    Ask,
     GramAndSums,
+    SumTask,
     add_both,
     add_factors,
     factors,
@@ -44,15 +44,15 @@ class CpuSums:
     def __init__(self, compiled_from: int = COMPILED_ENTRIES) -> None:
         self._least = compiled_from
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return True: `door` checks the sums of every query."""
         return True
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
-    def rows(self, ask: Ask, block: Block) -> IntegerRows:
+    def rows(self, ask: SumTask, block: Block) -> IntegerRows:
         """Return a block's rows as integers, by compiled loops for many columns."""
         query = ask.query
         transform = ask.params.transform
@@ -71,7 +71,7 @@ class CpuSums:
 
     def add(
         self,
-        ask: Ask,
+        ask: SumTask,
         rows: IntegerRows,
         y: np.ndarray,
         used: np.ndarray,
@@ -105,18 +105,18 @@ class CpuSums:
         return _by_numpy(ask, rows, y, used, out)
 
 
-def _has_rows(query: Query, features: int) -> bool:
+def _has_rows(query: Statistic, features: int) -> bool:
     """Return whether compiled loops make the query's rows."""
     if isinstance(query, ChannelMoment):
         return query.n_channels in (0, features)
-    return type(query).rows is Query.rows
+    return type(query).rows is Statistic.rows
 
 
-def _is_softmax(query: Query) -> bool:
+def _is_softmax(query: Statistic) -> bool:
     return isinstance(query, Gradient) and query.loss == "softmax"
 
 
-def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
+def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
     """Return rows as integers, made in pieces to limit memory.
 
     numpy's float64 arrays take eight times the memory of a piece.
@@ -134,7 +134,7 @@ def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
 
 
 def _by_numpy(
-    ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Add statistics by numpy, with products in float64, which holds them exactly."""
     assert FACTOR_ROWS * ask.query.most() <= FLOAT64_EXACT

@@ -18,11 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dphead.privacy.contract import Block
 from dphead.privacy.predictions import IntegerWeights
-from dphead.privacy.query import Chunk, Query, counting
+from dphead.privacy.query import Chunk, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import Ask, GramAndSums, row_norms
+from dphead.sums.reference import GramAndSums, SumTask, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
 SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits
@@ -57,15 +57,15 @@ class JaxSums:
     def __init__(self) -> None:
         self._host = CpuSums()
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return True: `door` checks the sums of every query."""
         return True
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
-    def rows(self, ask: Ask, block: Block) -> PlacedRows:
+    def rows(self, ask: SumTask, block: Block) -> PlacedRows:
         """Return the block's rows as integers, on the devices."""
         with jax.enable_x64(True):
             made = self._host.rows(ask, block)
@@ -76,7 +76,7 @@ class JaxSums:
             return PlacedRows(placed, scale)
 
     def add(
-        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
+        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
         """Add the statistics of rows in used slots to `out`."""
         with jax.enable_x64(True):
@@ -97,7 +97,7 @@ class JaxSums:
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any:
+def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) -> Any:
     """Return the compiled sum of a block's statistics on this number of devices."""
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
@@ -120,7 +120,7 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
     return jax.jit(jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=same))
 
 
-def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
+def _products(query: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
     """Return the int64 sum of the products of the factors."""
     assert DEVICE_ROWS * query.most() <= FLOAT64_EXACT
     assert DEVICE_ROWS * HALF_BASE**2 < 2**31

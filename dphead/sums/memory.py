@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dphead.privacy.query import Query
+from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
@@ -19,7 +19,7 @@ SCORE_ARRAYS = 6
 CONVERSION_ARRAYS = 8
 
 
-def sum_bytes(query: Query, width: int) -> int:
+def sum_bytes(query: Statistic, width: int) -> int:
     """Return the bytes of one int64 sum; width counts a row's columns and constant."""
     return 8 * int(np.prod(query.shape(width)))
 
@@ -41,7 +41,7 @@ def work_bytes(n_classes: int, threads: int) -> int:
 
 
 def largest_sum_bytes(
-    queries: Sequence[Query], width: int, n_classes: int, threads: int
+    queries: Sequence[Statistic], width: int, n_classes: int, threads: int
 ) -> int:
     """Return the bytes of the largest of these sums with its copies.
 

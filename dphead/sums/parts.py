@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from dphead.privacy.contract import ReleaseSpec, Rows, SumRequest
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
+from dphead.sums.reference import BlockSum, ReferenceSums, SumTask, ask_of, largest_norm
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PartAsk:
 
     Parameters
     ----------
-    query : Query
+    query : Statistic
         Statistic to sum.
     params : Params
         Public numbers and earlier releases that the statistic depends on.
@@ -37,7 +37,7 @@ class PartAsk:
         Slots of the part in the sample, counted from 0; None sums all.
     """
 
-    query: Query
+    query: Statistic
     params: Params
     spec: ReleaseSpec
     clip_norm: float | None
@@ -108,7 +108,7 @@ class SumOfParts:
 
     def __call__(
         self,
-        ask: Ask,
+        ask: SumTask,
         request: SumRequest,
         block_sum: BlockSum,
         kept: KeptRows = NO_ROWS,
@@ -130,7 +130,7 @@ class SumOfParts:
         return largest
 
     def _send(
-        self, query: Query, request: SumRequest, clip_norm: float | None
+        self, query: Statistic, request: SumRequest, clip_norm: float | None
     ) -> list[PartAsk]:
         """Ask the other processes, and return all asks, the own one first."""
         count = self._processes.count
@@ -154,7 +154,11 @@ def serve(
 
 
 def _ask(
-    query: Query, request: SumRequest, clip_norm: float | None, start: int, stop: int
+    query: Statistic,
+    request: SumRequest,
+    clip_norm: float | None,
+    start: int,
+    stop: int,
 ) -> PartAsk:
     indices = request.indices
     if indices is not None:

@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 from dphead.privacy.contract import Block, Rows
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
-from dphead.sums.reference import Ask, BlockSum, ReferenceSums, rows_key
+from dphead.sums.reference import BlockSum, ReferenceSums, SumTask, rows_key
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
 REFERENCE = ReferenceSums()
@@ -68,7 +68,7 @@ class SlotCount:
 
 
 def checked_sum(
-    ask: Ask,
+    ask: SumTask,
     rows: Rows,
     indices: np.ndarray | None,
     block_sum: BlockSum,
@@ -78,7 +78,7 @@ def checked_sum(
 
     Parameters
     ----------
-    ask : Ask
+    ask : SumTask
         What to sum.
     rows : Rows
         Private rows.
@@ -152,7 +152,7 @@ def checked_sum(
     return total
 
 
-def empty_sum(ask: Ask, n_features: int) -> np.ndarray:
+def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
     """Return int64 zeros in the shape and memory layout that the kernels expect.
 
     Columns are contiguous if they are longer than rows. Checks use this function too:
@@ -220,7 +220,7 @@ def _check_features(block: Block) -> None:
 
 
 def _add_checked(
-    ask: Ask,
+    ask: SumTask,
     block_sum: BlockSum,
     made: Any,
     block: Block,
@@ -265,7 +265,7 @@ def _add_checked(
 
 
 def _compare(
-    ask: Ask, name: str, found: list[np.ndarray], own: Block, used: np.ndarray
+    ask: SumTask, name: str, found: list[np.ndarray], own: Block, used: np.ndarray
 ) -> None:
     """Raise RuntimeError unless every sum in `found` equals the reference's."""
     empty = empty_sum(ask, own.x.shape[1])

@@ -11,18 +11,18 @@ import numpy as np
 
 from dphead.privacy.contract import Block, Rows
 from dphead.privacy.predictions import IntegerWeights, integer_weights
-from dphead.privacy.query import Chunk, Params, Query, counting
+from dphead.privacy.query import Chunk, Params, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class SumTask:
     """Describe what one pass sums.
 
     Parameters
     ----------
-    query : Query
+    query : Statistic
         Statistic to sum.
     params : Params
         Public numbers and earlier releases that the statistic depends on.
@@ -34,7 +34,7 @@ class Ask:
         Rows of the pass. Integer rows that are kept serve the same source only.
     """
 
-    query: Query
+    query: Statistic
     params: Params
     weights: IntegerWeights | None
     clip_norm: float
@@ -46,16 +46,16 @@ class Ask:
 
 
 def ask_of(
-    query: Query, params: Params, clip_norm: float, source: Rows | None = None
-) -> Ask:
-    """Return the `Ask` of a pass, with the weights of a head rounded.
+    query: Statistic, params: Params, clip_norm: float, source: Rows | None = None
+) -> SumTask:
+    """Return the `SumTask` of a pass, with the weights of a head rounded.
 
     Flat weights, which are those of a whole network, stay as they are.
     """
     weights = params.weights
     if weights is None or np.ndim(weights) == 1:
-        return Ask(query, params, None, clip_norm, source)
-    return Ask(query, params, integer_weights(weights), clip_norm, source)
+        return SumTask(query, params, None, clip_norm, source)
+    return SumTask(query, params, integer_weights(weights), clip_norm, source)
 
 
 class BlockSum(Protocol):
@@ -66,26 +66,26 @@ class BlockSum(Protocol):
 
     parallel: bool
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return whether `door` checks the query's sums against the reference."""
         ...
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return norms (k,) of what is clipped, without a clip; 0 if not counted."""
         ...
 
-    def rows(self, ask: Ask, block: Block) -> Any:
+    def rows(self, ask: SumTask, block: Block) -> Any:
         """Return the block's rows as `IntegerRows`, or as an object with `part`."""
         ...
 
     def add(
-        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
+        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
         """Add the statistics of rows in used slots to `out`, and return the sum.
 
         Parameters
         ----------
-        ask : Ask
+        ask : SumTask
             What to sum.
         rows : IntegerRows or object with `part`
             Rows that `rows` made of one block, or a run of them.
@@ -124,7 +124,7 @@ class GramAndSums(Gram):
 
 
 def add_both(
-    way: BlockSum, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
+    way: BlockSum, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
 ) -> Any:
     """Add the two sums of `GramAndSums`, each in the way that it is added alone."""
     width = out.shape[1]
@@ -140,21 +140,21 @@ class ReferenceSums:
 
     parallel = True
 
-    def is_compared(self, query: Query) -> bool:
+    def is_compared(self, query: Statistic) -> bool:
         """Return False: this is the reference."""
         return False
 
-    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
-    def rows(self, ask: Ask, block: Block) -> IntegerRows:
+    def rows(self, ask: SumTask, block: Block) -> IntegerRows:
         """Return the block's rows as integers."""
         return ask.query.rows(ask.params.transform, block.x, ask.clip_norm)
 
     def add(
         self,
-        ask: Ask,
+        ask: SumTask,
         rows: IntegerRows,
         y: np.ndarray,
         used: np.ndarray,
@@ -174,7 +174,7 @@ def row_norms(params: Params, block: Block) -> np.ndarray:
 
 
 def largest_norm(
-    ask: Ask, rows: Rows, indices: np.ndarray | None, block_sum: BlockSum
+    ask: SumTask, rows: Rows, indices: np.ndarray | None, block_sum: BlockSum
 ) -> float:
     """Return the largest norm of what is clipped, or 0 if there is none.
 
@@ -187,7 +187,7 @@ def largest_norm(
     return largest
 
 
-def rows_key(ask: Ask) -> tuple[Any, ...] | None:
+def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     """Return the key under which a pass keeps integer rows, or None to keep none.
 
     The key holds everything that the integers depend on besides the slots. Its first
@@ -195,16 +195,16 @@ def rows_key(ask: Ask) -> tuple[Any, ...] | None:
     fit asks for the matrix once.
     """
     query = ask.query
-    if type(query).rows is not Query.rows or query.kind == "gram":
+    if type(query).rows is not Statistic.rows or query.kind == "gram":
         return None
     clip = ask.clip_norm if query.clips == "features" else None
     return ask.params.transform, ask.source, query.clips, clip
 
 
 def factors(
-    ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
+    ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Query.factors` of rows in used slots, computed by numpy."""
+    """Return `Statistic.factors` of rows in used slots, computed by numpy."""
     keep = counting(ask.query, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)
     with np.errstate(all="ignore"):
@@ -212,7 +212,7 @@ def factors(
 
 
 def add_factors(
-    query: Query,
+    query: Statistic,
     left: np.ndarray,
     right: np.ndarray,
     out: np.ndarray,

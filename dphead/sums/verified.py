@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import Block, SumRequest
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
 from dphead.sums.passes import checked_sum, empty_sum
 from dphead.sums.reference import (
-    Ask,
     BlockSum,
     ReferenceSums,
+    SumTask,
     ask_of,
     largest_norm,
 )
 from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
-class Door:
+class VerifiedSum:
     """Compute verified sums for the releases of one fit: the `Summer` of `release`.
 
     Parameters
@@ -58,9 +58,9 @@ class Door:
         self.next_sum = NextSum() if next_sum is None else next_sum
         self.kept = KeptRows(memory)
         self._parts = parts
-        self._checked: set[tuple[Query, int]] = set()
+        self._checked: set[tuple[Statistic, int]] = set()
 
-    def check(self, queries: Iterable[Query], n_features: int) -> None:
+    def check(self, queries: Iterable[Statistic], n_features: int) -> None:
         """Compare these queries' sums of hostile rows with the reference.
 
         Call it before anything is charged. A query and width that passed are not tried
@@ -79,7 +79,7 @@ class Door:
     def __call__(self, request: SumRequest) -> np.ndarray:
         """Return the sum of the request: int64, in units of the query."""
 
-        def total(query: Query) -> np.ndarray:
+        def total(query: Statistic) -> np.ndarray:
             ask = ask_of(query, request.params, request.clip_norm, request.rows)
             way = (self.block_sum, self.kept)
             if self._parts is not None:
@@ -96,7 +96,9 @@ class Door:
         return largest_norm(ask, request.rows, request.indices, self.block_sum)
 
 
-def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> None:
+def known_answers(
+    block_sum: BlockSum, queries: set[Statistic], n_features: int
+) -> None:
     """Compare the block sum's integers with the reference's on hostile rows.
 
     The rows contain what has broken sums before: rows with one entry at the clip norm,
@@ -107,7 +109,7 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
     ----------
     block_sum : BlockSum
         Block sum to check.
-    queries : set of Query
+    queries : set of Statistic
         Queries to try.
     n_features : int
         Number of features of the fit.
@@ -137,7 +139,7 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
                 _compare(block_sum, ask, block)
 
 
-def _compare(block_sum: BlockSum, ask: Ask, block: Block) -> None:
+def _compare(block_sum: BlockSum, ask: SumTask, block: Block) -> None:
     fast = _answer(block_sum, ask, block)
     wanted = _answer(ReferenceSums(), ask, block)
     if not np.array_equal(fast, wanted):
@@ -148,7 +150,7 @@ def _compare(block_sum: BlockSum, ask: Ask, block: Block) -> None:
         )
 
 
-def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
+def _answer(way: BlockSum, ask: SumTask, block: Block) -> np.ndarray:
     out = empty_sum(ask, block.x.shape[1])
     rows = way.rows(ask, block)
     used = block.index >= 0

@@ -76,7 +76,7 @@ class RowNorm:
             self._check_channels(channels)
         if self.kind in ("synthetic", "local"):
             for part in _split(synthetic_features(backbone).double(), backbone.parts):
-                part = rooted(part) if self.kind == "local" else part
+                part = signed_sqrt(part) if self.kind == "local" else part
                 spread, mean = torch.std_mean(
                     part.transpose(0, 1).flatten(1), dim=1, keepdim=True
                 )
@@ -145,8 +145,8 @@ class RowNorm:
         mean, spread = (v.to(x.device) for v in self.statistics[i])
         if self.kind == "synthetic":
             return (x - mean) / spread
-        x = (rooted(x) - mean) / spread
-        x = x / (place_lengths(x) * x.shape[2] ** 0.5)
+        x = (signed_sqrt(x) - mean) / spread
+        x = x / (spatial_norms(x) * x.shape[2] ** 0.5)
         return x * self.weights[i] if self.weights else x
 
 
@@ -161,7 +161,7 @@ def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
     ]
 
 
-def rooted(x: torch.Tensor) -> torch.Tensor:
+def signed_sqrt(x: torch.Tensor) -> torch.Tensor:
     """Return signed square roots.
 
     Without them a few large values decide a row's direction.
@@ -169,7 +169,7 @@ def rooted(x: torch.Tensor) -> torch.Tensor:
     return x.abs().sqrt_().copysign_(x)  # in place after `abs`: one copy, not three
 
 
-def place_lengths(x: torch.Tensor) -> torch.Tensor:
+def spatial_norms(x: torch.Tensor) -> torch.Tensor:
     """Return the length of each place's channels plus one, (B, 1, ...).
 
     Divided by it, places count alike, except places with almost nothing in them.

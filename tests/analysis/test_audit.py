@@ -37,9 +37,9 @@ from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
-SMALL = PublicFacts(16, 2, 2)
+SMALL = ProblemInfo(16, 2, 2)
 FLAT = {"center_share": 0.0}
 # a correct mechanism fails a test at this confidence with odds of at most 1e-7
 SURE = 1 - 1e-7
@@ -329,7 +329,7 @@ def test_the_audit_sees_noise_that_is_too_small(monkeypatch):
 
 def test_public_rows_take_the_place_of_synthetic_ones():
     """Odds of a false alarm 1e-7."""
-    facts = PublicFacts(300, 5, 3)
+    facts = ProblemInfo(300, 5, 3)
     rng = np.random.default_rng(2)
     solver, plan = planned("dp-ls", {}, facts=facts)
     problem = among(
@@ -350,7 +350,7 @@ def test_many_rows_without_a_class_are_slots_of_the_release():
     """Sizes as a user's, of which only the last block is read: n = 5,000 under
     add_remove and with Poisson batches.
     """
-    facts = PublicFacts(5000, 6, 3)
+    facts = ProblemInfo(5000, 6, 3)
     for settings, relation in (({}, "add_remove"), ({"batch_size": 50}, "zero_out")):
         solver, plan = planned(
             "dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation
@@ -407,7 +407,7 @@ def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
     """One fit with 256 canaries: odds of a false alarm 1e-4; too few right guesses with
     odds below 1e-6.
     """
-    facts = PublicFacts(400, 256, 4)
+    facts = ProblemInfo(400, 256, 4)
     solver, plan = planned("prototypes", FLAT, facts=facts)
     found = audit.one_run(solver, plan, facts, 256)
     assert found["passed"]
@@ -446,7 +446,7 @@ def test_the_plan_says_how_much_noise_there_must_be_and_not_the_release(monkeypa
 
 
 def test_canaries_have_every_class_and_random_directions():
-    facts = PublicFacts(64, 5, 4)
+    facts = ProblemInfo(64, 5, 4)
     for relation in ("zero_out", "replace_one"):
         _, plan = planned("dp-ls", FLAT, facts=facts, relation=relation)
         problems = worst_cases(facts, plan, 100)
@@ -458,5 +458,5 @@ def test_canaries_have_every_class_and_random_directions():
             assert (p.y != p.canary[1]).all()
             if relation == "replace_one":  # at 120 degrees
                 assert p.canary[0] @ p.neighbour[0] == pytest.approx(-50, rel=1e-4)
-    assert len(worst_cases(PublicFacts(300, 5, 40), plan, 100)) == 10
+    assert len(worst_cases(ProblemInfo(300, 5, 40), plan, 100)) == 10
     assert len(worst_cases(facts, plan, 2)) == 2

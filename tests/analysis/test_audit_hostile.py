@@ -19,12 +19,12 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy import transform
 from dphead.privacy.contract import Block, ReleaseSpec
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 
-FACTS = PublicFacts(40, 3, 2)
+FACTS = ProblemInfo(40, 3, 2)
 RAW = {"unit_norm": False, "steps": 1, "clip_norm": 0.5}
 # times the clip norm: the canary of fits does not reach it, and the grid still shows it
 LOST = 64

@@ -23,7 +23,12 @@ from dphead.analysis.selection import (
 )
 from dphead.analysis.tradeoff import delta_from_mu
 from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.accounting import RDP_ORDERS, GaussianEvent, epsilon, rdp_epsilon
+from dphead.privacy.accounting import (
+    RDP_ORDERS,
+    GaussianEvent,
+    compose_epsilon,
+    rdp_epsilon,
+)
 
 DELTA = 1e-5
 FULL = [GaussianEvent(20.0, count=4), GaussianEvent(50.0)]  # rho = (4/400 + 1/2500)/2
@@ -157,7 +162,7 @@ def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
     assert np.trapezoid(p, x) == pytest.approx(1, abs=1e-6)
     exact = max(spent(p, q), spent(q, p))
     trial = [GaussianEvent(1 / mu)]
-    assert epsilon(trial, DELTA) < exact < selection_epsilon(trial, mean, DELTA)
+    assert compose_epsilon(trial, DELTA) < exact < selection_epsilon(trial, mean, DELTA)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values())
@@ -196,7 +201,7 @@ def test_losses_beyond_the_profiles_reach_leave_the_renyi_bound():
     ],
 )
 def test_random_batches_without_a_renyi_curve_have_a_bound(trial, relation):
-    one = epsilon(trial, DELTA, relation)
+    one = compose_epsilon(trial, DELTA, relation)
     assert one < selection_epsilon(trial, 5, DELTA, relation=relation) < 2 * one
 
 
@@ -204,7 +209,7 @@ def test_more_runs_cost_more_and_one_run_costs_itself():
     totals = [selection_epsilon(FULL, mean, DELTA) for mean in (1, 2, 10, 100, 10_000)]
     assert totals == sorted(totals)
     assert totals[-1] < 4 * totals[0]
-    one = epsilon(FULL, DELTA)
+    one = compose_epsilon(FULL, DELTA)
     assert one <= totals[0] <= one * (1 + 1e-5)
     assert np.all(np.diff(selection_rdp(FULL, 10)) >= 0)  # a Renyi curve never falls
 

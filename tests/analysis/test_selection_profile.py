@@ -19,7 +19,7 @@ from dphead.analysis.selection_profile import (
     profile_epsilon,
     run_profile,
 )
-from dphead.privacy.accounting import GaussianEvent, epsilon
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 
 DELTA = 1e-5
 SHAPES = (0.0, 0.5, 1.0, 3.0, math.inf)
@@ -147,7 +147,7 @@ def test_the_density_bound_is_above_the_densities(shape, mean, mu):
     """At many shares t and factors z, with the Gaussian's own trade-off."""
     runs = NumberOfRuns.of(mean, shape)
     deltas = run_profile([GaussianEvent(1 / mu)], "zero_out")
-    reach = epsilon([GaussianEvent(1 / mu)], 1e-9)
+    reach = compose_epsilon([GaussianEvent(1 / mu)], 1e-9)
     shifts, weights = density_bound(runs, deltas, reach)
     assert np.all(weights >= 0)
     assert weights.sum() == pytest.approx(1, abs=1e-9)
@@ -230,7 +230,7 @@ def test_one_factor_for_all_scores_is_never_less(shape, mean):
     x = np.linspace(-12, 12, 100_001)
     runs = NumberOfRuns.of(mean, shape)
     factor = np.max(runs.log_density(ndtr(x)) - runs.log_density(ndtr(x + mu)))
-    published = epsilon(trial, DELTA / mean) + factor
+    published = compose_epsilon(trial, DELTA / mean) + factor
     assert profile_epsilon(trial, mean, DELTA, shape) < published
 
 

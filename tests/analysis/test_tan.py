@@ -14,7 +14,7 @@ from dphead.analysis.tan import (
     total_amount_of_noise,
 )
 from dphead.analysis.tan_plot import draw, epsilon_curve, rdp_ratio
-from dphead.privacy.accounting import GaussianEvent, epsilon
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 
 
 def test_definition_and_figure_2():
@@ -40,7 +40,7 @@ def test_the_rule_sigma_at_least_two():
     assert not wall.valid
     assert "below 2" in wall.reason
     spent = [
-        epsilon([GaussianEvent(s, q, 10_000)], 1e-6, accountant="rdp")
+        compose_epsilon([GaussianEvent(s, q, 10_000)], 1e-6, accountant="rdp")
         for s, q in ((2.5, 0.01), (0.5, 0.002))
     ]
     assert spent[0] == pytest.approx(fine.epsilon, rel=0.15)
@@ -122,7 +122,9 @@ def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
     for factor in (1, 2, 4):
         prob, delta = more_data(3.0, *(base[0], 2500, base[1]), factor)
         etas.append(total_amount_of_noise(3.0, prob, 2500, delta).eta * factor)
-        spent.append(epsilon([GaussianEvent(3.0, prob, 2500)], delta, accountant="rdp"))
+        spent.append(
+            compose_epsilon([GaussianEvent(3.0, prob, 2500)], delta, accountant="rdp")
+        )
     assert etas == pytest.approx([etas[0]] * 3)
     assert spent[0] > spent[1] > spent[2]
     for factor in (0.5, np.inf, np.nan):

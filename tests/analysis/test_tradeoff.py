@@ -15,7 +15,7 @@ from dphead.analysis.tradeoff import (
     tradeoff,
     true_positive_rates,
 )
-from dphead.privacy.accounting import GaussianEvent, epsilon
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 from dphead.privacy.accounting.pld import loss_distribution
 
 FULL = [GaussianEvent(4.0), GaussianEvent(3.0)]
@@ -70,7 +70,7 @@ def test_poisson_curve_is_a_tradeoff_function(relation):
     assert np.all(curve <= 1 - grid + 1e-12)
     assert np.all(curve >= 0)
     assert 1 - curve[0] == pytest.approx(0, abs=1e-6)
-    eps = epsilon(SAMPLED, 1e-5, relation)
+    eps = compose_epsilon(SAMPLED, 1e-5, relation)
     assert rate_of(SAMPLED, 1e-3, relation) <= min(1, np.exp(eps) * 1e-3 + 1.01e-5)
     assert max_advantage(SAMPLED, relation) <= advantage_bound(eps, 1e-5)
 
@@ -93,7 +93,7 @@ def test_allocated_rows_with_little_noise_are_limited_as_in_one_step(sigma):
     known = gaussian_tradeoff(np.sqrt(2) / sigma, RATES)
     found = tradeoff(allocated, RATES)
     assert np.all(found[known > 1e-6] >= known[known > 1e-6] * (1 - 1e-3))
-    asked = [epsilon(allocated, 1e-5)]
+    asked = [compose_epsilon(allocated, 1e-5)]
     assert delta_curve(allocated, asked)[0] <= 1e-5 * (1 + 1e-9)
 
 
@@ -145,7 +145,7 @@ def test_the_default_is_an_empty_place_where_the_number_of_rows_is_private():
 
 
 def test_the_limits_of_a_total_follow_from_its_epsilon():
-    total = epsilon(FULL, 1e-5)
+    total = compose_epsilon(FULL, 1e-5)
     exact = limits_of_total(total, 1e-5, "zero_out", exact=True)
     assert exact == pytest.approx(detection_limits(FULL, "zero_out"), rel=1e-6)
     coarse = limits_of_total(total, 1e-5, "zero_out", exact=False)

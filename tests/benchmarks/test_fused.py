@@ -14,11 +14,11 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.solvers import GradientDescent, PublicFacts
+from dphead.solvers import GradientDescent, ProblemInfo
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ask_of
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 D, M = 12, 3
 
@@ -87,7 +87,7 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
 def test_a_fit_gives_the_same_head():
     rng = np.random.default_rng(1)
     rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
-    facts = PublicFacts(300, D, M)
+    facts = ProblemInfo(300, D, M)
     solver = GradientDescent(
         steps=5,
         sampling_prob=0.5,
@@ -98,7 +98,11 @@ def test_a_fit_gives_the_same_head():
     plan = planned(solver, facts)
     heads = [
         fit_head(
-            solver, rows, facts, plan, Run(noise=NoiseSource(0), summer=Door(sums))
+            solver,
+            rows,
+            facts,
+            plan,
+            Run(noise=NoiseSource(0), summer=VerifiedSum(sums)),
         ).head
         for sums in (CpuSums(), FusedSums())
     ]

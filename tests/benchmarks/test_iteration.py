@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from benchmarks import iteration
 from benchmarks.iteration import iteration_epsilon, iteration_noise, row_rho
 from dphead.planning.calibration import calibrate
-from dphead.privacy.accounting import GaussianEvent, epsilon, epsilon_from_mu
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon, epsilon_from_mu
 
 # TB21, Figure 9
 Q = 512 / 50_000
@@ -105,7 +105,9 @@ def test_figure_9_has_the_noise_that_meets_each_epsilon(tmp_path):
     assert noise["epsilon"] == [3.0, 50.0]
     for i, eps in enumerate(noise["epsilon"]):
         events = [GaussianEvent(ours[i], 512 / 50_000, 977)]
-        assert epsilon(events, 1e-5, accountant="rdp") == pytest.approx(eps, rel=1e-5)
+        assert compose_epsilon(events, 1e-5, accountant="rdp") == pytest.approx(
+            eps, rel=1e-5
+        )
         found = iteration_epsilon(theirs[i], 98, 10, 1e-5)
         assert found.epsilon == pytest.approx(eps, rel=1e-5)
         assert found.covered == 1

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from benchmarks import claims, features, jobs, runner
 from benchmarks.store import read
 from dphead.data.arrays import ArrayRows
-from dphead.solvers import PublicFacts
+from dphead.solvers import ProblemInfo
 
-FACTS = PublicFacts(200, 16, 10)
+FACTS = ProblemInfo(200, 16, 10)
 
 
 @pytest.fixture

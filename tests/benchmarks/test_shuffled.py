@@ -9,11 +9,11 @@ from benchmarks.shuffled import ShuffledBatches, batches_per_epoch, true_epsilon
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.sampling import poisson_sample
-from dphead.solvers import GradientDescent, PublicFacts
+from dphead.solvers import GradientDescent, ProblemInfo
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
-FACTS = PublicFacts(100, 4, 2)
+FACTS = ProblemInfo(100, 4, 2)
 
 
 def plan_of(centering, steps=9):

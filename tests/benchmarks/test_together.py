@@ -9,11 +9,11 @@ from benchmarks.together import Together, fit_together
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, ProblemInfo
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 D, M = 12, 3
 
@@ -23,7 +23,7 @@ def test_fits_on_common_batches_are_those_on_their_own():
     x = rng.normal(size=(300, D))
     x[7] = np.nan
     rows = ArrayRows(x, rng.integers(0, M, 300))
-    facts = PublicFacts(300, D, M)
+    facts = ProblemInfo(300, D, M)
     solvers = [
         GradientDescent(
             steps=4,
@@ -65,7 +65,7 @@ def test_full_batches_are_shared_by_fits_of_any_length():
         rng.normal(size=(400, D)) + 2 * np.eye(M, D)[y],
         y,
     )
-    facts = PublicFacts(400, D, M)
+    facts = ProblemInfo(400, D, M)
     solvers = [
         Auto(),
         GradientDescent(steps=3, intercept=1.0),
@@ -101,14 +101,14 @@ def test_fits_without_privacy_are_those_on_their_own():
     """Each asks for the largest norm of the rows that its batch only names."""
     rng = np.random.default_rng(4)
     rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
-    facts = PublicFacts(300, D, M)
+    facts = ProblemInfo(300, D, M)
     solvers = [
         GradientDescent(steps=3, learning_rate=rate, centering=Centering(0.0))
         for rate in (1.0, 4.0)
     ]
     found = fit_together(rows, facts, [(solver, 1, np.inf) for solver in solvers], 1e-5)
     for solver, result in zip(solvers, found, strict=True):
-        for summer in (Door(CpuSums()), Door(FusedSums())):
+        for summer in (VerifiedSum(CpuSums()), VerifiedSum(FusedSums())):
             alone = plan_and_fit(
                 solver, rows, facts, epsilon=np.inf, summer=summer
             ).head.weights
@@ -120,7 +120,7 @@ def test_fits_without_privacy_are_those_on_their_own():
 
 def test_fits_that_draw_other_rows_are_refused():
     rows = ArrayRows(np.ones((300, D)), np.zeros(300, int))
-    facts = PublicFacts(300, D, M)
+    facts = ProblemInfo(300, D, M)
     together = Together(rows, 2)
 
     def fit(i: int):

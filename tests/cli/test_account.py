@@ -17,7 +17,7 @@ from dphead.planning import calibration, registry
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 TB21 = (
     "--delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 "
@@ -89,7 +89,7 @@ METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
     ],
 )
 def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
-    facts = PublicFacts(400, 6, 3)
+    facts = ProblemInfo(400, 6, 3)
     relation = "replace_one" if "replace_one" in options else "zero_out"
     settings = {name: value for name, value in expected.items() if name != "preset"}
     method = make_method(options.split()[1], facts, settings, expected.get("preset"))

@@ -21,7 +21,7 @@ from dphead import (
 from dphead.data.arrays import ArrayRows
 from dphead.estimators import inputs, labels
 from dphead.privacy.ledger import Ledger
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 CLASSES = np.array(
     [
@@ -234,7 +234,7 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
     """As floats all labels of two large neighbours would be one class."""
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
-    asked, call = [], Door.__call__
+    asked, call = [], VerifiedSum.__call__
 
     def watched(door, request):
         asked.append(
@@ -246,7 +246,7 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
         )
         return asked[-1][2]
 
-    monkeypatch.setattr(Door, "__call__", watched)
+    monkeypatch.setattr(VerifiedSum, "__call__", watched)
     draw = np.random.default_rng(0)
     at = draw.integers(0, 2, 200)
     x = (

@@ -11,7 +11,7 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import make_plan
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 
 def images(n=40, size=8, channels=3, classes=3, seed=0):
@@ -39,7 +39,7 @@ def tiny(classes=3, size=8, channels=3, **options):
 
 def facts(n=40, classes=3, shape=(3, 8, 8)):
     """Public facts of image rows."""
-    return PublicFacts(n, int(np.prod(shape)), classes)
+    return ProblemInfo(n, int(np.prod(shape)), classes)
 
 
 def training(network, n=40, epsilon=2.0, relation="zero_out", **options):

@@ -20,10 +20,10 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.query import Params
 from dphead.privacy.sampling import Allocation
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.sums.reference import ask_of
 
-FACTS = PublicFacts(20, 3 * 8 * 8, 2)
+FACTS = ProblemInfo(20, 3 * 8 * 8, 2)
 SURE = 1 - 1e-7  # a sound mechanism fails with odds of at most 2e-7
 
 

@@ -15,13 +15,13 @@ from dphead.planning import presets
 from dphead.planning.plan import Target
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.solvers.base import Answer, PublicFacts
+from dphead.solvers.base import ProblemInfo, Response
 
 TARGET = Target(3.0, 1e-5, accountant="rdp")
 
 
 def cost(sigma, batch, steps, n=10_000):
-    return accounting.epsilon(
+    return accounting.compose_epsilon(
         [GaussianEvent(sigma, batch / n, steps)], 1e-5, accountant="rdp"
     )
 
@@ -64,7 +64,7 @@ ALLOCATED = Target(3.0, 1e-5)
 
 def allocated_cost(sigma, epoch_steps, epochs):
     count = epoch_steps * epochs
-    return accounting.epsilon(
+    return accounting.compose_epsilon(
         [GaussianEvent(sigma, count=count, epoch_steps=epoch_steps)], 1e-5
     )
 
@@ -228,13 +228,13 @@ def test_dampening_is_pytorchs():
         query, np.zeros(2), steps=3, average="last", weight_decay=0.1, **given
     )
     theirs.param_groups[0]["weight_decay"] = 0.1
-    steps = solver.solve(PublicFacts(1, 2, 2))
+    steps = solver.solve(ProblemInfo(1, 2, 2))
     next(steps)
     for gradient in ([1.0, 2.0], [3.0, -1.0], [0.5, 0.25]):
         weight.grad = torch.tensor(gradient, dtype=torch.float64)
         theirs.step()
         try:
-            steps.send(Answer(np.array(gradient), 0.0))
+            steps.send(Response(np.array(gradient), 0.0))
         except StopIteration as done:
             ours = done.value
     np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)

@@ -175,7 +175,7 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     assert (release["count"], release["epoch_steps"]) == (8, 4)
     assert (release["sampling_prob"], g["mu"]) == (1.0, None)
     event = GaussianEvent(1.5, count=8, epoch_steps=4)
-    assert g["nominal_epsilon"] == accounting.epsilon([event], 1e-3)
+    assert g["nominal_epsilon"] == accounting.compose_epsilon([event], 1e-3)
     assert report["warnings"] == []
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Each row in one random step of an epoch" in page
@@ -183,7 +183,7 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     assert "Data set" in checked.output  # the report was read and computed again
     assert "its releases give" not in checked.output
     assert (
-        accounting.epsilon(Ledger(tmp_path / "ledger.sqlite").events(), 1e-3)
+        accounting.compose_epsilon(Ledger(tmp_path / "ledger.sqlite").events(), 1e-3)
         == (g["epsilon"])
     )
 

@@ -32,7 +32,7 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     for s in found:
         events = [GaussianEvent(2.0, s.batch_size / 50_000, s.steps)]
         assert s.noise_multiplier == 2.0
-        assert accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
+        assert accounting.compose_epsilon(events, 1e-5, accountant="rdp") <= 8.0
         assert s.epsilon == pytest.approx(8.0, rel=0.01)
     work = [s.batch_size * s.steps for s in found]
     assert work == sorted(work)

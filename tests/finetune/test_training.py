@@ -20,7 +20,7 @@ from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.transform import RowTransform
 from dphead.sums.reference import ask_of
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 
 def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0):
@@ -94,7 +94,7 @@ def one_release(
         spec,
         ledger=charged,
         noise=KnownNoise(seed),
-        summer=Door(sums),
+        summer=VerifiedSum(sums),
     )
 
 
@@ -339,7 +339,7 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
         return original(indices)
 
     rows.blocks = watched
-    summer = Door(TorchSums(network, chunk=20))
+    summer = VerifiedSum(TorchSums(network, chunk=20))
     result = fit_head(solver, rows, public, plan, Run(ledger=ledger, summer=summer))
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
@@ -351,7 +351,7 @@ def test_a_budget_refuses_what_exceeds_it():
     solver, public, plan = training(network)
     ledger = Ledger()
     ledger.set_budget(1.0, 1e-3)
-    run = Run(ledger=ledger, summer=Door(TorchSums(network, chunk=20)))
+    run = Run(ledger=ledger, summer=VerifiedSum(TorchSums(network, chunk=20)))
     with pytest.raises(LedgerError, match="budget"):
         fit_head(solver, ImageRows(x, y), public, plan, run)
 
@@ -396,7 +396,7 @@ def test_the_steps_are_those_of_the_paper():
         "ema_decay": 0.15,
     }
     solver, public, plan = training(network, epsilon=float("inf"), **options)
-    run = Run(summer=Door(TorchSums(network)))
+    run = Run(summer=VerifiedSum(TorchSums(network)))
     result = fit_head(solver, ImageRows(x, y), public, plan, run)
     weights, average = reference(network, x, y, 3, 0.5, 0.9, 0.15)
     # a few of a million parts, thrice
@@ -418,7 +418,7 @@ def test_adamw_decays_the_weights_apart_from_the_gradient():
         solver, public, plan = training(
             network, epsilon=float("inf"), decoupled=decoupled, **settings
         )
-        run = Run(noise=NoiseSource(0), summer=Door(TorchSums(network)))
+        run = Run(noise=NoiseSource(0), summer=VerifiedSum(TorchSums(network)))
         ends[decoupled] = fit_head(solver, ImageRows(x, y), public, plan, run).head
     step = ends[True].weights - network.start + 0.01 * 0.5 * network.start
     # Adam's first step is the rate, by sign
@@ -446,7 +446,10 @@ def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(
         )
         sums = TorchSums(network, chunk=16)
         how = Run(
-            charged=charged, noise=NoiseSource(seed), summer=Door(sums), done=done
+            charged=charged,
+            noise=NoiseSource(seed),
+            summer=VerifiedSum(sums),
+            done=done,
         )
         return fit_head(solver, rows, public, plan, how), charged
 
@@ -513,7 +516,7 @@ def test_another_networks_query_is_refused():
             spec,
             ledger=charged,
             noise=NoiseSource(),
-            summer=Door(TorchSums(network, chunk=8)),
+            summer=VerifiedSum(TorchSums(network, chunk=8)),
         )
 
 

@@ -20,7 +20,7 @@ from features import edited
 from dphead.analysis.check import check
 from dphead.analysis.records import read_run
 from dphead.fit.head_file import load_head
-from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.ledger.charge import Charge
 
 SPLIT = np.repeat([0, 1], [180, 60]).astype(np.uint8)
 GROUP = np.arange(240) // 2
@@ -110,7 +110,7 @@ def test_groups_and_a_private_n_are_charged_whole(files, tmp_path, more):
 def test_a_run_that_died_goes_on_under_its_charge(files, tmp_path, monkeypatch):
     run = tmp_path / "run"
     given = ("fit", *both(files), *NUMPY, *IMAGES, "-o", run)
-    commit = FitLedger.commit
+    commit = Charge.commit
 
     def dying(self, sequence, value):
         if sequence == 50:
@@ -118,7 +118,7 @@ def test_a_run_that_died_goes_on_under_its_charge(files, tmp_path, monkeypatch):
         commit(self, sequence, value)
 
     with monkeypatch.context() as patched:
-        patched.setattr(FitLedger, "commit", dying)
+        patched.setattr(Charge, "commit", dying)
         assert dphead(*given).code != 0
     assert charges() == 1
     other = ("fit", *both(files[::-1]), *NUMPY, *IMAGES, "-o", run)

@@ -28,7 +28,7 @@ from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
         ask(1437, epsilons=epsilons, draws=6),
     )
     assert (found.n_train, found.n_held_out) == (900, 225)
-    facts = PublicFacts(1437, 64, 10)
+    facts = ProblemInfo(1437, 64, 10)
     solver = make_method("dp-ls", facts, {}).solver
     door = quick_sums()
     for point in found.points:

@@ -22,18 +22,18 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
 from dphead.solvers.centering import Centering
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 N = 400
 D = 6
 M = 3
-FACTS = PublicFacts(N, D, M)
+FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M)
 SOLVERS = [
     GradientDescent(steps=5),
@@ -144,8 +144,8 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
 @pytest.mark.parametrize(
     ("facts", "rows"),
     [
-        (PublicFacts(N, D + 1, M), ArrayRows(X, Y)),
-        (PublicFacts(N + 1, D, M), ArrayRows(X, Y)),
+        (ProblemInfo(N, D + 1, M), ArrayRows(X, Y)),
+        (ProblemInfo(N + 1, D, M), ArrayRows(X, Y)),
         (FACTS, ArrayRows(X, Y, groups=np.arange(N) // 2, group_cap=1)),
     ],
     ids=["width", "number", "cap"],
@@ -159,7 +159,7 @@ def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts
 
 
 def test_under_add_remove_the_rows_may_have_another_number():
-    facts = PublicFacts(N - 9, D, M)
+    facts = ProblemInfo(N - 9, D, M)
     rows = ArrayRows(X, Y)
     assert np.isfinite(
         plan_and_fit(LeastSquares(), rows, facts, relation="add_remove").head.weights
@@ -242,7 +242,7 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
 
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     rows = Counting(X, Y)
-    kept = Door(CpuSums(), KeptSums())
+    kept = VerifiedSum(CpuSums(), KeptSums())
     solver = LeastSquares(centering=Centering(share=0))
     heads = [
         plan_and_fit(

@@ -22,15 +22,15 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ReferenceSums, ask_of
 
 MB = 10**6
-FACTS = PublicFacts(1_281_167, 1664, 1000)
+FACTS = ProblemInfo(1_281_167, 1664, 1000)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_features_are_loaded_where_the_backend_keeps_no_rows():
 
 def test_without_a_bound_two_gigabytes_of_rows_are_kept():
     assert (divided(None).features, divided(None).kept) == (0, DEFAULT_BYTES)
-    few = PublicFacts(1000, 64, 10)
+    few = ProblemInfo(1000, 64, 10)
     assert divided(None, POISSON, few).kept == DEFAULT_BYTES - 4 * 64 * 1000
 
 
@@ -88,7 +88,7 @@ def test_integer_rows_are_kept_where_features_do_not_fit():
     """50,000 x 15,552 are 3.1 GB of float32 and 1.55 GB of int16: all of the latter, in
     the room without a bound.
     """
-    facts = PublicFacts(50_000, 15_552, 10)
+    facts = ProblemInfo(50_000, 15_552, 10)
     found = divided(None, DPFC(), facts)
     needed = facts.n_rows * (2 * (facts.n_features + 1) + 8)
     assert found.features == 0
@@ -182,7 +182,7 @@ def test_a_core_that_sums_gradients_holds_a_product_too(columns, sums, monkeypat
     sum is added up transposed.
     """
     monkeypatch.setattr(memory, "cores", lambda: 16)
-    facts = PublicFacts(10**6, columns, 1000)
+    facts = ProblemInfo(10**6, columns, 1000)
     assert (
         memory.sums(facts, GradientDescent().plan(facts))
         >= sums * 16 * 8 * (columns + 1) * 1000

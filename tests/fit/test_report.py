@@ -20,9 +20,9 @@ from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, ProblemInfo
 
-FACTS = PublicFacts(400, 6, 3)
+FACTS = ProblemInfo(400, 6, 3)
 X, Y = toy(400, 6, 3)
 IMAGES = {"transform": {"mean": [0.0]}}  # as an extraction records
 SGD = GradientDescent(steps=4, sampling_prob=0.25)

@@ -39,10 +39,10 @@ FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")
 DYING = textwrap.dedent("""
     import os, signal, sys
     from dphead.cli import main
-    from dphead.privacy.ledger.charge import FitLedger
+    from dphead.privacy.ledger.charge import Charge
 
     when, last = sys.argv.pop(1), int(sys.argv.pop(1))
-    commit = FitLedger.commit
+    commit = Charge.commit
 
     def dying(self, sequence, value):
         if when == "before" and sequence == last:
@@ -51,7 +51,7 @@ DYING = textwrap.dedent("""
         if when == "after" and sequence == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    FitLedger.commit = dying
+    Charge.commit = dying
     main()
 """)
 

@@ -14,7 +14,12 @@ from dphead.planning.calibration import (
     epsilon_by,
     mu_from_epsilon,
 )
-from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
+from dphead.privacy.accounting import (
+    RELATIONS,
+    GaussianEvent,
+    compose_epsilon,
+    epsilon_from_mu,
+)
 
 fast = settings(max_examples=60, deadline=None)
 deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
@@ -44,7 +49,7 @@ def test_exact_calibration_is_one_sided(eps, sigmas, delta):
     scale = calibrate([GaussianEvent(s) for s in sigmas], eps, delta)
     assert (
         eps * (1 - 1e-6)
-        <= epsilon([GaussianEvent(s * scale) for s in sigmas], delta)
+        <= compose_epsilon([GaussianEvent(s * scale) for s in sigmas], delta)
         <= eps
     )
 
@@ -58,7 +63,7 @@ def test_poisson_calibration_keeps_the_fixed_releases(relation):
         relation,
         fixed=(1,),
     )
-    spent = epsilon(
+    spent = compose_epsilon(
         [GaussianEvent(scale, 0.1, 300), GaussianEvent(8.0)], 1e-5, relation
     )
     assert 2.0 * (1 - 1e-3) <= spent <= 2.0
@@ -69,7 +74,7 @@ def test_noise_for_groups_in_poisson_batches_meets_the_budget_from_below():
     scale = calibrate(events, 2.0, 1e-5)
 
     def cost(noise):
-        return epsilon([GaussianEvent(noise, 1e-3, 100, 64)], 1e-5)
+        return compose_epsilon([GaussianEvent(noise, 1e-3, 100, 64)], 1e-5)
 
     assert cost(scale) <= 2.0
     assert cost(0.999 * scale) > 2.0

@@ -11,14 +11,14 @@ from dphead.cli.choices import METHODS
 from dphead.planning import presets, registry
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
-from dphead.solvers import DPFC, GradientDescent, PublicFacts
-from dphead.solvers.base import Answer
+from dphead.solvers import DPFC, GradientDescent, ProblemInfo
+from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
-FACTS = PublicFacts(1000, 8, 4)
-MNIST = PublicFacts(60_000, 81 * 49, 10)
-CIFAR = PublicFacts(50_000, 243 * 64, 10)
+FACTS = ProblemInfo(1000, 8, 4)
+MNIST = ProblemInfo(60_000, 81 * 49, 10)
+CIFAR = ProblemInfo(50_000, 243 * 64, 10)
 FC23 = {  # what the paper searches and does not print (Tables 6-9: two ranges each)
     "dp-fc": {"learning_rate": 1.0, "ridge": 0.1},
     "dp-ls": {"alpha": 1.0, "ridge": 0.1},
@@ -35,7 +35,7 @@ def asked(solver, facts=FACTS):
     for _ in solver.plan(facts):
         ask = steps.send(answer) if answer is not None else next(steps)
         found.append(ask)
-        answer = Answer(
+        answer = Response(
             np.zeros(ask.query.shape(ask.params.transform.width(facts.n_features))), 1.0
         )
     return found
@@ -154,7 +154,7 @@ def test_de22_is_table_21(epsilon, steps, sigma):
     The paper's noise is printed to three digits and searched on a grid, and is at most
     1 % above what its accountant needs.
     """
-    facts = PublicFacts(1_281_167, 16, 1000)
+    facts = ProblemInfo(1_281_167, 16, 1000)
     made = make_method("dp-sgd", facts, {"steps": steps}, "de22")
     solver = made.solver
     assert isinstance(solver, GradientDescent)

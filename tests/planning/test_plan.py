@@ -16,12 +16,12 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
 from dphead.solvers.base import PlannedRelease
 
-FACTS = PublicFacts(1000, 8, 4)
+FACTS = ProblemInfo(1000, 8, 4)
 SOLVERS = [
     GradientDescent(),
     DPFC(),
@@ -55,7 +55,7 @@ def planned(*weights, fixed=(), **more):
 @pytest.mark.parametrize("epsilon, delta", [(0.05, 1e-7), (1.0, 1e-5), (8.0, 1e-5)])
 def test_the_plan_spends_its_budget_and_not_more(solver, relation, epsilon, delta):
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=delta, relation=relation)
-    spent = accounting.epsilon(plan.events(), delta, relation)
+    spent = accounting.compose_epsilon(plan.events(), delta, relation)
     assert epsilon * (1 - 1e-6) <= spent <= epsilon
     assert (
         sum(e.count for e in plan.events())
@@ -87,7 +87,9 @@ def test_fixed_noise_is_kept_and_counted():
         planned(1.0, 1.0, fixed=(8.0, 9.0)), FACTS, epsilon=1.0, delta=1e-5
     )
     assert [s.noise_multiplier for s in plan.specs[2:]] == [8.0, 9.0]
-    assert accounting.epsilon(plan.events(), 1e-5) == pytest.approx(1.0, rel=1e-6)
+    assert accounting.compose_epsilon(plan.events(), 1e-5) == pytest.approx(
+        1.0, rel=1e-6
+    )
     with pytest.raises(ValueError, match="fixed"):
         make_plan(planned(1.0, fixed=(1.0,)), FACTS, epsilon=1.0, delta=1e-5)
 
@@ -123,7 +125,7 @@ def test_a_poisson_plan_has_the_expected_batch_over_n_as_its_probability():
     gradients = [s for s in plan.specs if s.label == "gradient"]
     assert len(gradients) == 5
     assert {s.sampling_prob for s in gradients} == {0.3}
-    assert accounting.epsilon(plan.events(), 1e-5, accountant="rdp") <= 2.0
+    assert accounting.compose_epsilon(plan.events(), 1e-5, accountant="rdp") <= 2.0
 
 
 def test_epochs_become_the_steps_that_are_charged():
@@ -162,7 +164,7 @@ def test_the_digest_changes_with_everything_that_a_resume_must_share():
             LeastSquares(), "space", None
         ),
         make_plan(
-            LeastSquares(), PublicFacts(999, 8, 4), epsilon=1.0, delta=1e-5
+            LeastSquares(), ProblemInfo(999, 8, 4), epsilon=1.0, delta=1e-5
         ).digest(LeastSquares(), "space", None),
     }
     assert len(others) == 6

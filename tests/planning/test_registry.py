@@ -16,13 +16,13 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning import registry
 from dphead.planning.methods import make_method, settable, shorthands
 from dphead.privacy.ledger import Ledger
-from dphead.solvers import PublicFacts
+from dphead.solvers import ProblemInfo
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
-FACTS = PublicFacts(240, 12, 3)
+FACTS = ProblemInfo(240, 12, 3)
 GREEDY = """
 from dataclasses import dataclass, replace
-from angles import Angles, Ask, ClassSums, Params
+from angles import Angles, Request, ClassSums, Params
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Greedy(Angles):
     label: str = "class sums"
 
     def solve(self, facts):
-        yield Ask("class sums", ClassSums(facts.n_classes), Params())
-        yield Ask(self.label, ClassSums(facts.n_classes), Params())
+        yield Request("class sums", ClassSums(facts.n_classes), Params())
+        yield Request(self.label, ClassSums(facts.n_classes), Params())
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Swapped(Angles):
     name: str = "swapped"
 
     def solve(self, facts):
-        yield Ask("class sums", ClassSums(facts.n_classes + 1), Params())
+        yield Request("class sums", ClassSums(facts.n_classes + 1), Params())
 """
 
 

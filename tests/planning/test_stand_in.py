@@ -13,7 +13,7 @@ from dphead.planning.plan import Plan, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 
 TIMES = 3  # rows that each stands for
 N, D, M = 60, 6, 3
@@ -49,7 +49,7 @@ def rows_of(seed=0):
     return x, y
 
 
-FACTS = PublicFacts(TIMES * N, D, M)
+FACTS = ProblemInfo(TIMES * N, D, M)
 
 
 def both(method, epsilon, cap=None):

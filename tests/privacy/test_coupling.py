@@ -43,8 +43,8 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -53,7 +53,7 @@ N = 150
 D = 6
 M = 3
 DELTA = 1e-5
-FACTS = PublicFacts(N, D, M)
+FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M)
 FULL = {
     "sgd": GradientDescent(steps=7),

@@ -32,7 +32,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    epsilon,
+    compose_epsilon,
     epsilon_from_mu,
     rdp_curve,
     total_mu,
@@ -45,7 +45,7 @@ from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.statistics import ClassSums
-from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers import LeastSquares, ProblemInfo
 
 small_groups = st.lists(st.integers(-2, 6), max_size=40)
 
@@ -78,7 +78,7 @@ def test_a_cap_below_one_is_refused():
         lambda: within_cap(np.zeros(3, int), 0),
         lambda: within_cap(np.zeros(3, int), 1.5),
         lambda: make_plan(
-            LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0
+            LeastSquares(), ProblemInfo(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0
         ),
         lambda: GaussianEvent(1.0, rows_per_unit=0),
         lambda: specs(0),
@@ -95,7 +95,7 @@ def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
     with pytest.raises(ValueError, match=r"whole number|at least one row"):
         make_plan(
             LeastSquares(),
-            PublicFacts(99, D, M),
+            ProblemInfo(99, D, M),
             epsilon=1.0,
             delta=1e-5,
             group_cap=cap,
@@ -160,7 +160,7 @@ def test_a_group_of_full_batches_has_its_cap_times_the_mu_of_a_row(pairs, cap):
     assert mu is not None
     assert total_mu(groups) == pytest.approx(cap * mu)
     for relation in RELATIONS:
-        assert epsilon(groups, 1e-5, relation) == pytest.approx(
+        assert compose_epsilon(groups, 1e-5, relation) == pytest.approx(
             epsilon_from_mu(cap * mu, 1e-5), rel=1e-9
         )
     assert rdp_curve(groups, [2.0])[0] == pytest.approx((cap * mu) ** 2)
@@ -313,7 +313,7 @@ def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
 )
 def test_epsilon_of_one_release_of_a_group_is_within_one_percent(sigma, q, k, delta):
     """Closed form in 30 digits: delta holds at this epsilon, and not at 99 % of it."""
-    found = epsilon([GaussianEvent(sigma, q, 1, k)], delta)
+    found = compose_epsilon([GaussianEvent(sigma, q, 1, k)], delta)
     assert found > 0
     assert max(exact_group_delta(sigma, q, k, found)) <= delta
     assert max(exact_group_delta(sigma, q, k, 0.99 * found)) > delta
@@ -357,7 +357,7 @@ def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
         value_discretization_interval=width,
     )
     theirs = theirs.self_compose(count).get_epsilon_for_delta(1e-5)
-    ours = epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
+    ours = compose_epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
     assert 0.995 * theirs <= ours <= 1.001 * theirs
 
 
@@ -372,7 +372,7 @@ def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
     ids=["rows", "probability", "releases", "noise"],
 )
 def test_more_rows_more_releases_and_less_noise_cost_more(events):
-    costs = [epsilon([event], 1e-5) for event in events]
+    costs = [compose_epsilon([event], 1e-5) for event in events]
     assert costs == sorted(costs)
     assert costs[0] < costs[-1]
 
@@ -394,18 +394,18 @@ def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
     sigma, q, count, k
 ):
     """All of a group's rows in each batch cost the most. 1e-3 is for the grid."""
-    found = epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
-    row = epsilon([GaussianEvent(sigma, q, count)], 1e-5)
-    every = epsilon([GaussianEvent(sigma, 1.0, count, k)], 1e-5)
+    found = compose_epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
+    row = compose_epsilon([GaussianEvent(sigma, q, count)], 1e-5)
+    every = compose_epsilon([GaussianEvent(sigma, 1.0, count, k)], 1e-5)
     assert row * (1 - 1e-3) <= found
     assert found <= every * (1 + 1e-3) or found == math.inf
 
 
 def test_poisson_groups_lie_between_one_row_and_the_full_batch():
     one, two, five = (
-        epsilon([GaussianEvent(5.0, 0.05, 100, k)], 1e-5) for k in (1, 2, 5)
+        compose_epsilon([GaussianEvent(5.0, 0.05, 100, k)], 1e-5) for k in (1, 2, 5)
     )
-    assert one < two < five < epsilon([GaussianEvent(5.0, 1.0, 100, 5)], 1e-5)
+    assert one < two < five < compose_epsilon([GaussianEvent(5.0, 1.0, 100, 5)], 1e-5)
 
 
 def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
@@ -417,7 +417,7 @@ def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
     exact = 2 * q * (2 * norm.cdf(0.5) - 1)
     assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
     few, many = (
-        epsilon(
+        compose_epsilon(
             [GaussianEvent(1e4, 0.01, 10, k)],
             1e-5,
         )
@@ -429,11 +429,11 @@ def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
 def test_what_no_accountant_knows_of_groups_is_refused():
     event = [GaussianEvent(5.0, 0.05, 100, 2)]
     with pytest.raises(ValueError, match="units of one row"):
-        epsilon(event, 1e-5, "zero_out", "rdp")
+        compose_epsilon(event, 1e-5, "zero_out", "rdp")
     with pytest.raises(
         ValueError, match="groups in Poisson batches need zero_out or add_remove"
     ):
-        epsilon(event, 1e-5, "replace_one")
+        compose_epsilon(event, 1e-5, "replace_one")
 
 
 # --- the ledger and the mechanism -----------------------------------------------------
@@ -564,7 +564,7 @@ def test_a_sample_has_the_same_sum_to_the_last_bit_whatever_else_is_there(query)
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     x, y = toy(200)
-    facts = PublicFacts(200, D, M)
+    facts = ProblemInfo(200, D, M)
     solver = LeastSquares(gram_share=0.35)  # the rule's share follows the noise
     one = make_plan(solver, facts, epsilon=2.0, delta=1e-5, relation=relation)
     plan = make_plan(
@@ -580,7 +580,7 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     result = fit_head(solver, rows, facts, plan, Run(ledger=ledger))
     g = guarantee(result.plan)
     assert (
-        epsilon(ledger.events(), 1e-5, relation)
+        compose_epsilon(ledger.events(), 1e-5, relation)
         == g["epsilon"]
         == pytest.approx(2.0, rel=1e-6)
     )

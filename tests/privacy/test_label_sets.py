@@ -33,7 +33,7 @@ from dphead.privacy.predictions import (
 from dphead.privacy.query import Chunk, Params, labelled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.gradient import GradientDescent
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
@@ -471,7 +471,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
     x, _ = toy(40)
     book = Ledger()
     solver = GradientDescent(steps=1, loss="softmax")
-    facts = PublicFacts(40, D, M)
+    facts = ProblemInfo(40, D, M)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-3)
     for rows in (ArrayRows(x, sets_of("any", 40)), ArrayRows(x, sets_of("none", 40))):
         with pytest.raises(ValueError, match="take label sets"):

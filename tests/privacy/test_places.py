@@ -30,13 +30,13 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.solvers import Auto, PublicFacts
+from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import DESCENT
 from dphead.solvers.centering import Centering
 from dphead.solvers.prior import PublicPrior
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 CLASSES = (*range(2, 18), 37, 100, 1000)
 WIDTHS = (1, 3, 64, 65, 768)
@@ -203,7 +203,7 @@ def check_fit(m=16, d=64):
     x = x * size
     asked = []
 
-    class Spy(Door):
+    class Spy(VerifiedSum):
         def __call__(self, request):
             if isinstance(request.query, Gradient) and not asked:
                 asked.append((request.query, request.params))
@@ -214,7 +214,7 @@ def check_fit(m=16, d=64):
         steps=1,
         centering=Centering(unit_norm=False),
     )
-    facts = PublicFacts(len(x), d, m)
+    facts = ProblemInfo(len(x), d, m)
     summer = Spy(CpuSums(compiled_from=0))
     plan_and_fit(
         solver,

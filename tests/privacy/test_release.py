@@ -27,12 +27,12 @@ from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
-from dphead.privacy.query import Params, Query
+from dphead.privacy.query import Params, Statistic
 from dphead.privacy.release import noise_scale, release
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 HOSTILE = np.array(
     [
@@ -246,7 +246,7 @@ def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
         ReleaseSpec(**(good | change))
 
 
-class Broken(Query):
+class Broken(Statistic):
     """A sensitivity that is not a positive number must never turn the noise off."""
 
     value: int = 0
@@ -551,7 +551,7 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
     """
     asked = []
 
-    class Watched(Door):
+    class Watched(VerifiedSum):
         def __call__(self, request):
             asked.append(request.clip_norm)
             return super().__call__(request)

@@ -12,7 +12,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy import release
-from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
+from dphead.solvers import GradientDescent, LeastSquares, ProblemInfo
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_copy_fits(solver, epsilon):
     rows = ArrayRows(
         rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40)
     )
-    facts = PublicFacts(40, 4, 3)
+    facts = ProblemInfo(40, 4, 3)
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
     head = fit_head(solver, rows, facts, plan).head
     assert np.isfinite(head.weights).all()

@@ -14,15 +14,15 @@ from dphead.solvers import (
     GradientDescent,
     LeastSquares,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
 from dphead.solvers.centering import Centering
 
 N = 500
 D = 6
 M = 3
-FACTS = PublicFacts(N, D, M)
+FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M, seed=3, scale=0.3)
 X64 = X.astype(float)
 HOT = np.eye(M)[Y]

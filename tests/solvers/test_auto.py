@@ -13,8 +13,8 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.privacy.transform import RowTransform
-from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import Lengthening
+from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers.auto import AdaptiveStepSize
 from dphead.solvers.auto_rules import (
     CENTER_NOISE,
     DESCENT,
@@ -26,7 +26,7 @@ from dphead.solvers.auto_rules import (
     WIDEST_UNNOISED_GRAM,
     rate,
 )
-from dphead.solvers.base import Answer
+from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import (
     counted,
@@ -51,7 +51,7 @@ def blobs(n, seed, spread=1.1, weights=None):
 
 
 def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
-    facts = PublicFacts(len(x), D, M)
+    facts = ProblemInfo(len(x), D, M)
     run = {"noise": NoiseSource(seed), "summer": quick_sums()}
     return plan_and_fit(
         solver, ArrayRows(x, y, 8192), facts, epsilon=epsilon, **run
@@ -59,7 +59,7 @@ def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
 
 
 def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
-    return make_plan(solver, PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-6, **more)
+    return make_plan(solver, ProblemInfo(n, d, 10), epsilon=epsilon, delta=1e-6, **more)
 
 
 @pytest.mark.parametrize("momentum", [DESCENT.momentum, 0.9])
@@ -91,8 +91,8 @@ def test_large_steps_on_few_features_do_not_oscillate():
 def lengthened(mean, noise_sd, steps=100, rate=10.0, seed=0, m=M, d=D):
     """Factors of all steps of a descent whose gradients stay the same but for noise."""
     rng = np.random.default_rng(seed)
-    lengthen = Lengthening(
-        PublicFacts(1000, d, m), replace(DESCENT, steps=steps, learning_rate=rate)
+    lengthen = AdaptiveStepSize(
+        ProblemInfo(1000, d, m), replace(DESCENT, steps=steps, learning_rate=rate)
     )
     return [
         lengthen(mean + noise_sd * rng.normal(size=mean.shape), noise_sd)
@@ -171,7 +171,7 @@ def test_lengthened_steps_are_no_longer_than_the_longest():
     assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST_STEP)[-1] == 1.0
     for momentum, rate_, factor in ((0.9, LONGEST_STEP * 0.1 / 1.2, 1.2),):
         descent = replace(DESCENT, steps=100, momentum=momentum, learning_rate=rate_)
-        assert Lengthening(PublicFacts(1000, D, M), descent)(
+        assert AdaptiveStepSize(ProblemInfo(1000, D, M), descent)(
             classes_apart(0.9), 0.0
         ) == pytest.approx(factor)
 
@@ -219,7 +219,7 @@ def test_the_centre_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, sha
     """In between, the noise in a mean of unit rows has a squared length of
     CENTER_NOISE; without a centre there is none.
     """
-    facts = plan(n, d, epsilon).budgeted(PublicFacts(n, d, 10))
+    facts = plan(n, d, epsilon).budgeted(ProblemInfo(n, d, 10))
     found = Auto()._centering(facts).share
     if share is None:
         assert 0.02 < found < 0.1
@@ -254,7 +254,7 @@ def test_whoever_protects_more_has_less_to_spend():
     """A group of four has a quarter of the mu of a row, and a replaced row moves a sum
     twice as far.
     """
-    facts = PublicFacts(1000, D, M)
+    facts = ProblemInfo(1000, D, M)
     row = plan().budgeted(facts).mu
     assert plan(group_cap=4).budgeted(facts).mu == row / 4
     assert plan(relation="replace_one").budgeted(facts).mu == row / 2
@@ -305,7 +305,7 @@ def test_rows_that_do_not_count_are_no_errors(way):
         head = plan_and_fit(
             Auto(),
             rows,
-            PublicFacts(slots, D, M),
+            ProblemInfo(slots, D, M),
             epsilon=2.0,
             relation="add_remove" if way == "nominal n" else "zero_out",
             noise=NoiseSource(seed),
@@ -344,7 +344,7 @@ def test_the_expected_accuracy_is_that_of_new_groups_of_2_to_100_classes(way, m)
             x[::2] = np.nan
         rows = ArrayRows(x, y, 8192, **more)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-        facts = PublicFacts(slots, d, m)
+        facts = ProblemInfo(slots, d, m)
         head = plan_and_fit(Auto(), rows, facts, epsilon=4.0, **run).head
         truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
         errors.append(head.estimate.accuracy - truth)
@@ -362,7 +362,7 @@ def test_caps_are_ranked_by_what_new_groups_get():
     found = []
     for cap in (1, 8):
         rows = ArrayRows(x, y, 8192, groups=groups, group_cap=cap)
-        facts = PublicFacts(4000, D, M)
+        facts = ProblemInfo(4000, D, M)
         run = {"noise": NoiseSource(0), "summer": quick_sums()}
         head = plan_and_fit(Auto(), rows, facts, epsilon=8.0, **run).head
         truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
@@ -375,12 +375,12 @@ def test_a_count_that_noise_drowned_expects_anything():
     """The counts themselves may be negative."""
     drowned = [[-50.0, -80.0], [3.0, -9.0], [0.0, 0.0], [70.0, -65.0]]
     for values in np.array(drowned):
-        kept, seen, noise = counted(Answer(values[:, None], 100.0), 1 / M)
+        kept, seen, noise = counted(Response(values[:, None], 100.0), 1 / M)
         assert kept == 100
         assert 1 / M <= seen <= 1
         assert noise >= 0.5**0.5
     exact = np.array([[60.0], [20.0]])
-    assert counted(Answer(exact, 0.0), 1 / M) == (80, 0.75, 0)
+    assert counted(Response(exact, 0.0), 1 / M) == (80, 0.75, 0)
 
 
 @pytest.mark.parametrize(
@@ -401,8 +401,8 @@ def test_overfitting_is_expected_within_two_points_of_what_was_measured(
     less on other training rows.
     """
     facts = make_plan(
-        Auto(), PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-5
-    ).budgeted(PublicFacts(n, d, 10))
+        Auto(), ProblemInfo(n, d, 10), epsilon=epsilon, delta=1e-5
+    ).budgeted(ProblemInfo(n, d, 10))
     assert abs(overfit(facts, Auto().descent_for(facts), seen, n) - gap) < 0.02
 
 
@@ -421,7 +421,7 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
     """CIFAR-10's MobileNetV2, Fashion-MNIST's deep patches, CIFAR-100's MobileNetV2:
     right on the fit's rows less on other training rows (results/expected).
     """
-    facts = PublicFacts(n, d, m)
+    facts = ProblemInfo(n, d, m)
     budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5).budgeted(facts)
     expected = overfit(
         budgeted,
@@ -433,7 +433,7 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
 
 
 def test_new_rows_are_expected_to_be_no_worse_than_chance():
-    facts = PublicFacts(500, 1280, 2)
+    facts = ProblemInfo(500, 1280, 2)
     budgeted = make_plan(
         Auto(),
         facts,
@@ -445,7 +445,7 @@ def test_new_rows_are_expected_to_be_no_worse_than_chance():
     next(counting)
     counts = np.array([[300.0], [200.0]])
     with pytest.raises(StopIteration) as stop:
-        counting.send(Answer(counts, 0.0))
+        counting.send(Response(counts, 0.0))
     found = stop.value.value
     assert found.low < 0.5 == found.accuracy < found.high
 
@@ -453,10 +453,10 @@ def test_new_rows_are_expected_to_be_no_worse_than_chance():
 def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
     found = []
     for epsilon in (0.1, 1.0, 8.0):
-        facts = plan(epsilon=epsilon).budgeted(PublicFacts(50_000, 1000, 10))
+        facts = plan(epsilon=epsilon).budgeted(ProblemInfo(50_000, 1000, 10))
         found.append(overfit(facts, Auto().descent_for(facts), 0.9, 50_000))
     assert 0 < found[0] < found[1] < found[2] < 0.05
-    few = PublicFacts(1000, 1, 2, 1.0)
+    few = ProblemInfo(1000, 1, 2, 1.0)
     assert overfit(few, Auto().descent_for(few), 0.7, 1000) == 0.45 / 1000
     assert overfit(few, Auto().descent_for(few), 1.0, 1000) == 0
 
@@ -505,7 +505,7 @@ def test_without_noise_the_head_is_no_worse_than_private_ones(
     monkeypatch.setattr("dphead.solvers.auto.WIDEST_UNNOISED_GRAM", widest)
     x, y = uneven(800, 1)
     test_x, test_y = uneven(4000, 99)
-    rows, facts, found = ArrayRows(x, y, 8192), PublicFacts(800, 64, 10), []
+    rows, facts, found = ArrayRows(x, y, 8192), ProblemInfo(800, 64, 10), []
     for epsilon in (np.inf, 8.0):
         run = {"noise": NoiseSource(0), "summer": quick_sums()}
         head = plan_and_fit(Auto(), rows, facts, epsilon=epsilon, **run).head
@@ -524,7 +524,7 @@ def test_without_noise_a_prior_is_still_the_start():
 
 def test_it_asks_for_gradients_and_one_count():
     solver = Auto()
-    facts = PublicFacts(1000, D, M)
+    facts = ProblemInfo(1000, D, M)
     queries = [p.query for p in solver.plan(plan().budgeted(facts))]
     assert queries[-1] == CorrectCounts(M)
     assert queries[-2] == Gradient(M)
@@ -571,7 +571,7 @@ def test_the_accuracy_of_each_class_is_in_its_interval_and_the_least_in_its_own(
 
 def test_the_least_of_equal_classes_is_estimated_too_low():
     """As its docstring and the report say; the interval allows for it."""
-    facts = PublicFacts(40_000, 8, 40, 0.5)
+    facts = ProblemInfo(40_000, 8, 40, 0.5)
     rng = np.random.default_rng(0)
     descent = Auto(per_class_share=0.1).descent_for(facts)
     worst = []
@@ -582,7 +582,7 @@ def test_the_least_of_equal_classes_is_estimated_too_low():
         counts = np.tile([800.0, 200.0], (40, 1))
         counts += rng.normal(0, 30, counts.shape)
         with pytest.raises(StopIteration) as stop:
-            steps.send(Answer(counts, 30.0))
+            steps.send(Response(counts, 30.0))
         worst.append(stop.value.value.worst)
     gap = overfit(facts, descent, 0.8, 40_000)
     assert np.mean([one.accuracy for one in worst]) < 0.8 - gap - 0.03

@@ -10,14 +10,14 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import Auto, PublicFacts
+from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import (
     MOST_CENTER_SHARE,
     TRIALS_SHARE,
     number_of_steps,
 )
 from dphead.solvers.backbones import BackboneSelection, best
-from dphead.solvers.base import Answer
+from dphead.solvers.base import Response
 from dphead.solvers.head import AccuracyEstimate
 
 N, M = 3000, 3
@@ -35,7 +35,7 @@ def rows_of(width, signal, seed):
 
 def planned(widths=WIDTHS, epsilon=2.0, n=N, **more):
     solver = BackboneSelection(widths)
-    facts = PublicFacts(n, max(widths), M)
+    facts = ProblemInfo(n, max(widths), M)
     return solver, facts, make_plan(solver, facts, epsilon=epsilon, delta=1e-5, **more)
 
 
@@ -107,8 +107,8 @@ def test_the_choice_follows_from_released_counts_and_the_plan_does_not(wanted):
         width = ask.params.transform.width(width)
         if ask.label.endswith("correct rows"):
             right = 15_000 if ask.source == wanted else 9000
-            return Answer(np.array([[right], [20_000 - right]], float), 10.0)
-        return Answer(rng.normal(size=ask.query.shape(width)), 1.0)
+            return Response(np.array([[right], [20_000 - right]], float), 10.0)
+        return Response(rng.normal(size=ask.query.shape(width)), 1.0)
 
     head, asks = chosen_by(release)
     assert head.selection.chosen == wanted
@@ -125,7 +125,7 @@ def test_the_last_fit_takes_the_widest_networks_steps():
     assert steps > 0
     own = plan.budgeted(facts)
     rest = math.sqrt(1 - solver.trials_share)
-    wide = PublicFacts(facts.n_rows, 5000, M, own.mu * rest)
+    wide = ProblemInfo(facts.n_rows, 5000, M, own.mu * rest)
     assert steps == number_of_steps(wide)
 
 
@@ -158,6 +158,6 @@ def test_as_many_sources_of_rows_as_networks():
 
 def test_no_estimate_is_of_the_last_fit_alone():
     solver = BackboneSelection(WIDTHS, Auto(estimate=False))
-    labels = [p.label for p in solver.plan(PublicFacts(N, max(WIDTHS), M, mu=1.0))]
+    labels = [p.label for p in solver.plan(ProblemInfo(N, max(WIDTHS), M, mu=1.0))]
     assert labels.count("correct rows") == 0
     assert labels.count("network 1: correct rows") == 1

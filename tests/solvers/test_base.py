@@ -23,10 +23,10 @@ from dphead.solvers import (
     LeastSquares,
     LinearHead,
     Newton,
+    ProblemInfo,
     Prototypes,
-    PublicFacts,
 )
-from dphead.solvers.base import Answer
+from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.feature_covariance import MONOTONE_STEP
 from dphead.solvers.head import center_classes, split_intercept
@@ -36,7 +36,7 @@ from dphead.solvers.rounding import check_clip, check_intercept
 N = 600
 D = 8
 M = 4
-FACTS = PublicFacts(N, D, M)
+FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M, seed=1)
 RAW = Centering(0.0, unit_norm=False)
 SOLVERS = {
@@ -94,7 +94,7 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
         asked.append((ask.label, ask.query))
         shape = ask.query.shape(ask.params.transform.width(D))
         value = rng.standard_normal(shape)  # pure noise must not crash a solver either
-        answer = Answer(
+        answer = Response(
             (value + np.swapaxes(value, -1, -2)) / 2 if ask.query.symmetric else value,
             1.0,
         )
@@ -217,7 +217,7 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
     Where it is not refused, rows with one large entry still count.
     """
     append = min(times * norm, 1e6)
-    facts = PublicFacts(100, d, 3, mu=1.0)
+    facts = ProblemInfo(100, d, 3, mu=1.0)
     rng = np.random.default_rng(seed)
     x = (norm * rng.normal(size=(4, d))).astype(np.float32)
     x[0], x[0, 0] = 0, 10 * norm
@@ -233,7 +233,7 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
 
 @pytest.mark.parametrize("solver", [LeastSquares, Newton, Prototypes, DPFC])
 def test_a_clip_beside_which_no_unit_row_counts_is_refused_in_the_plan(solver):
-    facts = PublicFacts(100, 4, 3, mu=1.0)
+    facts = ProblemInfo(100, 4, 3, mu=1.0)
     solver(feature_clip=1000.0).plan(facts)
     with pytest.raises(ValueError, match="feature_clip must not be thousands"):
         solver(feature_clip=1e4).plan(facts)
@@ -252,7 +252,7 @@ def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append,
     x = np.eye(d, dtype=np.float32)[:1]
     q = clipped_rows(RowTransform(True, append=append), x, clip).q[0, :d]
     try:
-        check_clip(PublicFacts(100, d, 3, mu=1.0), append, clip, 1.0)
+        check_clip(ProblemInfo(100, d, 3, mu=1.0), append, clip, 1.0)
     except ValueError as error:
         if append <= clip:
             assert "rounded to zero" in str(error)
@@ -265,7 +265,7 @@ def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append,
 @pytest.mark.parametrize("solver", [LeastSquares, Newton, Prototypes, DPFC])
 def test_a_constant_above_the_clip_of_its_rows_is_refused_in_the_plan(solver):
     """Without noise nothing is clipped, and nothing is refused."""
-    facts = PublicFacts(100, 4, 3, mu=1.0)
+    facts = ProblemInfo(100, 4, 3, mu=1.0)
     raw = Centering(unit_norm=False)
     solver(feature_clip=0.25, intercept=0.25, centering=raw).plan(facts)
     above = solver(feature_clip=0.25, intercept=0.26, centering=raw)
@@ -276,17 +276,17 @@ def test_a_constant_above_the_clip_of_its_rows_is_refused_in_the_plan(solver):
 
 def test_a_constant_apart_leaves_the_gram_matrix_the_noise_of_its_features():
     """The gradients still have it, and are clipped with it."""
-    facts = PublicFacts(100, 4, 3, mu=1.0)
+    facts = ProblemInfo(100, 4, 3, mu=1.0)
     given = {"feature_clip": 0.005, "intercept": 1.0, "gram_intercept": False}
     steps = DPFC(steps=1, centering=Centering(0.0, False), **given).solve(facts)
     gram = next(steps)
-    gradient = steps.send(Answer(np.eye(4), 0.1))
+    gradient = steps.send(Response(np.eye(4), 0.1))
     assert (gram.label, gram.params.transform.append) == ("gram", 0.0)
     assert (gradient.label, gradient.params.transform.append) == ("gradient", 1.0)
 
 
 def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
-    facts = PublicFacts(100, 2, 3, mu=1.0)
+    facts = ProblemInfo(100, 2, 3, mu=1.0)
     solver = DPFC(
         steps=1,
         learning_rate=1.0,
@@ -300,10 +300,10 @@ def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
     )
     steps = solver.solve(facts)
     next(steps)
-    steps.send(Answer(np.eye(2), 0.0))
+    steps.send(Response(np.eye(2), 0.0))
     gradient = np.arange(9.0).reshape(3, 3)
     with pytest.raises(StopIteration) as done:
-        steps.send(Answer(gradient, 0.0))
+        steps.send(Response(gradient, 0.0))
     head = done.value.value
     # ridge: in units of the mean Gram matrix of 100 rows
     np.testing.assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))
@@ -325,21 +325,21 @@ def test_sizes_of_numpys_integers_are_pythons():
     its noise.
     """
     sizes = [np.int64(2000), np.int32(20), np.uint8(17)]
-    facts = PublicFacts(*sizes)
-    assert facts == PublicFacts(2000, 20, 17)
+    facts = ProblemInfo(*sizes)
+    assert facts == ProblemInfo(2000, 20, 17)
     assert {type(v) for v in (facts.n_rows, facts.n_features, facts.n_classes)} == {int}
     assert [r.query for r in Newton().plan(facts)] == [
-        r.query for r in Newton().plan(PublicFacts(2000, 20, 17))
+        r.query for r in Newton().plan(ProblemInfo(2000, 20, 17))
     ]
     with pytest.raises(TypeError):
-        PublicFacts(2000.0, 20, 17)
+        ProblemInfo(2000.0, 20, 17)
 
 
 def test_a_fit_of_numpys_sizes_is_that_of_pythons():
     x, y = toy(300, 6, 17)
     heads = []
     for kind in (int, np.int64):
-        facts = PublicFacts(kind(300), kind(6), kind(17))
+        facts = ProblemInfo(kind(300), kind(6), kind(17))
         result = plan_and_fit(Newton(), ArrayRows(x, y), facts, noise=NoiseSource(0))
         heads.append(result.head.weights.tobytes())
     assert heads[0] == heads[1]

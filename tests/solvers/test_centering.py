@@ -6,8 +6,8 @@ from fits import plan_and_fit, quick_sums
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import PublicFacts
-from dphead.solvers.base import Answer
+from dphead.solvers import ProblemInfo
+from dphead.solvers.base import Response
 from dphead.solvers.centering import COUNT_DEVIATIONS, rows_that_count
 from dphead.solvers.components import Components, PrincipalComponents
 from dphead.solvers.prototypes import Prototypes
@@ -46,7 +46,7 @@ def partly(way, m, seed=0):
 
 def fitted(solver, rows, m, relation, epsilon):
     run = {"noise": NoiseSource(0), "summer": quick_sums(), "relation": relation}
-    facts = PublicFacts(N, D, m)
+    facts = ProblemInfo(N, D, m)
     return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).head
 
 
@@ -90,4 +90,4 @@ def test_components_are_of_the_rows_that_count(way):
     ],
 )
 def test_a_count_is_believed_where_noise_does_not_explain_it(found, noise_sd, n_rows):
-    assert rows_that_count(Answer(np.array([[found]]), noise_sd), 100) == n_rows
+    assert rows_that_count(Response(np.array([[found]]), noise_sd), 100) == n_rows

@@ -10,7 +10,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import Answer, PublicFacts
+from dphead.solvers.base import ProblemInfo, Response
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.regression import RidgeRegression
 
@@ -36,7 +36,7 @@ def data(seed=0):
 
 def by_definition(solver, x):
     """The head of sums that are added one row at a time, in real numbers."""
-    facts = PublicFacts(*x.shape, 1)
+    facts = ProblemInfo(*x.shape, 1)
     planned = {release.label: release for release in solver.plan(facts)}
     steps = solver.solve(facts)
     answer = None
@@ -56,12 +56,12 @@ def by_definition(solver, x):
             )
             for row in x
         ]
-        answer = Answer(np.sum(rows, axis=0), 0.0)
+        answer = Response(np.sum(rows, axis=0), 0.0)
 
 
 def fitted(solver, x, epsilon=1e9, seed=0):
     """The head of a fit of rows that all count."""
-    facts = PublicFacts(*x.shape, 1)
+    facts = ProblemInfo(*x.shape, 1)
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
     rows = ArrayRows(x, np.zeros(len(x), np.int64))
     return fit_head(
@@ -117,7 +117,7 @@ def test_without_noise_the_regression_is_scikit_learns():
 
 @each_solver
 def test_a_count_a_mean_and_a_gram_matrix_are_all_that_is_released(solver):
-    facts = PublicFacts(N, D, 1)
+    facts = ProblemInfo(N, D, 1)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
     labels = [spec.label for spec in plan.specs]
     of_the_mean = ["rows that count", "mean"] if solver.mean_share else []
@@ -131,7 +131,7 @@ def test_a_count_a_mean_and_a_gram_matrix_are_all_that_is_released(solver):
 
 
 def test_settings_out_of_range_are_refused():
-    facts = PublicFacts(N, D, 1)
+    facts = ProblemInfo(N, D, 1)
     for many in (0, D + 1):
         with pytest.raises(ValueError, match="n_components must be"):
             PrincipalComponents(many).plan(facts)

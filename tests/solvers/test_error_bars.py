@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver
@@ -147,7 +147,7 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     """
     x, y = load_digits(return_X_y=True)
     x = x.astype(np.float32)
-    facts = PublicFacts(len(x), 64, 10)
+    facts = ProblemInfo(len(x), 64, 10)
     scores = []
     errors = []
     for seed in range(60):
@@ -182,7 +182,7 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
         intercept=0.5, error_bars=True, centering=type(solver.centering)(0.0, False)
     )
     head = plan_and_fit(
-        bare, ArrayRows(x, y), PublicFacts(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)
+        bare, ArrayRows(x, y), ProblemInfo(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)
     ).head
     weights, constant = head.weights_std()
     np.testing.assert_allclose(head.scores_std(np.zeros((1, 6))), [constant], rtol=1e-6)
@@ -198,7 +198,7 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
 def test_without_noise_there_are_no_errors():
     x, y = load_digits(return_X_y=True)
     solver = LeastSquares(error_bars=True)
-    facts = PublicFacts(len(x), 64, 10)
+    facts = ProblemInfo(len(x), 64, 10)
     head = plan_and_fit(
         solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf
     ).head
@@ -206,12 +206,12 @@ def test_without_noise_there_are_no_errors():
 
 
 def test_what_cannot_have_error_bars_is_refused():
-    facts = PublicFacts(9000, 4096, 10)
+    facts = ProblemInfo(9000, 4096, 10)
     make_plan(LeastSquares(error_bars=True), facts, epsilon=1.0, delta=1e-6)
     for wrong, sizes in (
         (LeastSquares(error_bars=True, class_grams=True), facts),
         (LeastSquares(error_bars=True, intercept=1.0), facts),
-        (LeastSquares(error_bars=True), PublicFacts(9000, 4097, 10)),
+        (LeastSquares(error_bars=True), ProblemInfo(9000, 4097, 10)),
     ):
         with pytest.raises(
             ValueError,
@@ -222,7 +222,7 @@ def test_what_cannot_have_error_bars_is_refused():
     head = plan_and_fit(
         LeastSquares(),
         ArrayRows(x.astype(np.float32), y),
-        PublicFacts(len(x), 64, 10),
+        ProblemInfo(len(x), 64, 10),
         epsilon=8.0,
     ).head
     for ask in (head.weights_std, lambda: head.scores_std(x)):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
-from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.gram_share import LEAST, MOST, gram_share
 
-FACTS = PublicFacts(50_000, 1_280, 10, mu=0.27)
+FACTS = ProblemInfo(50_000, 1_280, 10, mu=0.27)
 SIZES = st.integers(0, 10**9)
 BUDGETS = st.floats(1e-9, 1e9) | st.just(math.inf)
 
@@ -23,7 +23,7 @@ BUDGETS = st.floats(1e-9, 1e9) | st.just(math.inf)
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 10**6), st.integers(2, 10**6), BUDGETS)
 def test_it_is_a_share_whatever_the_sizes(n, d, m, mu):
-    assert LEAST <= gram_share(PublicFacts(n, d, m, mu)) <= MOST
+    assert LEAST <= gram_share(ProblemInfo(n, d, m, mu)) <= MOST
 
 
 def test_more_rows_or_budget_give_the_gram_matrix_more_and_more_classes_less():
@@ -109,7 +109,7 @@ def test_few_rows_and_classes_without_a_spectrum_gain_by_it():
 
     x, y = rows(1_000)
     held, of = rows(2_000)
-    facts = PublicFacts(*x.shape, 10)
+    facts = ProblemInfo(*x.shape, 10)
 
     def accuracy(solver, seed):
         plan = make_plan(solver, facts, epsilon=0.5, delta=1e-5)

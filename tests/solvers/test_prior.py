@@ -14,7 +14,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
-from dphead.solvers import Auto, PublicFacts
+from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import MOVE_LOGITS, PRIOR_MOVE_LOGITS
 from dphead.solvers.head import float_rows
 from dphead.solvers.prior import START_LOGITS, PublicPrior, read_prior
@@ -34,7 +34,7 @@ def accuracy(prior, epsilon, seeds=8):
     found = []
     for seed in range(seeds):
         solver = Auto(prior=prior)
-        facts = PublicFacts(1000, D, M)
+        facts = ProblemInfo(1000, D, M)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
         head = plan_and_fit(
             solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run
@@ -103,7 +103,7 @@ def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_an
     epsilon, ratio
 ):
     prior = PublicPrior(np.eye(D, M))
-    facts = PublicFacts(1000, D, M)
+    facts = ProblemInfo(1000, D, M)
     plans = [
         make_plan(Auto(prior=p), facts, epsilon=epsilon, delta=1e-6)
         for p in (None, prior)
@@ -136,7 +136,7 @@ def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
 def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
     ledger = Ledger()
     solver = Auto(prior=PublicPrior(np.eye(*shape)))
-    facts = PublicFacts(1000, D, M)
+    facts = ProblemInfo(1000, D, M)
     with pytest.raises(ValueError, match="a prior must have shape"):
         plan_and_fit(solver, ArrayRows(*blobs(1000, 0)), facts, ledger=ledger)
     with pytest.raises(ValueError, match="a prior must have shape"):
@@ -147,7 +147,7 @@ def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
 def test_a_file_and_an_array_are_the_same_prior(tmp_path):
     weights = np.random.default_rng(2).normal(size=(D, M))
     np.save(tmp_path / "prior.npy", weights)
-    facts = PublicFacts(1000, D, M)
+    facts = ProblemInfo(1000, D, M)
     made = [
         make_method("auto", facts, {"prior": p}).solver
         for p in (weights, tmp_path / "prior.npy")

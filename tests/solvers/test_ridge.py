@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dphead.solvers import ridge
-from dphead.solvers.base import PublicFacts
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
@@ -44,14 +44,14 @@ def test_without_a_ridge_a_singular_matrix_still_ends():
 
 
 def test_the_rule_looks_at_public_numbers_only():
-    facts = PublicFacts(1000, 50, 10)
+    facts = ProblemInfo(1000, 50, 10)
     assert ridge_for(facts, 0.0, None) == pytest.approx(
         ridge.RIDGE_WITHOUT_NOISE * 1000
     )
     assert ridge_for(facts, 2.0, None) == pytest.approx(
         ridge.RIDGE_WITHOUT_NOISE * 1000 + ridge.EDGE_SHARE * 20
     )
-    wide = PublicFacts(1000, 5000, 10)
+    wide = ProblemInfo(1000, 5000, 10)
     assert ridge_for(wide, 2.0, None) == pytest.approx(
         ridge.RIDGE_WITHOUT_NOISE * 1000 + ridge.EDGE_SHARE_WIDE * 200
     )

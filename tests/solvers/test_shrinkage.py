@@ -7,7 +7,7 @@ from fits import plan_and_fit
 from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, spectral_edge
 from dphead.solvers.shrinkage import (
@@ -121,7 +121,7 @@ def test_least_squares_gains_by_it_on_other_rows():
     """Mean over 8 draws of the noise, at two budgets: at least a point."""
     rng = np.random.default_rng(6)
     x, y, _, _ = problem(rng, 8000)
-    facts = PublicFacts(4000, x.shape[1], 4)
+    facts = ProblemInfo(4000, x.shape[1], 4)
     rows = ArrayRows(x[:4000], y[:4000])
     for epsilon in (0.5, 2.0):
         found = []
@@ -136,7 +136,7 @@ def test_least_squares_gains_by_it_on_other_rows():
 
 
 def test_the_ridge_is_public():
-    facts = PublicFacts(1000, 50, 10)
+    facts = ProblemInfo(1000, 50, 10)
     assert shrunk_ridge(facts, 0.0, None) == pytest.approx(0.1)
     assert shrunk_ridge(facts, 2.0, None) == pytest.approx(0.1 + 0.3 * 20)
     assert shrunk_ridge(facts, 2.0, 0.01) == 10
@@ -145,7 +145,7 @@ def test_the_ridge_is_public():
 @pytest.mark.parametrize("other", [{"ridge": "stein"}, {"error_bars": True}])
 def test_what_is_derived_for_the_spectrum_as_it_is_keeps_it(other):
     x, y, _, _ = problem(np.random.default_rng(7), 500, 12)
-    facts = PublicFacts(500, 12, 4)
+    facts = ProblemInfo(500, 12, 4)
     heads = [
         plan_and_fit(
             LeastSquares(shrink=shrink, **other),
@@ -161,7 +161,7 @@ def test_what_is_derived_for_the_spectrum_as_it_is_keeps_it(other):
 def test_a_matrix_too_wide_for_its_spectrum_is_solved_with_a_ridge(monkeypatch):
     monkeypatch.setattr("dphead.solvers.least_squares.WIDEST_SHRUNK", 11)
     x, y, _, _ = problem(np.random.default_rng(8), 500, 12)
-    facts = PublicFacts(500, 12, 4)
+    facts = ProblemInfo(500, 12, 4)
     heads = [
         plan_and_fit(
             LeastSquares(shrink=shrink), ArrayRows(x, y), facts, noise=NoiseSource(0)

@@ -10,7 +10,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.stein import SpectralRidge, candidates
 
 D = 6
@@ -124,7 +124,7 @@ def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     rng = np.random.default_rng(4)
     y = rng.integers(0, M, 3000)
     x = rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y]
-    facts = PublicFacts(3000, D, M)
+    facts = ProblemInfo(3000, D, M)
     solver = make_method("dp-ls", facts, {"ridge": "stein"}).solver
     head = plan_and_fit(
         solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)
@@ -132,7 +132,7 @@ def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     assert np.mean(head.scores(x.astype(np.float32)).argmax(axis=1) == y) > 0.7
     for wrong, sizes in (
         (LeastSquares("stein", class_grams=True), facts),
-        (solver, PublicFacts(9000, 5000, M)),
+        (solver, ProblemInfo(9000, 5000, M)),
     ):
         with pytest.raises(ValueError, match="ridge='stein' and error_bars need"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)

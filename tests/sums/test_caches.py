@@ -23,7 +23,7 @@ from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 PLAIN = Params(weights=np.zeros((D, M)))
 
@@ -266,7 +266,7 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
     ledger = reserve(specs, store=store)
     noise = KnownNoise(1)
     if next_sum is not None:
-        summer = Door(block_sum or CpuSums(), next_sum)
+        summer = VerifiedSum(block_sum or CpuSums(), next_sum)
     return [
         release(
             query,
@@ -275,7 +275,7 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
             spec,
             ledger=ledger,
             noise=noise,
-            summer=Door(block_sum) if next_sum is None else summer,
+            summer=VerifiedSum(block_sum) if next_sum is None else summer,
         ).value
         for (query, params, rows, _), spec in zip(asks, specs, strict=True)
     ]
@@ -383,7 +383,7 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
         specs[0],
         ledger=ledger,
         noise=KnownNoise(1),
-        summer=Door(CpuSums(), next_sum),
+        summer=VerifiedSum(CpuSums(), next_sum),
     ).value
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="stay in memory"):
@@ -400,7 +400,7 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
             spec,
             ledger=reserve([spec]),
             noise=KnownNoise(1),
-            summer=Door(),
+            summer=VerifiedSum(),
         )
 
 
@@ -501,7 +501,7 @@ def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(ro
                     asked,
                     ledger=ledger,
                     noise=NoiseSource(),
-                    summer=Door(CpuSums(), kept),
+                    summer=VerifiedSum(CpuSums(), kept),
                 )
             )
         reads.append(Counted.reads)
@@ -527,7 +527,7 @@ def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
             spec,
             ledger=ledger,
             noise=KnownNoise(1),
-            summer=Door(CpuSums(), kept),
+            summer=VerifiedSum(CpuSums(), kept),
         )
     assert kept._held is None
     assert Counted.reads == 1
@@ -569,7 +569,7 @@ def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
         spec,
         ledger=reserve([spec], ledger),
         noise=NoiseSource(),
-        summer=Door(CpuSums(), kept),
+        summer=VerifiedSum(CpuSums(), kept),
     )
     with pytest.raises(LedgerError):
         reserve([spec], ledger)
@@ -593,7 +593,7 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
         specs[0],
         ledger=fit,
         noise=KnownNoise(1),
-        summer=Door(CpuSums(), NextSum()),
+        summer=VerifiedSum(CpuSums(), NextSum()),
     ).value
     fit._lock.close()
     fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
@@ -606,7 +606,7 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
             spec,
             ledger=fit,
             noise=KnownNoise(1),
-            summer=Door(CpuSums(), next_sum),
+            summer=VerifiedSum(CpuSums(), next_sum),
         ).value
         for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
     )

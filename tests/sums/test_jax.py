@@ -31,7 +31,7 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
-from dphead.sums.verified import Door, known_answers
+from dphead.sums.verified import VerifiedSum, known_answers
 
 # a query of each kind of sum
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
@@ -48,10 +48,10 @@ from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 from dphead.sums.jax import JaxSums
 from dphead.sums.reference import ask_of
-from dphead.solvers import DPFC, PublicFacts
+from dphead.solvers import DPFC, ProblemInfo
 
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
 assert len(jax.devices()) == int(sys.argv[1])
@@ -70,8 +70,8 @@ for rows in (128, 384, 2048, 8192):
     devices[rows] = len(placed.q.sharding.device_set)
 weights = ""
 if len(jax.devices()) == 8:
-    facts = PublicFacts(4000, D, M)
-    summer = Door(JaxSums(), memory=1 << 20)
+    facts = ProblemInfo(4000, D, M)
+    summer = VerifiedSum(JaxSums(), memory=1 << 20)
     rows = ArrayRows(x, y)
     done = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer)
     weights = done.head.weights.tobytes().hex()
@@ -126,15 +126,15 @@ def test_one_device_and_eight_give_the_head_of_numpy_byte_for_byte(results):
     from fits import plan_and_fit
 
     from dphead.privacy.noise import NoiseSource
-    from dphead.solvers import DPFC, PublicFacts
+    from dphead.solvers import DPFC, ProblemInfo
 
-    facts = PublicFacts(4000, D, M)
+    facts = ProblemInfo(4000, D, M)
     rows = ArrayRows(*toy(4000))
     one, alone = (
         plan_and_fit(
             DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer
         ).head.weights.tobytes()
-        for summer in (Door(JaxSums(), memory=1 << 20), None)
+        for summer in (VerifiedSum(JaxSums(), memory=1 << 20), None)
     )
     assert bytes.fromhex(results[8][2]) == one == alone
 

@@ -43,7 +43,7 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.parts import PartAsk, SumOfParts, _sum, bounds, serve
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import ask_of
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 
 class Threads:
@@ -145,7 +145,7 @@ def shared_release(
     x, y = rows
     with parts(x, y, count, groups, cap, change) as (whole, threads, own):
         s = spec_of(query, len(x), group_cap=cap, **spec)
-        summer = Door(CpuSums(), parts=SumOfParts(threads, own))
+        summer = VerifiedSum(CpuSums(), parts=SumOfParts(threads, own))
         value = release(
             query,
             params,
@@ -196,7 +196,7 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     specs = [spec_of(query, 300) for query in queries]
     values = []
     with parts(x, y, 3) as (whole, threads, own):
-        for summer in (Door(CpuSums(), parts=SumOfParts(threads, own)), None):
+        for summer in (VerifiedSum(CpuSums(), parts=SumOfParts(threads, own)), None):
             more = {"ledger": reserve(specs), "noise": KnownNoise(1)}
             # alone: a summer for each, so that nothing waits
             pairs = zip(queries, specs, strict=True)
@@ -374,7 +374,7 @@ def test_the_largest_norm_of_parts_is_that_of_all_rows():
     request = SumRequest(
         ClassSums(M), Params(), ArrayRows(x, y), spec_of(ClassSums(M), 300), np.inf
     )
-    alone = Door().largest_norm(request)
+    alone = VerifiedSum().largest_norm(request)
     for count in (1, 3):
         with parts(x, y, count) as (whole, threads, own):
             found = SumOfParts(threads, own).largest_norm(replace(request, rows=whole))

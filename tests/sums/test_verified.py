@@ -11,7 +11,7 @@ from dphead.privacy.statistics import ClassSums, Gradient
 from dphead.sums.cpu import CpuSums
 from dphead.sums.kernels import gradient, products
 from dphead.sums.reference import ReferenceSums
-from dphead.sums.verified import Door
+from dphead.sums.verified import VerifiedSum
 
 
 class Wrong(CpuSums):
@@ -41,7 +41,7 @@ CASES = {
 def test_sums_that_are_right_pass(d):
     queries = [q for q in QUERIES if not getattr(q, "n_channels", 0)]
     for way in (CpuSums(), CpuSums(compiled_from=0), ReferenceSums()):
-        Door(way).check(queries if d < 100 else [Gradient(M), ClassSums(M)], d)
+        VerifiedSum(way).check(queries if d < 100 else [Gradient(M), ClassSums(M)], d)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -53,7 +53,7 @@ def test_sums_that_are_right_pass(d):
 def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
     case, query
 ):
-    door = Door(Wrong(CASES[case]))
+    door = VerifiedSum(Wrong(CASES[case]))
     with pytest.raises(RuntimeError, match="before anything is charged"):
         door.check([query], D)
 
@@ -68,7 +68,7 @@ SETS = {
 
 @pytest.mark.parametrize("case", SETS)
 def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
-    door = Door(Wrong(SETS[case]))
+    door = VerifiedSum(Wrong(SETS[case]))
     for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
         with pytest.raises(RuntimeError, match="before anything is charged"):
             door.check([query], D)
@@ -93,7 +93,7 @@ def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
     monkeypatch.setattr(module, name, wrong)
     way = CpuSums(compiled_from=0)
     with pytest.raises(RuntimeError, match="before anything is charged"):
-        Door(way).check([query], D)
+        VerifiedSum(way).check([query], D)
     x, y = toy(200)
     with pytest.raises(RuntimeError, match="fast sums must equal"):
         integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)

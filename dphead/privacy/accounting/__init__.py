@@ -166,7 +166,7 @@ def check(delta: float = 0.5, relation: str = "zero_out") -> None:
     require(relation in RELATIONS, known, "relation", relation)
 
 
-def epsilon(
+def compose_epsilon(
     events: Sequence[GaussianEvent],
     delta: float,
     relation: str = "zero_out",
@@ -227,7 +227,7 @@ def epsilon(
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
     if any(e.epoch_steps > 1 for e in events):
-        return min(found, epsilon(in_one_step(events), delta, relation, "auto"))
+        return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
@@ -236,7 +236,7 @@ def epsilon(
     count = sum(e.count for e in events)
     if found < math.inf and delta > 1e-11 * count:
         return found
-    return min(found, epsilon(events, delta, relation, "rdp"))
+    return min(found, compose_epsilon(events, delta, relation, "rdp"))
 
 
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:

@@ -1,6 +1,6 @@
 """Keep the append-only record of all releases from a data set, and hold its budget.
 
-`Ledger.reserve` charges a whole fit, durably, before a release uses a row. `FitLedger`
+`Ledger.reserve` charges a whole fit, durably, before a release uses a row. `Charge`
 then hands out the reserved releases in order. Rows of the ledger are never changed or
 deleted. So a crash can waste budget, but it cannot hide what was spent.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent, event_of, together
 from dphead.privacy.ledger import seals
-from dphead.privacy.ledger.charge import FitLedger
+from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.store import (
     FIT,
     LedgerError,
@@ -159,7 +159,7 @@ class Ledger(LedgerFile):
         plan_hash: str,
         store: Path | None = None,
         fit_id: str | None = None,
-    ) -> "FitLedger[Ledger]":
+    ) -> "Charge[Ledger]":
         """Charge a whole fit, durably, or refuse it and write nothing.
 
         Parameters
@@ -182,7 +182,7 @@ class Ledger(LedgerFile):
 
         Returns
         -------
-        FitLedger
+        Charge
             The reserved releases.
 
         Raises
@@ -221,7 +221,7 @@ class Ledger(LedgerFile):
             for i, s in enumerate(specs)
         ]
         # Another process may hold the folder: find out before the charge.
-        reserved = FitLedger(self, fit_id, store)
+        reserved = Charge(self, fit_id, store)
         try:
             with self.transaction():
                 seals.check_undamaged(self)
@@ -265,7 +265,7 @@ class Ledger(LedgerFile):
                 f"group_cap={unit}."
             )
 
-    def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger[Ledger]":
+    def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
         """Continue an interrupted fit of the same plan, without a new charge.
 
         Raises LedgerError if the fit has another plan or is not in the ledger, if the
@@ -278,7 +278,7 @@ class Ledger(LedgerFile):
                 f"a resumed fit must have the plan that was charged, got {fit_id=}. "
                 "Start a new run folder."
             )
-        return FitLedger(self, fit_id, store)
+        return Charge(self, fit_id, store)
 
     def _check(self, new: list[GaussianEvent], relation: str) -> None:
         """Apply the filter over all fits: refuse what would exceed the budget.
@@ -408,12 +408,14 @@ def spent(
     if any(e.noise_multiplier == 0 for e in events):
         return Spent(math.inf, "exact")
     if all(e.is_full for e in events):
-        return Spent(accounting.epsilon(events, delta, relation, "exact"), "exact")
+        return Spent(
+            accounting.compose_epsilon(events, delta, relation, "exact"), "exact"
+        )
     alone = relation != "replace_one" and all(
         e.rows_per_unit == e.epoch_steps == 1 for e in events
     )
     if fits == 1 or not alone:
-        return Spent(accounting.epsilon(events, delta, relation, "auto"), "pld")
+        return Spent(accounting.compose_epsilon(events, delta, relation, "auto"), "pld")
     orders = accounting.RDP_ORDERS if budget is None else [budget["order"]]
     curve = accounting.rdp_curve(events, orders, relation)
     return Spent(accounting.epsilon_from_rdp(orders, curve, delta), "rdp")

@@ -29,7 +29,7 @@ from dphead.privacy.sampling import Allocation
 Book = TypeVar("Book", bound=LedgerFile, covariant=True)
 
 
-class FitLedger(Generic[Book]):
+class Charge(Generic[Book]):
     """Hold the reserved releases of one fit, in order.
 
     Parameters

@@ -22,12 +22,12 @@ from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
 from dphead.sums.kernels.loops import add_pair_products, packed_weights, scores_into
 from dphead.sums.kernels.processor import TILE_HEIGHT, compiled
-from dphead.sums.reference import Ask
+from dphead.sums.reference import SumTask
 from dphead.sums.tuning import CHUNK_ROWS, ROUNDING_SHIFT
 
 
 def add_softmax_gradient(
-    ask: Ask,
+    ask: SumTask,
     rows: IntegerRows,
     y: np.ndarray,
     used: np.ndarray,

@@ -25,7 +25,7 @@ from torch import nn
 from dphead_extract.backbones.patches import dead_leaves
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
-from dphead_extract.normalization import EPSILON, place_lengths, rooted
+from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
 from dphead_extract.synthetic import COUNT, synthetic_images
 from dphead_extract.threads import one_thread
 
@@ -84,7 +84,7 @@ class DeepPatches(nn.Module):
         height, width = first.shape
         synthetic = _synthetic((height, width), colours, basis)
         with torch.inference_mode(), one_thread():
-            leaves, noise = (rooted(first(images)) for images in synthetic)
+            leaves, noise = (signed_sqrt(first(images)) for images in synthetic)
             for _ in range(layers - 1):
                 layer = PatchLayer(leaves, noise, BETWEEN)
                 leaves, noise = (_all_halved(layer, maps) for maps in (leaves, noise))
@@ -92,7 +92,7 @@ class DeepPatches(nn.Module):
             self.layers.append(PatchLayer(leaves, noise, FILTERS))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps = rooted(self.first(images))
+        maps = signed_sqrt(self.first(images))
         return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
 
     def _one(self, maps: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ class PatchLayer(nn.Module):
     def _patches(self, maps: torch.Tensor) -> torch.Tensor:
         """Return patches (n, patches, channels * SIDE**2) of normalized maps."""
         maps = (maps - self.mean) / self.spread
-        return F.unfold(maps / place_lengths(maps), SIDE).transpose(1, 2)
+        return F.unfold(maps / spatial_norms(maps), SIDE).transpose(1, 2)
 
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
         """Return PATCHES of all patches, in a random order.
@@ -183,7 +183,7 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
     """
     border = [SIDE // 2] * 4  # reflect the border, so that each place has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
-    return rooted(F.avg_pool2d(found, 2))
+    return signed_sqrt(F.avg_pool2d(found, 2))
 
 
 def _synthetic(

@@ -43,7 +43,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, with_channels
 
 # backbones that a formula or a seed defines, without weights to load
-UNLEARNED = ("scatternet", "patches", "scatternet+patches", "deep-patches")
+FIXED_FILTERS = ("scatternet", "patches", "scatternet+patches", "deep-patches")
 # A digest names the weights of these. The settings name the others: their last bits
 # depend on the processor.
 DRAWN = ("patches", "scatternet+patches")
@@ -66,7 +66,7 @@ class BackboneOptions:
     Attributes
     ----------
     name : str
-        One of UNLEARNED, or a timm model.
+        One of FIXED_FILTERS, or a timm model.
     weights : Path or None
         A local file of weights; None is the hub's.
     model_args : dict
@@ -74,7 +74,7 @@ class BackboneOptions:
     mean, std : tuple of float or None
         Shift and scale of each color.
     interpolation : str or None
-        How images are resized. "none", for UNLEARNED backbones: images must have the
+        How images are resized. "none", for fixed filters: images must have the
         declared size.
     crop_pct : float or None
         Share of the image that is kept.
@@ -85,7 +85,7 @@ class BackboneOptions:
     scatter_l : int
         ScatterNet's L.
     colours : str
-        "rgb", or for UNLEARNED backbones "opponent": luminance, red-green, blue-yellow
+        "rgb", or for fixed filters "opponent": luminance, red-green, blue-yellow
         (van de Sande, Gevers, Snoek 2010).
     mirror : bool
         Whether features are means over an image and its mirror image. If left and right
@@ -191,7 +191,7 @@ def load_backbone(
     options : BackboneOptions
         The backbone.
     size : (int, int)
-        Public height and width of the input of an UNLEARNED backbone.
+        Public height and width of the input of an FIXED_FILTERS backbone.
     has_colour : bool
         Whether that input has 3 channels; public.
 
@@ -208,7 +208,7 @@ def load_backbone(
     """
     _check_ranges(options)
     if options.colours not in ("rgb", "opponent") or (
-        options.colours == "opponent" and options.name not in UNLEARNED
+        options.colours == "opponent" and options.name not in FIXED_FILTERS
     ):
         raise ExtractError(
             "colours must be rgb, or opponent for scatternet and patches, got "
@@ -218,24 +218,24 @@ def load_backbone(
         raise ExtractError(
             f"channels must be 1 or 3, got channels={options.channels}. Choose one."
         )
-    if options.interpolation == "none" and options.name not in UNLEARNED:
+    if options.interpolation == "none" and options.name not in FIXED_FILTERS:
         raise ExtractError(
             "interpolation none is for scatternet and patches, got "
             f"backbone={options.name!r}, which resizes. Leave it out."
         )
-    if options.axes is not None and options.name in UNLEARNED:
+    if options.axes is not None and options.name in FIXED_FILTERS:
         raise ExtractError(
             "class axes are of a timm network with its own classifier, got "
             f"axes={options.axes} for {options.name}. Leave --axes out."
         )
     backbone = (
         _unlearned(options, size, has_colour)
-        if options.name in UNLEARNED
+        if options.name in FIXED_FILTERS
         else timm_backbone(options)
     )
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
-    if options.name not in UNLEARNED:
+    if options.name not in FIXED_FILTERS:
         folded = fold_batch_norm(backbone.module, backbone.input_shape)
         backbone.module = folded.to(memory_format=torch.channels_last)
     if backbone.axes is not None:
@@ -262,7 +262,7 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, int, int]) -> torch.Size
         return module(torch.zeros(1, *input_shape)).shape
 
 
-# ---------------------------------------------------------------- UNLEARNED
+# ---------------------------------------------------------------- FIXED_FILTERS
 
 
 def _unlearned(

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from benchmarks import features
 from benchmarks.commands import main
 from dphead.data.arrays import ArrayRows
-from dphead.solvers import PublicFacts
+from dphead.solvers import ProblemInfo
 
 D = 6
 M = 3
@@ -49,7 +49,7 @@ def tiny(monkeypatch):
             ArrayRows(x[:n], y[:n], 128),
             x[-128:],
             y[-128:],
-            PublicFacts(n, D, M),
+            ProblemInfo(n, D, M),
             {"digest": "0"},
         )
 

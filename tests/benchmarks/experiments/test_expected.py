@@ -6,7 +6,7 @@ import pytest
 from benchmarks.experiments import expected
 from benchmarks.store import RESULTS, read
 from dphead.planning.plan import make_plan
-from dphead.solvers import Auto, PublicFacts
+from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.expectation import overfit
 from dphead.solvers.head import AccuracyEstimate
 
@@ -21,7 +21,7 @@ def test_the_count_behind_a_stored_estimate_is_found(name):
     row = rows(name)[0]
     found = expected.today(row)
     sizes = [row["features"][k] for k in ("n_rows", "n_features", "n_classes")]
-    facts = PublicFacts(*sizes)
+    facts = ProblemInfo(*sizes)
     plan = make_plan(
         Auto(),
         facts,
@@ -46,7 +46,7 @@ def test_the_noise_behind_a_stored_estimate_is_the_plans(name):
     """Of `auto`'s two counts; to 5 %: rows that count were a noisy number then."""
     row = rows(name)[0]
     n = row["features"]["n_rows"]
-    facts = PublicFacts(n, row["features"]["n_features"], 10)
+    facts = ProblemInfo(n, row["features"]["n_features"], 10)
     plan = make_plan(
         Auto(),
         facts,

@@ -35,17 +35,17 @@ def network(colours=3, side=14, basis=None, layers=1):
 def defined(net, image):
     """Slowly, place by place, in float64: (2 * FILTERS, h, w) of (C, H, W)."""
     maps = net.first(image[None])[0]
-    maps = rooted(maps.double().numpy())
+    maps = signed_sqrt(maps.double().numpy())
     for layer in net.layers[:-1]:
         border = (1, 1)
         padded = np.pad(maps, ((0, 0), border, border), mode="reflect")
         found = halves(layer, padded)
-        maps = rooted(squares(found))
+        maps = signed_sqrt(squares(found))
     last = net.layers[-1]
     return pooled(halves(last, maps))
 
 
-def rooted(maps):
+def signed_sqrt(maps):
     roots = np.sqrt(np.abs(maps))
     return np.sign(maps) * roots
 

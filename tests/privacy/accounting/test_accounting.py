@@ -20,7 +20,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    epsilon,
+    compose_epsilon,
     epsilon_from_mu,
     epsilon_from_rdp,
     filter_order,
@@ -65,7 +65,7 @@ def test_a_divergence_that_is_no_number_is_infinite():
 
 @pytest.mark.parametrize("accountant, expected", [("rdp", 2.591), ("pld", 2.382)])
 def test_tramer_boneh_cifar10_linear(accountant, expected):
-    assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(
+    assert compose_epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(
         expected, abs=1e-3
     )
 
@@ -73,7 +73,7 @@ def test_tramer_boneh_cifar10_linear(accountant, expected):
 @pytest.mark.parametrize("accountant, expected", [("rdp", 0.988), ("pld", 0.903)])
 def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
     events = [GaussianEvent(10.0, 4096 / 50_000, 875)]
-    assert epsilon(events, 1e-5, accountant=accountant) == pytest.approx(
+    assert compose_epsilon(events, 1e-5, accountant=accountant) == pytest.approx(
         expected, abs=1e-3
     )
 
@@ -89,7 +89,9 @@ def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
 def test_printed_rows_that_miss_their_nominal_epsilon(
     batch, rows, sigma, steps, delta, nominal, computed
 ):
-    eps = epsilon([GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp")
+    eps = compose_epsilon(
+        [GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp"
+    )
     assert eps == pytest.approx(computed, abs=5e-3 if computed > 7 else 1e-3)
     assert abs(eps / nominal - 1) > 0.003
 
@@ -144,7 +146,7 @@ def test_epsilon_is_never_below_by_a_single_bit(mu, delta):
 def test_noise_whose_divergence_is_no_float_is_charged(sigma):
     rdp = rdp_curve([GaussianEvent(sigma)], [2.0])
     assert rdp[0] > 0
-    assert epsilon([GaussianEvent(sigma)], 1e-300, accountant="rdp") > 0
+    assert compose_epsilon([GaussianEvent(sigma)], 1e-300, accountant="rdp") > 0
 
 
 @given(mus, deltas)
@@ -237,7 +239,7 @@ def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, s
 def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
     assert (
         0
-        <= epsilon([GaussianEvent(sigma, 0.3, 10)], 1e-5, accountant=accountant)
+        <= compose_epsilon([GaussianEvent(sigma, 0.3, 10)], 1e-5, accountant=accountant)
         < 1e-3
     )
     assert np.all(
@@ -263,11 +265,11 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
 ):
     events = [GaussianEvent(s, 1.0, k) for s, k in pairs]
     delta = 10**log_delta
-    exact = epsilon(events, delta)
-    pld = epsilon(events, delta, relation, "pld")
+    exact = compose_epsilon(events, delta)
+    pld = compose_epsilon(events, delta, relation, "pld")
     assert exact * (1 - 1e-9) <= pld <= exact * (1 + 1e-3) + 1e-4
-    assert epsilon(events, delta, relation) == exact
-    assert exact <= epsilon(events, delta, accountant="rdp")
+    assert compose_epsilon(events, delta, relation) == exact
+    assert exact <= compose_epsilon(events, delta, accountant="rdp")
 
 
 @given(
@@ -278,14 +280,16 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
 @settings(max_examples=8, deadline=None)
 def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
     events = [GaussianEvent(sigma, q, steps)]
-    pld = epsilon(events, 1e-5)
-    assert pld <= epsilon(events, 1e-5, accountant="rdp") + 1e-3
-    assert pld <= epsilon([GaussianEvent(sigma, 1.0, steps)], 1e-5) * 1.001 + 1e-3
-    assert pld <= epsilon(events, 1e-5, "replace_one") + 1e-6
+    pld = compose_epsilon(events, 1e-5)
+    assert pld <= compose_epsilon(events, 1e-5, accountant="rdp") + 1e-3
+    assert (
+        pld <= compose_epsilon([GaussianEvent(sigma, 1.0, steps)], 1e-5) * 1.001 + 1e-3
+    )
+    assert pld <= compose_epsilon(events, 1e-5, "replace_one") + 1e-6
 
 
 def test_adding_an_event_never_lowers_epsilon():
-    spent = [epsilon(TB21[:k], 1e-5) for k in range(4)]
+    spent = [compose_epsilon(TB21[:k], 1e-5) for k in range(4)]
     assert spent[0] == 0
     assert spent == sorted(spent)
 
@@ -297,7 +301,7 @@ def test_orders_and_rdp_agree_with_dp_accounting():
         reference.compose(
             dp_accounting.PoissonSampledDpEvent(e.sampling_prob, event), e.count
         )
-    assert epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(
+    assert compose_epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(
         reference.get_epsilon(1e-5), rel=1e-8
     )
 
@@ -318,20 +322,23 @@ def test_dp_accounting_replace_one_defects_and_ours():
     # right for gradients only
     assert pld.get_epsilon(1e-5) == pytest.approx(1.993, abs=1e-3)
     for accountant in ("auto", "pld"):
-        assert epsilon(
+        assert compose_epsilon(
             [GaussianEvent(2.0)], 1e-5, "replace_one", accountant
         ) == pytest.approx(1.993, abs=1e-3)
-        gram = epsilon(
+        gram = compose_epsilon(
             [GaussianEvent(4 / math.sqrt(2))], 1e-5, "replace_one", accountant
         )
         assert gram == pytest.approx(1.356, abs=1e-3)
-    assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", "rdp") > 1.993
+    assert compose_epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", "rdp") > 1.993
 
 
 def test_replace_one_poisson_needs_pld():
     with pytest.raises(ValueError, match="needs zero_out or add_remove"):
-        epsilon(TB21, 1e-5, "replace_one", "rdp")
-    assert epsilon(TB21, 1e-5, "replace_one") > 1.9 * epsilon(TB21, 1e-5) - 0.3
+        compose_epsilon(TB21, 1e-5, "replace_one", "rdp")
+    assert (
+        compose_epsilon(TB21, 1e-5, "replace_one")
+        > 1.9 * compose_epsilon(TB21, 1e-5) - 0.3
+    )
 
 
 # The filter's order, and the edges.
@@ -372,10 +379,14 @@ def test_totals():
 
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
 def test_no_noise_is_infinite_and_no_release_is_free(accountant):
-    assert epsilon([GaussianEvent(0.0)], 1e-5, accountant=accountant) == math.inf
-    assert epsilon([], 1e-5, accountant=accountant) == 0
-    assert epsilon([GaussianEvent(0.0, 1.0, 0)], 1e-5, accountant=accountant) == 0
-    assert epsilon([GaussianEvent(math.inf)], 1e-5, accountant=accountant) == 0
+    assert (
+        compose_epsilon([GaussianEvent(0.0)], 1e-5, accountant=accountant) == math.inf
+    )
+    assert compose_epsilon([], 1e-5, accountant=accountant) == 0
+    assert (
+        compose_epsilon([GaussianEvent(0.0, 1.0, 0)], 1e-5, accountant=accountant) == 0
+    )
+    assert compose_epsilon([GaussianEvent(math.inf)], 1e-5, accountant=accountant) == 0
 
 
 def test_extremes():
@@ -395,17 +406,17 @@ def test_extremes():
         mu = mu_from_epsilon(eps, delta)
         assert 0 < mu < math.inf
         assert epsilon_from_mu(mu, delta) <= eps
-    assert 1e3 < epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
+    assert 1e3 < compose_epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
     huge = [GaussianEvent(1e-3, 0.5, 10)]
     # 5 million: not worth a grid
-    assert epsilon(huge, 1e-5, accountant="pld") == math.inf
-    assert epsilon(huge, 1e-5) == epsilon(huge, 1e-5, accountant="rdp")
+    assert compose_epsilon(huge, 1e-5, accountant="pld") == math.inf
+    assert compose_epsilon(huge, 1e-5) == compose_epsilon(huge, 1e-5, accountant="rdp")
     assert (
-        epsilon(TB21, 1e-13)
-        == epsilon(TB21, 1e-13, accountant="rdp")
-        < epsilon(TB21, 1e-13, accountant="pld")
+        compose_epsilon(TB21, 1e-13)
+        == compose_epsilon(TB21, 1e-13, accountant="rdp")
+        < compose_epsilon(TB21, 1e-13, accountant="pld")
     )
-    assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(
+    assert compose_epsilon(TB21, 1e-300, accountant="rdp") > compose_epsilon(
         TB21, 1e-12, accountant="rdp"
     )
 
@@ -419,13 +430,13 @@ def test_extremes():
         lambda: GaussianEvent(1.0, 1.5),
         lambda: GaussianEvent(1.0, 1.0, -1),
         lambda: GaussianEvent(1.0, 1.0, 0.5),  # type: ignore[arg-type]
-        lambda: epsilon(TB21, 0.0),
-        lambda: epsilon(TB21, math.nan),
-        lambda: epsilon(TB21, 1e-5, "swap"),
-        lambda: epsilon(TB21, 1e-5, accountant="best"),
-        lambda: epsilon(TB21, 1e-5, accountant="exact"),
+        lambda: compose_epsilon(TB21, 0.0),
+        lambda: compose_epsilon(TB21, math.nan),
+        lambda: compose_epsilon(TB21, 1e-5, "swap"),
+        lambda: compose_epsilon(TB21, 1e-5, accountant="best"),
+        lambda: compose_epsilon(TB21, 1e-5, accountant="exact"),
         # of dphead/planning/calibration.py
-        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),
+        lambda: compose_epsilon(TB21, 1e-5, accountant="zcdp"),
         lambda: epsilon_from_mu(math.nan, 1e-5),
         lambda: delta_from_mu(1.0, -1.0),
         lambda: mu_from_epsilon(math.nan, 1e-5),
@@ -447,7 +458,7 @@ def test_conversions_at_one_order_are_the_minimum_over_orders():
     assert (
         epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5)
         == min(each)
-        == epsilon(TB21, 1e-5, accountant="rdp")
+        == compose_epsilon(TB21, 1e-5, accountant="rdp")
     )
 
 

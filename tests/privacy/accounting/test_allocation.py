@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dphead.privacy.accounting import GaussianEvent, epsilon, epsilon_from_mu, rdp_curve
+from dphead.privacy.accounting import (
+    GaussianEvent,
+    compose_epsilon,
+    epsilon_from_mu,
+    rdp_curve,
+)
 from dphead.privacy.accounting import allocation as module
 from dphead.privacy.accounting.allocation import epoch_losses
 from dphead.privacy.accounting.pld import loss_distribution
@@ -233,7 +238,7 @@ def test_both_directions_are_charged():
     at_zero = [float(losses.deltas(np.zeros(1))[0]) for losses in (removed, added)]
     assert at_zero[0] == pytest.approx(at_zero[1], rel=1e-3)
     of_each = [losses.epsilon(1e-5) for losses in (removed, added)]
-    assert epsilon(epochs(1.0, 20, 3), 1e-5) == max(of_each)
+    assert compose_epsilon(epochs(1.0, 20, 3), 1e-5) == max(of_each)
     assert of_each[0] != pytest.approx(of_each[1], rel=0.05)
     one = epoch_losses(1.0, 20, "added", INTERVAL).deltas(EPSILONS)
     other = epoch_losses(1.0, 20, "removed", INTERVAL).deltas(EPSILONS)
@@ -241,7 +246,7 @@ def test_both_directions_are_charged():
 
 
 def test_an_epoch_of_one_step_is_a_full_batch():
-    assert epsilon(epochs(2.0, 1, 5), 1e-5) == epsilon(
+    assert compose_epsilon(epochs(2.0, 1, 5), 1e-5) == compose_epsilon(
         [GaussianEvent(2.0, count=5)], 1e-5
     )
 
@@ -251,8 +256,8 @@ def test_an_epoch_costs_about_what_poisson_batches_of_its_size_cost(
     sigma, steps, count
 ):
     """And far less than if the step of each row were known."""
-    found = epsilon(epochs(sigma, steps, count), 1e-5)
-    poisson = epsilon([GaussianEvent(sigma, 1 / steps, steps * count)], 1e-5)
+    found = compose_epsilon(epochs(sigma, steps, count), 1e-5)
+    poisson = compose_epsilon([GaussianEvent(sigma, 1 / steps, steps * count)], 1e-5)
     known = epsilon_from_mu(math.sqrt(count) / sigma, 1e-5)
     assert 0.9 * poisson < found < 1.02 * poisson
     assert found < 0.5 * known
@@ -261,22 +266,22 @@ def test_an_epoch_costs_about_what_poisson_batches_of_its_size_cost(
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.3])
 def test_with_little_noise_an_epoch_costs_no_more_than_its_row_in_one_step(sigma):
     known = epsilon_from_mu(1 / sigma, 1e-5)
-    assert epsilon(epochs(sigma, 10), 1e-5) <= known
+    assert compose_epsilon(epochs(sigma, 10), 1e-5) <= known
     # which is not far from the truth: some step gives the row away
-    assert epsilon(epochs(sigma, 10), 1e-5) > 0.5 * known
+    assert compose_epsilon(epochs(sigma, 10), 1e-5) > 0.5 * known
 
 
 def test_more_noise_and_fewer_epochs_cost_less():
-    costs = [epsilon(epochs(s, 50, 4), 1e-5) for s in (0.7, 0.9, 1.5, 4.0)]
+    costs = [compose_epsilon(epochs(s, 50, 4), 1e-5) for s in (0.7, 0.9, 1.5, 4.0)]
     assert costs == sorted(costs, reverse=True)
-    costs = [epsilon(epochs(1.0, 50, n), 1e-5) for n in (1, 2, 8)]
+    costs = [compose_epsilon(epochs(1.0, 50, n), 1e-5) for n in (1, 2, 8)]
     assert costs == sorted(costs)
 
 
 def test_a_part_of_an_epoch_costs_all_of_it():
     begun = [GaussianEvent(1.0, count=51, epoch_steps=50)]
     assert begun[0].epochs == 2
-    assert epsilon(begun, 1e-5) == epsilon(epochs(1.0, 50, 2), 1e-5)
+    assert compose_epsilon(begun, 1e-5) == compose_epsilon(epochs(1.0, 50, 2), 1e-5)
 
 
 def test_epochs_compose_with_full_and_poisson_batches():
@@ -286,9 +291,11 @@ def test_epochs_compose_with_full_and_poisson_batches():
         [GaussianEvent(2.0, 0.01, 100)],
         epochs(1.0, 50),
     ]
-    together = epsilon([event for part in parts for event in part], 1e-5)
-    alone = [epsilon(part, 1e-5) for part in parts]
-    assert max(alone) < together < sum(epsilon(part, 1e-5 / 3) for part in parts)
+    together = compose_epsilon([event for part in parts for event in part], 1e-5)
+    alone = [compose_epsilon(part, 1e-5) for part in parts]
+    assert (
+        max(alone) < together < sum(compose_epsilon(part, 1e-5 / 3) for part in parts)
+    )
 
 
 def test_what_no_accountant_knows_of_allocated_rows_is_refused():
@@ -296,7 +303,7 @@ def test_what_no_accountant_knows_of_allocated_rows_is_refused():
         with pytest.raises(ValueError, match="RDP needs full or Poisson"):
             rdp_curve(epochs(1.0, 10), [order])
     with pytest.raises(ValueError, match="need zero_out or add_remove"):
-        epsilon(epochs(1.0, 10), 1e-5, "replace_one")
+        compose_epsilon(epochs(1.0, 10), 1e-5, "replace_one")
     with pytest.raises(ValueError, match="must be units"):
         GaussianEvent(1.0, epoch_steps=10, rows_per_unit=2)
     with pytest.raises(ValueError, match="must be units"):

@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
+from dphead.privacy.accounting import (
+    RELATIONS,
+    GaussianEvent,
+    compose_epsilon,
+    epsilon_from_mu,
+)
 from dphead.privacy.accounting import pld as module
 from dphead.privacy.accounting.losses import Losses, composed, self_composed
 from dphead.privacy.accounting.pld import loss_distribution
@@ -126,7 +131,7 @@ def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
 def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
     # all but full: the pair at distance 2 / 4 nine times
     sampled = GaussianEvent(4.0, 1 - 1e-12, 9)
-    mixed = epsilon([sampled, GaussianEvent(1.5)], 1e-5, "replace_one")
+    mixed = compose_epsilon([sampled, GaussianEvent(1.5)], 1e-5, "replace_one")
     assert mixed == pytest.approx(
         epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3
     )
@@ -556,7 +561,7 @@ def test_epsilon_is_that_of_dp_accounting_but_for_rounding(relation):
     theirs = theirs.self_compose(400).get_epsilon_for_delta(1e-6)
     assert (
         theirs * (1 - 1e-9)
-        <= epsilon([event], 1e-6, relation, "pld")
+        <= compose_epsilon([event], 1e-6, relation, "pld")
         <= theirs * (1 + 1e-4)
     )
 
@@ -577,10 +582,10 @@ def test_what_many_transforms_lose_of_a_small_delta(n, q, sd, relation, truth):
     Nothing is left of delta, so `auto` is that of RDP, which replace_one has not.
     """
     event = [GaussianEvent(sd, q, n)]
-    assert epsilon(event, 1e-10, relation, "pld") == math.inf
+    assert compose_epsilon(event, 1e-10, relation, "pld") == math.inf
     assert (
         truth
-        <= epsilon(event, 1e-10, relation)
+        <= compose_epsilon(event, 1e-10, relation)
         <= (math.inf if relation == "replace_one" else 1.2 * truth)
     )
 
@@ -589,7 +594,7 @@ def test_a_sample_of_all_rows_is_the_full_batch():
     """A sample at 1 - 2**-53 is nearly the full batch, which has a closed form."""
     event = GaussianEvent(1247.219, 1 - 2**-53, 3_500_000)
     exact = epsilon_from_mu(math.sqrt(event.count) / 1247.219, 1e-5)
-    assert exact <= epsilon([event], 1e-5, accountant="pld") <= exact * 1.01
+    assert exact <= compose_epsilon([event], 1e-5, accountant="pld") <= exact * 1.01
 
 
 @pytest.mark.parametrize("direction", list(PAIRS))
@@ -640,7 +645,7 @@ def test_rare_and_large_losses_have_an_epsilon(event, delta, least, most):
     """least and most: of 60 digits for one release, else of dp_accounting with a grid
     of 1e-4, and some per cent.
     """
-    assert least <= epsilon([event], delta, accountant="pld") <= most
+    assert least <= compose_epsilon([event], delta, accountant="pld") <= most
 
 
 @pytest.mark.parametrize(
@@ -654,7 +659,7 @@ def test_a_small_delta_takes_the_less_of_both_accountants(event):
     lost = max(losses.infinite for losses in loss_distribution([event]))
     for delta in (0.9 * lost, 1.001 * lost):
         found = {
-            name: epsilon([event], delta, accountant=name)
+            name: compose_epsilon([event], delta, accountant=name)
             for name in ("auto", "pld", "rdp")
         }
         assert (found["pld"] == math.inf) == (delta < lost)
@@ -664,8 +669,10 @@ def test_a_small_delta_takes_the_less_of_both_accountants(event):
 def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
     """Composed one by one: what is cut off at the ends is counted."""
     events = [GaussianEvent(1 + i / 100, 0.01) for i in range(12)]
-    least, most = (epsilon([GaussianEvent(sd, 0.01, 12)], 1e-5) for sd in (1.11, 1.0))
-    assert least <= epsilon(events, 1e-5) <= most
+    least, most = (
+        compose_epsilon([GaussianEvent(sd, 0.01, 12)], 1e-5) for sd in (1.11, 1.0)
+    )
+    assert least <= compose_epsilon(events, 1e-5) <= most
     assert max(len(part.chances) for part in loss_distribution(events)) < 400_000
 
 
@@ -680,14 +687,14 @@ def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noi
     ],
 )
 def test_what_no_grid_can_hold_is_infinite(events):
-    assert epsilon(events, 1e-5, accountant="pld") == math.inf
+    assert compose_epsilon(events, 1e-5, accountant="pld") == math.inf
 
 
 def test_very_large_groups_in_samples_are_refused():
     with pytest.raises(
         ValueError, match="must have at most 10000 rows, got rows_per_unit=10001"
     ):
-        epsilon([GaussianEvent(100.0, 0.1, 1, 10_001)], 1e-5)
+        compose_epsilon([GaussianEvent(100.0, 0.1, 1, 10_001)], 1e-5)
 
 
 @pytest.mark.parametrize("coarser", [0.0, -1.0, math.nan, 1e7])
@@ -697,4 +704,4 @@ def test_a_grid_that_would_not_do_is_refused(coarser):
 
 
 def test_a_delta_that_rounding_leaves_nothing_of_has_no_epsilon():
-    assert epsilon([GaussianEvent(0.03, 0.3, 10_000, 3)], 1e-6) == math.inf
+    assert compose_epsilon([GaussianEvent(0.03, 0.3, 10_000, 3)], 1e-6) == math.inf

@@ -32,7 +32,9 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
     half = sigma_for(1.0, 2)
     reserve(specs(1, half), ledger)
     reserve(specs(1, half), ledger)
-    assert accounting.epsilon(ledger.events(), DELTA) == pytest.approx(1.0, rel=1e-9)
+    assert accounting.compose_epsilon(ledger.events(), DELTA) == pytest.approx(
+        1.0, rel=1e-9
+    )
     for sigma in (1e3, 1e4):  # the latter adds 1.4e-7 of mu squared: no room is left
         with pytest.raises(LedgerError, match="exceeded"):
             reserve(specs(1, sigma), ledger)
@@ -119,7 +121,8 @@ def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
         ledger.set_budget(budget, DELTA)
         sigma = 8.0
         while (
-            accounting.epsilon([GaussianEvent(sigma, prob, 4)], DELTA) < budget / fits
+            accounting.compose_epsilon([GaussianEvent(sigma, prob, 4)], DELTA)
+            < budget / fits
         ):
             sigma *= 0.97
         refused = 0
@@ -134,7 +137,7 @@ def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
             for f in ledger.fits()
             for s in f["releases"]
         ]
-        exact = accounting.epsilon(events, DELTA)
+        exact = accounting.compose_epsilon(events, DELTA)
         assert 0 < exact <= ledger.spent(DELTA).epsilon * (1 + 1e-9)
 
 
@@ -145,9 +148,9 @@ def test_without_a_budget_one_fit_spends_its_own_epsilon_and_several_add_up():
     one = [GaussianEvent(4.0, 0.1, 10)]
     two = [GaussianEvent(4.0, 0.1, 20)]
     for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
-        own = accounting.epsilon(one, DELTA, relation, "pld")
+        own = accounting.compose_epsilon(one, DELTA, relation, "pld")
         assert spent(one, 1, DELTA, relation) == (own, "pld")
-        both = accounting.epsilon(two, DELTA, relation, accountant)
+        both = accounting.compose_epsilon(two, DELTA, relation, accountant)
         assert spent(two, 2, DELTA, relation) == (both, accountant)
     assert spent([], 0, DELTA, "zero_out") == (0.0, "exact")
 
@@ -202,7 +205,7 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
 def test_a_budget_counts_every_epoch_of_a_fit():
     """As the accountant says of its events, and not one less."""
     events = [GaussianEvent(2.0, count=30, epoch_steps=10)]
-    cost = accounting.epsilon(events, DELTA)
+    cost = accounting.compose_epsilon(events, DELTA)
     for budget, allowed in ((1.001 * cost, True), (0.999 * cost, False)):
         ledger = Ledger()
         ledger.set_budget(budget, DELTA)
@@ -256,7 +259,7 @@ def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
     else:
         pytest.fail("the budget was never reached")
     assert len(accepted) > 200
-    assert accounting.epsilon(ledger.events(), DELTA, accountant="pld") <= 2.0
+    assert accounting.compose_epsilon(ledger.events(), DELTA, accountant="pld") <= 2.0
 
 
 def test_the_filter_does_not_choose_its_order_after_the_fits():
@@ -269,7 +272,7 @@ def test_the_filter_does_not_choose_its_order_after_the_fits():
     reserve(specs(1, 20.0, sampling_prob=0.01), ledger)
     second = specs(500, 1.0, sampling_prob=0.01)
     events = [*ledger.events(), GaussianEvent(1.0, 0.01, 500)]
-    assert accounting.epsilon(events, DELTA, accountant="rdp") < 1.7
+    assert accounting.compose_epsilon(events, DELTA, accountant="rdp") < 1.7
     with pytest.raises(LedgerError, match="exceeded"):
         reserve(second, ledger)
     assert len(ledger.fits()) == 1
@@ -297,7 +300,7 @@ def test_concurrent_processes_cannot_exceed_the_budget(path):
     started = [python(SPEND, path, sigma_for(1.0, 7), wait=False) for _ in range(4)]
     done = [int(p.communicate(timeout=600)[0]) for p in started]
     assert sum(done) == 7 == len(ledger.fits())
-    assert accounting.epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
+    assert accounting.compose_epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
 
 
 def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
