@@ -38,7 +38,7 @@ def built(tmp_path_factory):
 def test_the_wheel_has_two_packages_and_their_data(built):
     _, wheel = built
     tops = {name.split("/")[0] for name in wheel if ".dist-info" not in name}
-    assert tops == {"dphead", "extract"}
+    assert tops == {"dphead", "dphead_extract"}
     for kind in (
         "dphead/analysis/card/templates/*.j2",
         "dphead/planning/presets/*.toml",

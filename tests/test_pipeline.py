@@ -243,7 +243,7 @@ def test_a_source_without_declared_classes_is_refused_before_a_network_is_loaded
 
 def test_without_torch_extract_says_what_to_install(made, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("extract.")]:
+    for name in [name for name in sys.modules if name.startswith("dphead_extract.")]:
         monkeypatch.delitem(sys.modules, name)
     command = ("extract", made / "digits.npz", "-o", tmp_path / "f.h5")
     network = ("--backbone", "scatternet", "--classes", 10)
@@ -276,9 +276,7 @@ def refused_after_progress(done):
     return [line for line in done.err.splitlines() if line.startswith("Error: ")][-1]
 
 
-def test_another_package_named_extract_is_named():
-    """It would hide ours, and an error deep inside would not say so."""
-    assert "dphead's own package `extract`" in missing("dphead_extract.features.format")
+def test_a_missing_module_names_its_extra():
     assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
     assert "pip install 'dphead[jax]'" in missing("jaxlib")
     assert "pip install 'dphead[tables]'" in missing("pyarrow.parquet")

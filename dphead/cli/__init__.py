@@ -157,12 +157,6 @@ def _out_of_memory(error: Exception) -> bool:
 def missing(module: str) -> str | None:
     """Return what to install for a missing module, or None if no extra has it."""
     name = module.split(".")[0]
-    if name == "extract":
-        return (
-            f"dphead's own package `extract` must be the one that is imported, got "
-            f"another without {module}. Uninstall that one, then pip install "
-            "--force-reinstall --no-deps dphead."
-        )
     for extra, (packages, modules) in EXTRAS.items():
         if name in modules:
             return (

@@ -142,7 +142,8 @@ def test_a_shard_looks_at_its_own_images_only(
     none has to.
     """
     from dphead_extract.sources.image import Source
-    from tests.extract.test_backbones import SMALL
+
+    from tests.extract.backbones.test_registry import SMALL
 
     for row in range(20):
         Image.fromarray(digits[0][row]).save(tmp_path / f"{row:02}.png")

@@ -421,4 +421,4 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
                 getattr(f, "id", getattr(f, "attr", "")) for f in calls
             ]:
                 found.append(f"{path.stem}.{function.name}")
-    assert found == ["accounting.event_of"]
+    assert found == ["__init__.event_of"]

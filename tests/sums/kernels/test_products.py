@@ -329,7 +329,7 @@ def test_no_instruction_is_used_that_numbas_settings_leave_out(
     """
     code = """
 import numpy as np
-from dphead.sums import processor, products
+from dphead.sums.kernels import processor, products
 x = np.random.default_rng(0).integers(-4095, 4096, (31, 50)).astype(np.int16)
 out = np.zeros((50, 50), np.int64)
 products.add_products(x, x, out)
