@@ -64,8 +64,7 @@ def run(
 ) -> None:
     """Fit what is missing of a paper's tables.
 
-    SELECTOR: PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, quick (ten minutes) or
-    search/DATASET.
+    SELECTOR: PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, or quick (ten minutes).
     """
     from benchmarks import runner
 
@@ -95,12 +94,6 @@ def tables() -> None:
 @click.option("--draws", default=5, show_default=True)
 @click.option("--newton-draws", default=5, show_default=True)
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="Default: all.")
-@click.option(
-    "--together",
-    default=1,
-    show_default=True,
-    help="Fits that share passes, with float32 sums: auto alone.",
-)
 def heads(
     name: str,
     train: Path,
@@ -109,13 +102,12 @@ def heads(
     draws: int,
     newton_draws: int,
     epsilons: tuple[float, ...],
-    together: int,
 ) -> None:
     """Accuracy of every method at every epsilon on a features file."""
     from benchmarks import heads as h
 
     per_method = {m: newton_draws if m == "dp-newton" else draws for m in METHODS}
-    h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS, together)
+    h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS)
 
 
 # --- experiments --------------------------------------------------------------
@@ -142,116 +134,9 @@ def defects(only: str, audits: int) -> None:
 
 
 @command("experiments")
-@click.argument("name")
-def compare(name: str) -> None:
-    """auto beside every method's defaults and an oracle, on data set NAME."""
-    module = experiment("compare")
-    module.run(name)
-    show(module.write())
-
-
-@command("experiments")
 def curves() -> None:
     """Accuracy against epsilon during one run (TB21, Figures 3 and 11)."""
     experiment("curves").run()
-
-
-@command("experiments")
-@click.argument(
-    "job",
-    type=click.Choice(["tan", "tb21", "timing", "costs", "table"]),
-    default="table",
-)
-def finetune(job: str) -> None:
-    """Whole networks in miniature, and what the papers' own would cost."""
-    experiment("finetune").run(job)
-
-
-@command("experiments")
-@click.argument("datasets", nargs=-1)
-def expected(datasets: tuple[str, ...]) -> None:
-    """Whether auto knows its accuracy: expected against measured."""
-    module = experiment("expected")
-    for dataset in datasets or module.SETS:
-        module.run(dataset)
-    show(module.write())
-
-
-@command("experiments")
-@click.option(
-    "--most", type=click.IntRange(0), help="So many of the missing runs; default: all."
-)
-def ingredients(most: int | None) -> None:
-    """De22's Table 2 in miniature: what each ingredient adds."""
-    module = experiment("ingredients")
-    module.run(most)
-    click.echo(module.table())
-
-
-@command("experiments")
-def last_iterate() -> None:
-    """Amplification by iteration beside DP-SGD (TB21, Figure 10)."""
-    experiment("last_iterate").run()
-
-
-@command("experiments")
-def backbones() -> None:
-    """What a choice among networks costs (`fit --backbones`)."""
-    experiment("backbones").run()
-    click.echo(experiment("backbones").table())
-
-
-@command("experiments")
-def classes() -> None:
-    """Whether auto knows the accuracy of each class (`fit --per-class-share`)."""
-    experiment("classes").run()
-    click.echo(experiment("classes").table())
-
-
-@command("experiments")
-def shared_noise() -> None:
-    """NOT PRIVATE: one noise vector for all classes, as published code has it."""
-    experiment("shared_noise").run()
-
-
-@command("experiments")
-def transfer() -> None:
-    """Heads on networks pre-trained here on CIFAR-100 (TB21, Figure 5)."""
-    module = experiment("transfer")
-    module.run()
-    show(module.write())
-
-
-@command("experiments")
-def tuning() -> None:
-    """FC23's search of settings, counted and not."""
-    experiment("tuning").run()
-
-
-@command("experiments")
-@click.option(
-    "--peer",
-    "python",
-    type=PATH,
-    help="A Python that has diffprivlib; default: only rows without it.",
-)
-def multilabel(python: Path | None) -> None:
-    """DPMultiLabelClassifier beside one regression a label."""
-    experiment("multilabel").run(python)
-    show(experiment("multilabel").write())
-
-
-@command("experiments")
-@click.option(
-    "--peer",
-    "python",
-    type=PATH,
-    help="A Python that has diffprivlib and opendp; default: only our rows.",
-)
-def unclassed(python: Path | None) -> None:
-    """DPPCA and DPRegressor beside diffprivlib's and OpenDP's."""
-    experiment("unclassed").run(python)
-    show(experiment("unclassed").write())
 
 
 # --- speed --------------------------------------------------------------------
@@ -318,12 +203,6 @@ def extraction(jobs: tuple[str, ...]) -> None:
     """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
     for job in jobs or ("scattering", "timm"):
         experiment("extraction").run(job)
-
-
-@command("speed")
-def products() -> None:
-    """Exact products of 16-bit integers beside float32; nothing is stored."""
-    experiment("products").run()
 
 
 @main.command(hidden=True)

@@ -47,14 +47,6 @@ def write(folder: Path = FOLDER) -> list[Path]:
         paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
     if epochs := read(curves.OUT):
         paths.append(convergence(folder / "tb21-convergence.png", epochs))
-    search = read(RESULTS / "claims" / "search.jsonl")
-    for dataset in sorted({r["job"]["dataset"] for r in search}):
-        paths.append(
-            spread(
-                folder / f"spread-{dataset}.png",
-                [r for r in search if r["job"]["dataset"] == dataset],
-            )
-        )
     return paths
 
 
@@ -229,55 +221,6 @@ def _way(job: Job) -> str:
         else "settings of Table 13"
     )
     return f"{chosen}, {job.label.rpartition(', ')[2]}"
-
-
-def spread(path: Path, rows: list[Row]) -> Path:
-    """Held-out accuracy of every setting that was tried while choosing, a column for
-    each budget and features.
-    """
-    groups = _cells(
-        (f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows
-    )
-    figure, (axes,) = new_figure(
-        path,
-        1,
-        (max(5.0, 1.6 + 1.3 * len(groups)), 4.4),
-    )
-    for i, values in enumerate(groups.values()):
-        offsets = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
-        axes.plot(
-            [i + o for o in offsets],
-            values,
-            "o",
-            color=COLORS[0],
-            alpha=0.7,
-            markersize=5,
-        )
-        axes.plot(
-            [i - 0.2, i + 0.2],
-            [np.median(values)] * 2,
-            color=COLORS[1],
-        )
-    axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
-    axes.set(
-        ylabel="accuracy in %, a fifth of the training rows",
-        xlim=(-0.6, len(groups) - 0.4),
-    )
-    axes.set_title(
-        f"{rows[0]['job']['dataset']}: {len(rows)} settings (bar: median)", fontsize=11
-    )
-    save_figure(figure, path)
-    return path
-
-
-def _kind(row: Row) -> str:
-    if "normalization" in row["job"]["settings"]:
-        return "data norm"
-    return (
-        Job(**row["job"])
-        .features.replace("scatternet-g", "group norm, G = ")
-        .replace("scatternet", "no norm")
-    )
 
 
 def _cells(pairs: Any) -> dict[Any, list[float]]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from dphead_extract.features.format import FeaturesFile, open_features
 
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
-from dphead.data.arrays import ArrayRows
 from dphead.data.features import FeaturesRows
 from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.fit.report import guarantee
@@ -42,18 +42,16 @@ def sweep(
     methods: tuple[str, ...],
     draws: dict[str, int],
     epsilons: tuple[float, ...] = EPSILONS,
-    together: int = 1,
 ) -> None:
     """Run what is missing in results/heads/<name>.jsonl.
 
-    draws: noise draws for each method.
-
-    together: so many fits of full-batch gradients share each pass, with float32 sums
-        (`benchmarks.together`).
+    Parameters
+    ----------
+    draws : dict of str to int
+        Number of noise draws for each method.
     """
     out = RESULTS / "heads" / f"{name}.jsonl"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    done = {(r["method"], str(r["epsilon"]), r["seed"]) for r in read(out)}
+    done = {(r["method"], r["epsilon"], r["seed"]) for r in read(out)}
     with open_features(train) as file, open_features(test) as test_file:
         rows = FeaturesRows(file, memory=8 << 30)
         held_out = FeaturesRows(test_file, memory=0)
@@ -61,66 +59,28 @@ def sweep(
         y = held_out.labels()
         facts = ProblemInfo(rows.n_rows, rows.n_features, len(file.class_names or []))
         described = {"dataset": name, "features": describe(file, facts)}
-        for method in methods:
+        for method, epsilon in product(methods, epsilons):
             solver = make_method(method, facts, {}).solver
-            wanted = [
-                (e, seed)
-                for e in epsilons
-                for seed in range(draws[method] if np.isfinite(e) else 1)
-            ]
-            missing = [
-                (e, seed) for e, seed in wanted if (method, str(e), seed) not in done
-            ]
-            for i in range(0, len(missing), together):
-                part = missing[i : i + together]
-                for (_, seed), result in zip(
-                    part, _fits(solver, rows, facts, part, together > 1), strict=True
-                ):
-                    row = described | {
-                        "method": method,
-                        "settings": repr(solver),
-                        "seed": seed,
-                    }
-                    row |= _measured(result, x, y) | {
-                        "seconds": result.seconds / len(part)
-                    }
-                    append(
-                        out,
-                        row
-                        | {"sums": "fused" if together > 1 else "audited"}
-                        | provenance(),
-                    )
-                    print(
-                        (
-                            f"{name} {method:<10} eps {row['epsilon']:<4g} draw {seed} "
-                            f"{row['accuracy']:.4f} {row['seconds']:6.1f} s"
-                        ),
-                        flush=True,
-                    )
-
-
-def _fits(
-    solver: Any,
-    rows: FeaturesRows,
-    facts: ProblemInfo,
-    tasks: list[tuple[float, int]],
-    together: bool,
-) -> list[FitResult]:
-    """Fits of each (epsilon, seed)."""
-    if together:
-        from benchmarks.together import fit_together
-
-        held = ArrayRows(rows.features(), rows.labels(), 256)
-        return fit_together(
-            held, facts, [(solver, seed, epsilon) for epsilon, seed in tasks], DELTA
-        )
-    plans = [
-        make_plan(solver, facts, epsilon=epsilon, delta=DELTA) for epsilon, _ in tasks
-    ]
-    return [
-        fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(seed)))
-        for plan, (_, seed) in zip(plans, tasks, strict=True)
-    ]
+            plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
+            for seed in range(draws[method] if np.isfinite(epsilon) else 1):
+                if (method, epsilon, seed) in done:
+                    continue
+                result = fit_head(
+                    solver, rows, facts, plan, Run(noise=NoiseSource(seed))
+                )
+                row = {
+                    "method": method,
+                    "settings": repr(solver),
+                    "seed": seed,
+                    "seconds": result.seconds,
+                }
+                row |= described | _measured(result, x, y) | provenance()
+                append(out, row)
+                print(
+                    f"{name} {method:<10} eps {epsilon:<4g} draw {seed} "
+                    f"{row['accuracy']:.4f} {row['seconds']:6.1f} s",
+                    flush=True,
+                )
 
 
 def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
@@ -157,23 +117,10 @@ def cost(
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 environment = {**os.environ, "DPHEAD_HOME": folder}
-                command = [
-                    sys.executable,
-                    "-m",
-                    "dphead",
-                    "fit",
-                    str(train),
-                    "--method",
-                    method,
-                    "--epsilon",
-                    str(epsilon),
-                    "--test",
-                    str(test),
-                    "--test-is",
-                    "public",
-                    "-o",
-                    f"{folder}/run",
-                ]
+                command = [sys.executable, "-m", "dphead", "fit", str(train)]
+                command += ["--method", method, "--epsilon", str(epsilon)]
+                command += ["--test", str(test), "--test-is", "public"]
+                command += ["-o", f"{folder}/run"]
                 seconds, memory = timed(command, environment)
                 accuracy = json.loads(Path(f"{folder}/run/report.json").read_text())[
                     "test"

@@ -4,9 +4,8 @@ none.
 
 import hashlib
 import json
-import math
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -169,11 +168,11 @@ def _tb21(claim: Claim) -> Iterator[Job]:
                 )
 
 
-def sweep(dataset: str, size: int | None = SWEEP) -> list[Job]:
-    """TB21's search at epsilon 3 under the paper's accounting: all of its 360
-    configurations, or `size` of them.
+def sweep(dataset: str, size: int = SWEEP) -> list[Job]:
+    """Return `size` of the 360 configurations of TB21's search at epsilon 3.
 
-    Which ones is fixed by a seed, whatever the results are. One noise draw each.
+    Which ones is fixed by a seed, whatever the results are. The accounting is the
+    paper's, with one noise draw each.
     """
     grid = presets.load("tb21")["search"][dataset]
     clips = (
@@ -214,14 +213,8 @@ def sweep(dataset: str, size: int | None = SWEEP) -> list[Job]:
             sizes, grid["epochs"], grid["base_learning_rate"]
         )
     ]
-    if size is None:
-        return every
-    return [
-        every[i]
-        for i in sorted(
-            np.random.default_rng(21).choice(len(every), size, replace=False)
-        )
-    ]
+    drawn = np.random.default_rng(21).choice(len(every), size, replace=False)
+    return [every[i] for i in sorted(drawn)]
 
 
 def _table2(claim: Claim) -> Iterator[Job]:
@@ -299,94 +292,6 @@ def own_de22() -> list[Job]:
     ]
 
 
-def search(dataset: str) -> list[Job]:
-    """Settings to choose from on held-out training rows: the product of the lists of
-    each of the file's grids.
-    """
-    jobs = []
-    for grid in (
-        g
-        for g in tomllib.loads(CHOSEN.read_text())["search"]
-        if g["dataset"] == dataset
-    ):
-        varied = grid.get("varied", {})
-        for epsilon in grid["epsilons"]:
-            for values in product(*varied.values()):
-                settings = grid["settings"] | dict(zip(varied, values, strict=True))
-                if settings.get("average") == "ema":
-                    settings["ema_decay"] = grid["ema_decay"]
-                jobs.append(
-                    Job(
-                        dataset,
-                        grid["features"],
-                        "dp-sgd",
-                        epsilon,
-                        preset="tb21",
-                        settings=settings,
-                        held_out=True,
-                        draws=1,
-                    )
-                )
-    return jobs
-
-
-MOVING_AVERAGE = {"average": "ema", "ema_decay": 0.999}
-
-
-def tested() -> list[Job]:
-    """What might explain where TB21's tables differ, one change at a time; none is
-    chosen.
-    """
-    return tested_normalisation() + tested_group_norm()
-
-
-def tested_normalisation() -> list[Job]:
-    """CIFAR-10 with data normalisation in Table 2."""
-    claim = next(
-        c
-        for c in claims.load("TB21")
-        if (c.table, c.dataset, c.settings.get("normalization"))
-        == ("2", "cifar10", "data")
-    )
-    job = next(_table2(claim))
-    averaged = job.settings | MOVING_AVERAGE
-    changes: dict[str, dict[str, Any]] = {
-        "shuffled batches": {"sampling": "shuffle"},
-        "colours not scaled": {"features": "scatternet-unscaled"},
-        "learning rate 1": {"settings": job.settings | {"learning_rate": 1.0}},
-        "moving average": {"settings": averaged},
-        "both": {"settings": averaged, "features": "scatternet-unscaled"},
-    }
-    return [
-        replace(job, draws=3, label=label, **change)
-        for label, change in changes.items()
-    ]
-
-
-def tested_group_norm() -> list[Job]:
-    """The best of Table 3's configurations with group norm on CIFAR-10."""
-    name = "scatternet-g27"
-    best = {"batch_size": 2048, "epochs": 30, "base_learning_rate": 0.25}
-    job = next(j for j in sweep("cifar10") if j.features == name and j.settings == best)
-    unscaled = "scatternet-unscaled-g27"
-    fast = best | {"base_learning_rate": 1.0}
-    infinite = {"epsilon": math.inf, "clip_only": True}
-    changes: dict[str, dict[str, Any]] = {
-        "no noise": infinite,
-        "epsilon 10": {"epsilon": 10.0},
-        "exact accounting": {"accountant": "auto"},
-        "shuffled batches": {"sampling": "shuffle"},
-        "moving average": {"settings": best | MOVING_AVERAGE},
-        "slow": {"settings": best | {"base_learning_rate": 0.125}},
-        "fast": {"settings": fast},
-        "fast, no noise": infinite | {"settings": fast},
-        "fast, moving average": {"settings": fast | MOVING_AVERAGE},
-        "colours not scaled": {"features": unscaled},
-        "colours not scaled, fast": {"features": unscaled, "settings": fast},
-    }
-    return [replace(job, label=label, **change) for label, change in changes.items()]
-
-
 def quick() -> list[Job]:
     """Ten minutes on two cores from nothing: digits, and one row of TB21's Table 1."""
     small = [
@@ -400,17 +305,16 @@ def quick() -> list[Job]:
         if c.table == "1" and c.epsilon == "2.93" and not c.source
     )
     mnist = [job for job in jobs_of(claim) if job.accountant == "auto"]
-    return small + [Job(**{**asdict(job), "draws": 1}) for job in mnist[-1:]]
+    return small + [replace(job, draws=1) for job in mnist[-1:]]
 
 
 def select(selector: str) -> list[tuple[Claim | None, Job]]:
-    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of what
-    `unclaimed` names.
+    """Return the (claim, job) pairs of `paper[/table[/dataset]]` or of `quick`.
 
     Raises ValueError if it names nothing.
     """
-    if (jobs := unclaimed(selector)) is not None:
-        return [(None, job) for job in jobs]
+    if selector == "quick":
+        return [(None, job) for job in quick()]
     claimed: list[tuple[Claim | None, Job]] = [
         (c, job) for c in selected(selector) for job in jobs_of(c)
     ]
@@ -420,20 +324,6 @@ def select(selector: str) -> list[tuple[Claim | None, Job]]:
         ours += own() if (paper, table) in (("fc23", ""), ("fc23", "3")) else []
         ours += own_de22() if (paper, table) in (("de22", ""), ("de22", "5")) else []
     return claimed + [(None, job) for job in ours]
-
-
-def unclaimed(selector: str) -> list[Job] | None:
-    """The jobs of `quick`, `tested`, `search/dataset` or `sweep/dataset`, which no
-    paper claims; None for another.
-    """
-    dataset = selector.partition("/")[2]
-    makers: dict[str, Callable[[], list[Job]]] = {
-        "quick": quick,
-        "tested": tested,
-        f"search/{dataset}": lambda: search(dataset),
-        f"sweep/{dataset}": lambda: sweep(dataset, None),
-    }
-    return makers[selector]() if selector in makers else None
 
 
 def selected(selector: str) -> list[Claim]:

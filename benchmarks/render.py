@@ -8,14 +8,9 @@ from benchmarks import accounting, figures, tables
 # with a README of their own, rendered from rows
 EXPERIMENTS = (
     "audit",
-    "compare",
-    "expected",
     "faults",
-    "multilabel",
     "peers",
     "scale",
-    "transfer",
-    "unclassed",
 )
 
 

@@ -13,14 +13,10 @@ from benchmarks import claims, papers, verdicts
 from benchmarks.experiments import (
     audit,
     audit_defects,
-    last_iterate,
     peers,
     scale,
-    shared_noise,
-    tuning,
 )
 from benchmarks.heads import METHODS
-from benchmarks.jobs import own
 from benchmarks.prose import wrapped
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
@@ -66,9 +62,6 @@ TITLES = HEADS | {
     "defects": "Defects that an audit catches",
     "peers": "A step beside other libraries",
     "scale": "DP-LS's sums against the number of rows",
-    "tuning": "FC23's search, counted and not",
-    "last iterate": "The last iterate alone, beside DP-SGD",
-    "shared noise": "One noise vector for all classes, simulated",
 }
 INTRODUCTION = """# The papers' tables
 
@@ -89,38 +82,9 @@ scale), which lose on test rows. Only lines by places and of patches are of toda
 `auto`; the others' took fewer steps above ε = 0.5, which may cost them a point at ε = 3
 (CIFAR-10, held-out rows: 66.2, 66.8 and 67.2 with 91, 200 and 400 steps), and shorter
 ones."""
-SHARED = """CIFAR-10, MobileNetV2 at 128 px: the same heads, settings, noise scale and
-seeds with three noises. *fresh* is independent for each class and step, and has the
-guarantee. *shared by classes* adds one vector to all classes, and *shared by classes
-and steps* the same one at every step, as a random key captured inside `vmap` does;
-these heads are not differentially private at the ε of their column. Test accuracy in %,
-defaults, no tuning."""
-TUNING = """CIFAR-10, MobileNetV2 at 128 px, δ = 1e-5, exact accounting of each fit.
-FC23 chooses its two settings in [1e-8, 1e8]² by 50 and more trials at the full ε each
-and does not charge for them: the first line of a method does that with Optuna (chosen
-on a fifth of the training rows, then fitted on all of them; one search at each ε, so
-that ± is over the noise of that fit alone), and is **not** private at the ε of its
-column. The second line draws trials at random from the same square and has
-the ε of its column, choice included (the number of trials is geometric with mean 50;
-Koskela, Redberg, Wang 2024; no second fit on all rows). Seeds 0 to 2 draw 4, 35 and 13
-trials; seed 1 was not run for dp-fc. Seeds 3 and 4 would draw 199 and 238 and were not
-run; more trials choose better in expectation, so the second line is of the shorter
-searches. The third has no search. The rows of dp-ls and dp-newton are of an earlier
-square: their ridge was searched in [1e-8, 1e8] of the mean matrix, where FC23 adds it
-to a sum over n rows, so that its square lies n times lower. They were not run again.
-Test accuracy in %."""
-LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), δ =
-1e-5: the best of the settings tried, on a held-out fifth of the training rows, one
-noise draw. The last iterate's guarantee is replace-one and holds for 99 % of the rows
-only, as in the paper's footnote; DP-SGD's is zero-out and holds for all."""
 SUMMARY = """Lines of the papers' tables below by verdict: a printed number has one for
 each way of accounting that it was run with. The last column counts printed numbers that
 need what is not at hand; each has its reason below its paper."""
-TRIED = """<details>
-<summary>TB21: settings tried on a fifth of the training rows, one draw each</summary>
-
-One change at a time from the paper's settings; none was chosen on test rows, and the
-choice is not accounted for."""
 Row = dict[str, Any]
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/audit.md"))
 
@@ -212,46 +176,12 @@ def render() -> dict[str, str]:
         tables["audit"] = audit.summary(audits)
     if read(audit_defects.OUT):
         tables["defects"] = audit_defects.table()
-    shared = read(shared_noise.OUT)
-    if shared:
-        rows = shared_noise.honest() + shared
-        tables["shared noise"] = (
-            f"{SHARED}\n\n{shared_noise.table(rows)}\n\n{_source(rows)}"
-        )
-    tuned = read(tuning.OUT)
-    if tuned:
-        tables["tuning"] = (
-            f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
-        )
     if steps := read(peers.OUT / "steps.jsonl"):
         steps = [row for row in steps if "started" in row]
         tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"
     if sizes := read(scale.OUT / "rows.jsonl"):
         tables["scale"] = f"{scale.table()} {_source(sizes)}"
-    last = read(last_iterate.OUT)
-    if last:
-        tables["last iterate"] = (
-            f"{LAST}\n\n{last_iterate.table(last)}\n\n{_source(last)}"
-        )
     return tables
-
-
-def _defaults() -> dict[tuple[str, float], list[float]]:
-    """Accuracies in % of our defaults, by method and epsilon, where a search has the
-    same number of steps.
-    """
-    same = {
-        job.key: job
-        for job in own()
-        if job.settings.get("steps") == tuning.METHODS.get(job.method, {}).get("steps")
-    }
-    found: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for row in stored():
-        if row["key"] in same:
-            found[same[row["key"]].method, same[row["key"]].epsilon].append(
-                100 * row["accuracy"]
-            )
-    return dict(found)
 
 
 def write(
@@ -271,9 +201,6 @@ def write(
     # what has most measured rows comes first
     for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):
         parts.append(verdicts.paper_section(paper, rows))
-        if paper == "TB21":
-            tried = verdicts.tried(read(RESULTS / "claims" / "search.jsonl"))
-            parts.append(f"{TRIED}\n\n{tried}\n\n</details>\n")
     head = (
         "# Measured results\n\n`make tables` writes this file from "
         "`benchmarks/results/`.\n\n"

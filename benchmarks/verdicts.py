@@ -149,46 +149,6 @@ def left_table(found: list[Claim]) -> str:
     return "\n".join(["| row | claimed | not runnable here |", "|---|---|---|", *lines])
 
 
-def tried(rows: Iterable[Row]) -> str:
-    """Every setting that was tried on held-out training rows, the best of each data set
-    and epsilon first.
-    """
-    lines = [
-        "| data set | ε | features | settings | held-out accuracy |",
-        "|---|---|---|---|---|",
-    ]
-    ordered = sorted(
-        rows,
-        key=lambda r: (
-            r["job"]["dataset"],
-            float(r["job"]["epsilon"]),
-            -r["accuracy"],
-        ),
-    )
-    for row in ordered:
-        job = row["job"]
-        settings = {
-            k: v
-            for k, v in job["settings"].items()
-            if k not in ("normalization", "ema_decay")
-        }
-        norm = job["settings"].get("normalization")
-        features = job["features"] + (
-            f", data norm {norm['noise_multiplier']:g}" if norm else ""
-        )
-        features += (
-            f", τ = {norm['threshold']:g}" if norm and "threshold" in norm else ""
-        )
-        text = ", ".join(
-            f"{k.replace('_', ' ')} {v}" for k, v in settings.items() if v != "last"
-        )
-        lines.append(
-            f"| {job['dataset']} | {job['epsilon']} | {features} | {text} | "
-            f"{100 * row['accuracy']:.2f} |"
-        )
-    return "\n".join(lines)
-
-
 def own_table(by_key: dict[str, list[Row]]) -> str:
     """Our row of FC23's Table 3: a line for each method and number of epochs, a column
     for each epsilon.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import click
 import numpy as np
 from dphead_extract.features.format import write_features
 
@@ -161,3 +162,21 @@ def refused(done: Done) -> str:
 def ledger_path_of(run):
     """The file of the ledger that a run's report names."""
     return located(report_of(run)["ledger"]["path"], Path(run))
+
+
+def every_command() -> dict[str, click.Command]:
+    """Return every command of `dphead`, by its words."""
+    from dphead.cli import cli
+
+    found = {}
+
+    def add(command: click.Command, words: str) -> None:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                add(command.get_command(context, name), f"{words} {name}".strip())
+        else:
+            found[words] = command
+
+    add(cli, "")
+    return found

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-BEFORE = "dphead, another commit"
 TURNS = 31  # steps that are timed at most
 Step = Callable[[], Any]
 
@@ -139,7 +138,6 @@ def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 CONTENDERS: dict[str, Callable[..., Step]] = {
     "dphead": dphead,
-    BEFORE: dphead,
     "jax, not private": jax_plain,
     "opacus, ghost": lambda *a: opacus(*a, ghost=True),
     "opacus, hooks": lambda *a: opacus(*a, ghost=False),

@@ -14,9 +14,8 @@ from typing import Any
 from benchmarks import features, runner
 from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
-from benchmarks.together import Together
 from dphead.analysis.metrics import evaluate_scores
-from dphead.fit.loop import FitResult, Run, fit_head
+from dphead.fit.loop import Run, fit_head
 from dphead.planning.calibration import epsilon_by
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
@@ -94,18 +93,12 @@ def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
     the paper counts).
     """
     data = features.load(wanted[0].dataset, wanted[0].features)
-    ready = [runner.prepared(job, data) for job in wanted]
     every = round(data.facts.n_rows / SETTINGS["batch_size"])
-    watched = [Watched(solver, every) for solver, _ in ready]
-    together = Together(data.rows, len(wanted))
-
-    def fit(i: int) -> FitResult:
-        run = Run(noise=NoiseSource(seed), summer=together.summer(i))
-        return fit_head(watched[i], together.rows(), data.facts, ready[i][1], run)
-
-    together.run(fit)
     rows = []
-    for job, (_, plan), watch in zip(wanted, ready, watched, strict=True):
+    for job in wanted:
+        solver, plan = runner.prepared(job, data)
+        watch = Watched(solver, every)
+        fit_head(watch, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
         points = []
         for gradients, params in watch.seen:
             assert params.weights is not None

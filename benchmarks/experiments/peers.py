@@ -8,12 +8,10 @@ of the multiplications over the rate of a float32 matrix product and the bytes o
 features over the rate at which memory is read, both measured in the same run. The
 machine is shared: a cell is the median of the last RUNS runs, which are to be an hour
 apart, with the best and the worst in brackets; `... --patience 10` leaves
-out what took more than ten seconds a step in the run before. With
-`DPHEAD_BEFORE=FOLDER`, another commit of this project (its checkout) runs beside it.
+out what took more than ten seconds a step in the run before.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -25,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiments.contenders import (
-    BEFORE,
     CONTENDERS,
     PART,
     TURNS,
@@ -33,7 +30,7 @@ from benchmarks.experiments.contenders import (
 )
 from benchmarks.machine import machine_rates, peak_memory
 from benchmarks.prose import wrapped
-from benchmarks.store import RESULTS, append, commit_of, provenance, read
+from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "peers"
 SIZES = (
@@ -43,10 +40,9 @@ SIZES = (
     (100_000, 1664, 1000),
 )
 RUNS = 3
-BEFORE_VAR = "DPHEAD_BEFORE"  # the other commit's folder
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER = 20  # what the rows are divided by where all are too many
-WHY = """097c6fb is the last commit with float32 sums. What a step does besides the
+WHY = """What a step does besides the
 products: noise, the ledger's two entries, the count of used rows, and the secret run of
 rows that is added again by the reference, 2,048 rows of the fast way twice among it.
 Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline
@@ -85,20 +81,14 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
         if needs(name, rows, d, m) > MEMORY:
             why = f"more than {MEMORY / 1e9:.0f} GB"
             continue
-        called = "dphead" if name == BEFORE else name
-        where = os.environ[BEFORE_VAR] if name == BEFORE else "."
-        module = ["benchmarks", "step"]
-        if (Path(where) / "benchmarks" / "peers.py").exists():  # an older commit
-            module = ["benchmarks.peers", "one"]
         sizes = map(str, (rows, d, m))
-        command = [sys.executable, "-m", *module, called, *sizes]
+        command = [sys.executable, "-m", "benchmarks", "step", name, *sizes]
         try:
             run = subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
                 timeout=2 * LIMIT + 30,
-                cwd=where,
             )
         except subprocess.TimeoutExpired:
             why = f"more than {LIMIT:.0f} s a step"
@@ -130,8 +120,6 @@ def run(
         rates = machine_rates()
         roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
         for name in CONTENDERS:
-            if name == BEFORE and BEFORE_VAR not in os.environ:
-                continue
             known = before.get((name, n, d, m))
             if known and known[-1].get("seconds_a_step", np.inf) > patience:
                 continue
@@ -144,8 +132,6 @@ def run(
                 "rates": rates,
             }
             row |= measure(name, n, d, m)
-            if name == BEFORE:
-                row["other"] = commit_of(os.environ[BEFORE_VAR])
             append(OUT / "steps.jsonl", row | {"started": started} | provenance())
             print(
                 name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True
@@ -185,7 +171,7 @@ def table() -> str:
                 _cell(runs.get((name, *size), []), runs["dphead", *size])
                 for size in sizes
             ]
-            lines.append(f"| {_title(name, runs)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
     cells = []
     for size in sizes:
         ours = runs["dphead", *size]
@@ -193,15 +179,6 @@ def table() -> str:
         cells.append(f"{roof:.3g} (ours is {middle(ours) / roof:.2g}×)")
     lines.append("| roofline | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _title(
-    name: str, runs: dict[tuple[str, int, int, int], list[dict[str, Any]]]
-) -> str:
-    others = sorted(
-        {row["other"] for rows in runs.values() for row in rows if "other" in row}
-    )
-    return f"dphead at {', '.join(others)}" if name == BEFORE else name
 
 
 def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
@@ -219,56 +196,13 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
     )
 
 
-def plot(path: Path) -> None:
-    """Seconds a step of each contender, a group of bars a size, and the roofline."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    runs = last_runs()
-    sizes = [size for size in SIZES if ("dphead", *size) in runs]
-    timed = {key: rows for key, rows in runs.items() if "not_run" not in rows[-1]}
-    fig, ax = plt.subplots(figsize=(9, 4.5))
-    width = 0.8 / len(CONTENDERS)
-    for i, name in enumerate(CONTENDERS):
-        values = [
-            middle(timed[name, *size]) if (name, *size) in timed else np.nan
-            for size in sizes
-        ]
-        ax.bar(
-            np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width,
-            values,
-            width,
-            label=name,
-        )
-    for j, size in enumerate(sizes):
-        ax.hlines(
-            median(row["roofline_seconds"] for row in runs["dphead", *size]),
-            j - 0.42,
-            j + 0.42,
-            "black",
-            "dashed",
-        )
-    ax.set_yscale("log")
-    ax.set_xticks(range(len(sizes)), [f"{n:,} × {d}\n{m} classes" for n, d, m in sizes])
-    ax.set_ylabel("seconds a step")
-    ax.set_title("One full-batch step of a linear head (dashed: roofline)")
-    ax.legend(fontsize=8)
-    fig.tight_layout()
-    fig.savefig(path, dpi=120)
-    plt.close(fig)
-
-
 def readme() -> str:
     """results/peers/README.md from the stored rows."""
-    picture = "![seconds a step](steps.png)"
-    return wrapped(f"# {__doc__}\n{table()}\n\n{picture}\n\n{WHY}")
+    return wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")
 
 
 def write() -> list[Path]:
-    """Write it, and draw its picture; returns their paths."""
-    paths = [OUT / "README.md", OUT / "steps.png"]
+    """Write it; returns its path."""
+    paths = [OUT / "README.md"]
     paths[0].write_text(readme(), encoding="utf-8")
-    plot(paths[1])
     return paths

@@ -10,20 +10,17 @@ a process's first fit takes longer), then three passes, whose medians are here. 
 roofline is the larger of n d² multiplications and additions (half a symmetric product)
 over the rate of a float32 product, and of the features' bytes over the rate at which
 the file is read, both measured in the same run; on a shared machine the last size's
-ratio differs by a tenth between runs (rows.jsonl has them). What the pass is made of is
-measured apart. `python -m benchmarks scale-gpu` times DP-FC's releases at this size on
-an accelerator; it has not been run yet.
+ratio differs by a tenth between runs (rows.jsonl has them). `python -m benchmarks
+scale-gpu` times DP-FC's releases at this size on an accelerator; it has not been run
+yet.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
-from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -133,44 +130,6 @@ def timed(rows: Any) -> dict[str, float]:
     return seconds | {"further": time.perf_counter() - start}
 
 
-def parts(path: Path, turns: int = 7) -> dict[str, float]:
-    """Seconds that each part of the pass takes for all rows, if every core does its
-    share: one block's, on one core.
-    """
-    from threadpoolctl import threadpool_limits
-
-    from dphead.data.blocks import BLOCK_ROWS, to_float32
-    from dphead.privacy.transform import RowTransform
-    from dphead.sums.kernels.products import add_class_rows, add_products
-    from dphead.sums.kernels.rows import clipped_rows
-
-    transform = RowTransform(unit_norm=True)
-    rng = np.random.default_rng(0)
-    raw = np.empty((BLOCK_ROWS, COLUMNS), np.float16)
-    x = np.empty((BLOCK_ROWS, COLUMNS), np.float32)
-    y = rng.integers(0, CLASSES, BLOCK_ROWS)
-    keep = np.ones(BLOCK_ROWS, bool)
-    gram = np.zeros((COLUMNS, COLUMNS), np.int64)
-    sums = np.zeros((CLASSES, COLUMNS), np.int64)
-    with open_features(path) as file, threadpool_limits(1):
-        file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
-        to_float32(raw, x)
-        q = clipped_rows(transform, x, 1.0).q
-        steps = {
-            "read": lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]),
-            "widen to float32": lambda: to_float32(raw, x),
-            "integer rows of unit norm": lambda: clipped_rows(transform, x, 1.0),
-            "class sums": lambda: add_class_rows(q, y, keep, sums),
-            "Gram matrix": lambda: add_products(q, None, gram),
-        }
-        # blocks of a core
-        shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))
-        return {
-            name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:])
-            for name, step in steps.items()
-        }
-
-
 def read_rate(path: Path, most: int = 2 << 30) -> float:
     """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
     piece = bytearray(8 << 20)
@@ -207,21 +166,6 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
             f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, "
             f"{found['peak_bytes'] / 1e9:.2f} GB"
         )
-
-    run_parts(path)
-
-
-def run_parts(path: Path) -> None:
-    """What the pass is made of, beside the roofline's product, into parts.jsonl."""
-    product = {
-        "as many multiplications in one square product": ROWS[-1]
-        * COLUMNS**2
-        / machine_rates()["flops"]
-    }
-    append(
-        OUT / "parts.jsonl",
-        {"n": ROWS[-1], "seconds": parts(path) | product} | provenance(),
-    )
 
 
 def device_seconds(
@@ -278,17 +222,6 @@ def run_gpu() -> None:
     append(OUT / "gpu.jsonl", row | device_seconds(ROWS[-1]) | provenance())
 
 
-def parts_table() -> str:
-    """A line a part of the last run's pass."""
-    last = read(OUT / "parts.jsonl")[-1]
-    lines = [
-        f"| {name} | {seconds:.1f} s |"
-        for name, seconds in sorted(last["seconds"].items(), key=itemgetter(1))
-    ]
-    title = f"One block's time on one core, for {last['n']:,} rows on all cores:"
-    return "\n".join([title, "", "| part of the pass | |", "|---|---|", *lines])
-
-
 def newest() -> list[dict[str, Any]]:
     """The last row of each size."""
     return [
@@ -343,42 +276,13 @@ def table() -> str:
     )
 
 
-def plot(path: Path) -> None:
-    """Seconds beside the roofline, and peak memory, against rows."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = newest()
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-    n = [r["n"] for r in rows]
-    left.loglog(
-        n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums"
-    )
-    left.loglog(n, [r["roofline_seconds"] for r in rows], "k--", label="roofline")
-    left.set_ylabel("seconds")
-    left.set_title(f"slope {slope(rows):.2f} from 100,000 rows on")
-    left.legend()
-    right.semilogx(n, [r["peak_bytes"] / 1e9 for r in rows], "o-")
-    right.set_ylim(0, 1.2 * max(r["peak_bytes"] for r in rows) / 1e9)
-    right.set_ylabel("peak memory, GB")
-    for ax in (left, right):
-        ax.set_xlabel(f"rows of {COLUMNS:,} float16 features, {CLASSES:,} classes")
-    fig.tight_layout()
-    fig.savefig(path, dpi=120)
-    plt.close(fig)
-
-
 def readme() -> str:
     """results/scale/README.md from the stored rows."""
-    picture = "![seconds and memory](scale.png)"
-    return wrapped(f"# {__doc__}\n{table()}\n\n{picture}\n\n{parts_table()}\n")
+    return wrapped(f"# {__doc__}\n{table()}\n")
 
 
 def write() -> list[Path]:
-    """Write it, and draw its picture; returns their paths."""
-    paths = [OUT / "README.md", OUT / "scale.png"]
+    """Write it; returns its path."""
+    paths = [OUT / "README.md"]
     paths[0].write_text(readme(), encoding="utf-8")
-    plot(paths[1])
     return paths

@@ -1,4 +1,4 @@
-"""Bits that flip and files that are cut short: what reads a damaged file refuses it, or
+"""Bits that flip: what reads a damaged file refuses it, or
 does what it would have done.
 
 Every file that dphead writes and reads again is made once (`made`); a try damages one
@@ -38,7 +38,6 @@ AGAIN = "started again"  # what an extraction says of an unfinished file
 # commands whose exit code 1 says that the file is damaged
 LISTING = (("verify",), ("ledger", "verify"))
 HEAD = ".safetensors"
-CUTS = 12  # lengths that a file is cut to
 
 
 Words = tuple[str, ...]
@@ -286,16 +285,6 @@ def flip(path: Path, rng: random.Random) -> str:
     return f"bit {bit} of byte {at}"
 
 
-def cut(path: Path, part: int) -> str:
-    """Cut a file to a length: none, one byte, all but one, or parts in between."""
-    size = path.stat().st_size
-    lengths = [0, 1, size - 1]
-    lengths += [size * i // (CUTS - 2) for i in range(1, CUTS - 2)]
-    with open(path, "r+b") as file:
-        file.truncate(lengths[part])
-    return f"cut to {lengths[part]} of {size} bytes"
-
-
 def flips(tries: int, seed: int = 0) -> Iterator[list[str]]:
     """Problems of single bits, over all files and their commands by their shares."""
     rng = random.Random(seed)
@@ -313,20 +302,6 @@ def flips(tries: int, seed: int = 0) -> Iterator[list[str]]:
                 found = _tried(files, runner, reading)
                 wrong = verdict(reading, sound[index], found)
                 yield [f"{reading.name}, {what}: {wrong}"] if wrong else []
-
-
-def cuts() -> Iterator[list[str]]:
-    """Problems of every file cut to CUTS lengths, for every command that reads it."""
-    with tempfile.TemporaryDirectory() as name:
-        files = made(Path(name))
-        with Runner(files.place) as runner:
-            for reading in READINGS:
-                sound = _tried(files, runner, reading)
-                for part in range(CUTS):
-                    what = cut(files.file(reading), part)
-                    found = _tried(files, runner, reading)
-                    wrong = verdict(reading, sound, found)
-                    yield [f"{reading.name}, {what}: {wrong}"] if wrong else []
 
 
 def _tried(files: Made, runner: Runner, reading: Reading) -> Outcome:

@@ -3,7 +3,7 @@
 No bound may be raised: with a larger one, a sum could be wrong. Any other size may
 change, and every sum stays the same. `processor` has the sizes of the processor
 (registers, tiles). "chosen" means chosen, not measured: no row of benchmarks/results
-compares other sizes. `python -m benchmarks products` times the compiled loops.
+compares other sizes.
 """
 
 # Bounds of exactness (dphead/privacy/proofs/exactness.md has each).

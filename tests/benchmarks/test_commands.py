@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import heads
-from benchmarks.commands import METHODS, main
-from benchmarks.group import TITLES
+from benchmarks.commands import main
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "benchmarks"
 HEAVY = ("jax", "numba", "numpy", "scipy", "sklearn", "torch")
 # a command's name after the group's, across a line's end
 NAMED = re.compile(r"python\s+-m\s+benchmarks\s+([a-z][\w-]*)")
@@ -33,26 +30,10 @@ def answer(*arguments):
     return CliRunner().invoke(main, arguments)
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
-def test_every_command_says_what_it_does(name):
-    done = answer(name, "--help")
-    assert done.exit_code == 0
-    assert main.commands[name].help
-
-
-def test_the_group_lists_every_command_under_its_kind():
-    shown = answer("--help").output
-    for name, command in main.commands.items():
-        assert (f"\n  {name} " in shown) is not command.hidden
-    assert set(main.kinds.values()) == set(TITLES)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "nothing"), "name must be one of"),
-        (("expected", "nothing"), "dataset must be one of"),
-        (("finetune", "nothing"), "Invalid value"),
+        (("extraction", "nothing"), "Invalid value"),
         (("run", "nothing"), "got"),
     ],
 )
@@ -61,17 +42,6 @@ def test_wrong_arguments_are_one_line(arguments, message):
     assert done.exit_code in (1, 2)
     assert message in done.output
     assert "Traceback" not in done.output
-
-
-def test_the_methods_are_those_of_the_tables():
-    assert METHODS == heads.METHODS
-
-
-def test_no_module_reads_its_arguments_by_hand():
-    for path in SOURCES.rglob("*.py"):
-        text = path.read_text()
-        assert "__name__ ==" not in text, path
-        assert not re.search(r"sys\.argv(?! =)", text), path
 
 
 def test_every_command_that_is_named_exists():

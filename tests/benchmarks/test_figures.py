@@ -1,7 +1,5 @@
 """Figures are drawn from a few fake rows."""
 
-import pytest
-
 from benchmarks import figures, jobs
 
 
@@ -37,14 +35,3 @@ def test_claims_beside_measurements_need_two_points(tmp_path):
     assert figures.claimed_and_measured(tmp_path / "c.png", rows, "mnist") == [
         tmp_path / "c.png"
     ]
-
-
-@pytest.mark.parametrize("settings", [{}, {"normalization": {"n_channels": 81}}])
-def test_the_spread_of_a_search(tmp_path, settings):
-    job = jobs.Job(
-        "mnist", "scatternet-g27", "dp-sgd", 1.2, settings=settings
-    ).described()
-    assert figures.spread(
-        tmp_path / "s.png",
-        [{"job": job, "accuracy": 0.9}, {"job": job, "accuracy": 0.95}],
-    ).exists()

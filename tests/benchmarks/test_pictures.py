@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import every_command
 
 from benchmarks import pictures
-from benchmarks.faults.arguments import commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_a_picture_has_the_command_and_its_text_and_asks_nobody_for_a_font(tmp_p
     assert again.read_text() == text
 
 
-@pytest.mark.parametrize("words", commands())
+@pytest.mark.parametrize("words", every_command())
 def test_every_command_of_the_command_line_has_a_picture(words):
     """And so a place on the page, as the next test says."""
     typed = pictures.COMMANDS.values()

@@ -102,24 +102,8 @@ def test_a_table_without_noise_clips_all_the_same():
     assert job.solver().learning_rate == 2
 
 
-def test_jobs_on_the_same_batches_run_together_and_give_the_same_rows(tiny, tmp_path):
-    settings = {"batch_size": 50, "steps": 3, "unit_norm": False, "clip_norm": 0.1}
-    alike = [
-        jobs.Job("digits", "scatternet", "dp-sgd", e, settings=settings)
-        for e in (1.0, 3.0)
-    ]
-    other = jobs.Job(
-        "digits", "scatternet", "dp-sgd", 3.0, settings=settings | {"batch_size": 60}
-    )
-    tasks = [(job, seed, "x") for job in (*alike, other) for seed in (0, 1)]
-    assert sorted(len(g) for g in runner.groups(tasks)) == [1, 1, 2, 2]
-    for job, row in zip(alike, runner.fit_together(alike, 0), strict=True):
-        assert row["accuracy"] == runner.fit(job, 0)["accuracy"]
-        assert row["key"] == job.key
-
-
 def test_a_sweep_is_a_fixed_part_of_the_whole_grid():
-    every = jobs.sweep("cifar10", None)
+    every = jobs.sweep("cifar10", 360)
     part = jobs.sweep("cifar10")
     assert len({job.key for job in every}) == 360
     assert len(part) == jobs.SWEEP == 36
@@ -185,7 +169,6 @@ def test_a_row_says_how_it_came_about(tiny):
     assert row["seed"] == 4
     assert row["seconds"] > 0
     assert row["peak_memory_mb"] > 0
-    assert row["sums"] == "fused"
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])
 

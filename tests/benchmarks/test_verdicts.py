@@ -68,20 +68,6 @@ def test_a_search_is_one_line_for_each_statistic():
     assert "| 35 of 36 run |" in verdicts.claims_table([claim], rows)
 
 
-def test_what_was_tried_is_told_best_first():
-    jobs_ = [j for j in jobs.search("mnist") if j.epsilon == 1.2][:2]
-    text = verdicts.tried(
-        [
-            {"job": j.described(), "accuracy": a}
-            for j, a in zip(jobs_, (0.9, 0.95), strict=True)
-        ]
-    )
-    lines = text.splitlines()
-    assert len(lines) == 4
-    assert lines[2].endswith("| 95.00 |")
-    assert lines[3].endswith("| 90.00 |")
-
-
 @pytest.mark.parametrize("paper", claims.PAPERS)
 def test_a_paper_is_rendered_without_any_row(paper):
     text = verdicts.paper_section(paper, [])

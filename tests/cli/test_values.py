@@ -2,8 +2,8 @@
 
 import click
 import pytest
+from commands import every_command
 
-from benchmarks.faults.arguments import commands
 from dphead.cli import values
 
 
@@ -62,7 +62,7 @@ def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):
 
 def numbers():
     """(command, option) of every option that is a number, settings of methods too."""
-    for words, command in commands().items():
+    for words, command in every_command().items():
         for option in command.get_params(click.Context(command)):
             kinds = (click.types.IntParamType, click.types.FloatParamType)
             if isinstance(option.type, (values.Number, *kinds)):

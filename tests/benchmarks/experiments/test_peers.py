@@ -1,7 +1,5 @@
 """Each contender is measured by a command of the group, in a process of its own."""
 
-import subprocess
-
 import pytest
 
 from benchmarks.experiments import peers
@@ -47,24 +45,3 @@ def test_a_contender_that_fails_says_why(monkeypatch):
 
     monkeypatch.setattr(peers, "one", one)
     assert "no such library" in peers.measure("jax_privacy", 200, 8, 3)["not_run"]
-
-
-def test_another_commit_runs_from_its_own_folder(monkeypatch, tmp_path):
-    """An older one by the command that it has."""
-    seen = []
-
-    def run(command, cwd, **_):
-        seen.append((command[2:4], cwd))
-        result = '{"seconds": [1.0], "peak_mb": 1.0}\n'
-        return subprocess.CompletedProcess(command, 0, result, "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setenv(peers.BEFORE_VAR, str(tmp_path))
-    peers.measure(peers.BEFORE, 200, 8, 3)
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "peers.py").touch()
-    peers.measure(peers.BEFORE, 200, 8, 3)
-    assert seen == [
-        (["benchmarks", "step"], str(tmp_path)),
-        (["benchmarks.peers", "one"], str(tmp_path)),
-    ]

@@ -11,7 +11,6 @@ def out(monkeypatch, tmp_path, children_here):
     """Rows go to a folder of the test, and no rate is measured."""
     monkeypatch.setattr(scale, "OUT", tmp_path)
     monkeypatch.setattr(scale, "machine_rates", lambda: {"flops": 1e9, "bytes": 1e9})
-    monkeypatch.setattr(scale, "run_parts", lambda path: None)
     return tmp_path
 
 

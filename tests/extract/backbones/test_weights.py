@@ -6,9 +6,8 @@ import pytest
 import torch
 from dphead_extract.backbones.weights import load_weights, read_state
 from dphead_extract.errors import ExtractError
+from hostile_files import TOUCHED, WEIGHTS
 
-from benchmarks.faults.sources import TOUCHED
-from benchmarks.faults.weights import WEIGHTS
 from dphead.finetune import models
 
 

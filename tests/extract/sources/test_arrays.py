@@ -11,8 +11,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.sources.arrays import read_idx
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
-
-from benchmarks.faults.sources import huge_npz, npz_bomb
+from hostile_files import huge_npz, npz_bomb
 
 HEADER = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4)
 

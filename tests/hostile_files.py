@@ -1,16 +1,76 @@
-"""Weights that are made to break a program, or to run code in it."""
+"""Write hostile files: weights that run code, and arrays beyond all memory."""
 
 import io
 import os
 import pickle
 import random
 import struct
+import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.faults.sources import Touch, Write, npy, written, zipped
+Write = Callable[[Path, random.Random], Path]
+MB = 1 << 20
+TOUCHED = "touched"  # by code that was run
+
+
+class Touch:
+    """Code in a pickle, which leaves a file where it is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder / TOUCHED),)
+
+
+def npy(shape: tuple[int, ...], data: bytes, dtype: str = "|u1") -> bytes:
+    """An array file whose header says what it likes."""
+    said = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(said)) + said.encode() + data
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    """A compressed zip, or .npz."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, held in members.items():
+            file.writestr(name, held)
+    return path
+
+
+def written(path: Path, held: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(held)
+    return path
+
+
+def huge_npz(at: Path, rng: random.Random) -> Path:
+    """A shape that no memory holds, over a little data."""
+    shape = rng.choice([(10**9, 1000, 1000), (2**40,), (12, 2**31, 2**31)])
+    return zipped(at / "s.npz", {"images.npy": npy(shape, b"0" * 100)})
+
+
+def npz_bomb(at: Path, rng: random.Random) -> Path:
+    """Three gigabytes of zeros in three megabytes."""
+    size = 3 << 30
+    pack = zlib.compressobj(1, wbits=-15)
+    head = pack.compress(npy((size // 36, 6, 6), b"")) + pack.flush(zlib.Z_FULL_FLUSH)
+    block = pack.compress(bytes(64 * MB)) + pack.flush(zlib.Z_FULL_FLUSH)
+    held = head + block * (size // (64 * MB)) + pack.flush()
+    path = at / "s.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("images.npy", held)
+    # a stored member of these bytes becomes a deflated one of many more
+    data = bytearray(path.read_bytes())
+    central = data.rfind(b"PK\x01\x02")
+    for method, length in ((8, 22), (central + 10, central + 24)):
+        struct.pack_into("<H", data, method, zipfile.ZIP_DEFLATED)
+        struct.pack_into("<I", data, length, size)
+    return written(path, bytes(data))
 
 
 def pickled_weights(at: Path, rng: random.Random) -> Path:
