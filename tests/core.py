@@ -107,7 +107,7 @@ def release_many(query, params, rows, times, seed=None, **spec):
 
 def sensitivity(query, clip_norm, relation, append=0.0) -> float:
     """How far one row can move the sum, in real numbers and in L2."""
-    squared = query.squared_sensitivity(relation, clip_norm, append)
+    squared = query.sensitivity_sq(relation, clip_norm, append)
     return query.unit(clip_norm, append) * float(np.sqrt(float(squared)))
 
 

@@ -394,9 +394,9 @@ def one_sensitivity() -> Patches:
     """A row that is replaced is taken for one that is removed."""
 
     def squared(self: Statistic, *_: Any) -> int:
-        return self.single
+        return self.row_sq
 
-    return [(Statistic, "squared_sensitivity", squared)]
+    return [(Statistic, "sensitivity_sq", squared)]
 
 
 def smaller_sd() -> Patches:

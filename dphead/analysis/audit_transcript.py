@@ -337,7 +337,7 @@ def planned(seen: Seen) -> tuple[float, float]:
     sampled = spec.sampling_prob < 1
     relation = "zero_out" if sampled else spec.relation
     unit = query.unit(spec.clip_norm, append)
-    row = unit * root(query.squared_sensitivity(relation, spec.clip_norm, append))
+    row = unit * root(query.sensitivity_sq(relation, spec.clip_norm, append))
     twice = 2 if sampled and spec.relation == "replace_one" else 1
     return twice * row, row * spec.noise_multiplier
 

@@ -57,20 +57,13 @@ class ModelGradient(Statistic):
     views: int = 0
     augment: str = "none"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+    row_sq: ClassVar[int] = CLIP_INTEGERS**2  # C²
+    replace_factor: ClassVar[int] = 4  # (2 C)²: two opposite gradients
+    max_entry: ClassVar[int] = CLIP_INTEGERS
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the real number that one integer stands for: C / CLIP_INTEGERS."""
         return clip_norm / CLIP_INTEGERS
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """Return the squared sensitivity, in units²: C², or (2 C)² for replace-one."""
-        return CLIP_INTEGERS**2 * (4 if relation == "replace_one" else 1)
-
-    def most(self) -> int:
-        """Return the largest absolute value of an entry that one row adds."""
-        return CLIP_INTEGERS
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return the shape of the sum, (size,)."""

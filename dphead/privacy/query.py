@@ -4,8 +4,8 @@ Each row contributes an outer product l qᵀ of two integer vectors, or a weight
 w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
 
 - `unit`: the real number that one integer of the sum stands for.
-- `squared_sensitivity`: how far one row can move the sum, in these units, as a whole
-  number.
+- `sensitivity_sq`: the squared distance by which one row can move the sum, in these
+  units, as a whole number.
 - `factors`: the integer vectors of each row.
 
 Symbols: x is a row after its transform. y is its class or its set of classes. R or C is
@@ -75,11 +75,12 @@ class Statistic:
         Whether a row contributes l qᵀ or w q qᵀ.
     clips : {"features", "rows", "nothing"}
         What the clip norm bounds.
-    single : int
-        Squared L2 distance by which one row that is zeroed out, added or removed can
-        move the integer sum.
-    replaced : int
-        Factor on `single` for a row that replaces another.
+    row_sq : int
+        Squared sensitivity if a row is zeroed out, added or removed.
+    replace_factor : int
+        Factor on `row_sq` for a row that replaces another.
+    max_entry : int
+        Largest absolute value that a row adds to an entry of the sum.
     takes_sets : bool
         Whether these bounds also hold for a row with any set of classes. Other queries
         refuse label sets.
@@ -88,8 +89,9 @@ class Statistic:
     n_classes: int
     kind: ClassVar[Literal["outer", "gram"]] = "outer"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
-    single: ClassVar[int]
-    replaced: ClassVar[int]
+    row_sq: ClassVar[int]
+    replace_factor: ClassVar[int]
+    max_entry: ClassVar[int]
     takes_sets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -113,7 +115,7 @@ class Statistic:
         """Return the real number that one integer of the sum stands for."""
         raise NotImplementedError
 
-    def squared_sensitivity(
+    def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """Return the squared L2 distance by which one row can move the integer sum.
@@ -136,11 +138,7 @@ class Statistic:
         ---------
         proofs/sensitivity.md, for each of the three relations.
         """
-        return self.single * (self.replaced if relation == "replace_one" else 1)
-
-    def most(self) -> int:
-        """Return the largest absolute value that a row adds to an entry of the sum."""
-        raise NotImplementedError
+        return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
         """Return a clip norm that clips no row of this norm, for fits without noise."""

@@ -171,8 +171,8 @@ def noise_scale(
         known = np.isfinite(spec.clip_norm)  # else `release` finds a clip norm
         return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
-    squared = query.squared_sensitivity(relation, spec.clip_norm, append)
-    check_whole("squared_sensitivity", squared, 1)
+    squared = query.sensitivity_sq(relation, spec.clip_norm, append)
+    check_whole("sensitivity_sq", squared, 1)
     product = spec.noise_multiplier * root(squared)
     sd = float(np.nextafter(product, np.inf))
     # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
@@ -183,7 +183,7 @@ def noise_scale(
         )
     # Under add_remove n is private: the limit is that of 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
-    if n * query.most() > MAX_SUM:
+    if n * query.max_entry > MAX_SUM:
         raise ValueError(
             f"sums must stay below 2**62, got n_rows={spec.n_rows}. Split the data."
         )

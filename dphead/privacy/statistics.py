@@ -60,10 +60,11 @@ class Gradient(Statistic):
         If `clip` or `loss` is unknown, or for "features" with a squared loss.
     """
 
-    # In real numbers: C. With features clipped: sqrt(2) rho for softmax, sqrt(m) rho
-    # for m sigmoids.
-    single: ClassVar[int] = RADIUS**4
-    replaced: ClassVar[int] = 2**2
+    # In real numbers the root of row_sq is C. With features clipped it is sqrt(2) rho
+    # for softmax, and sqrt(m) rho for m sigmoids.
+    row_sq: ClassVar[int] = RADIUS**4
+    replace_factor: ClassVar[int] = 2**2  # two opposite gradients
+    max_entry: ClassVar[int] = RADIUS**2
     loss: Loss = "softmax"
     clip: Literal["rows", "features"] = "rows"
 
@@ -96,10 +97,6 @@ class Gradient(Statistic):
         if self.clip == "rows":
             return clip_norm / RADIUS**2
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
-
-    def most(self) -> int:
-        """Return the largest product of two entries."""
-        return RADIUS**2
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
         """Return the largest norm of a gradient; for clipped features, of a row."""
@@ -152,8 +149,9 @@ class Gram(Statistic):
     """Sum x xᵀ (the Gram matrix), rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
-    single: ClassVar[int] = RADIUS**4  # rho²
-    replaced: ClassVar[int] = 2
+    row_sq: ClassVar[int] = RADIUS**4  # rho²
+    replace_factor: ClassVar[int] = 2  # <x xᵀ, z zᵀ> is never negative
+    max_entry: ClassVar[int] = RADIUS**2
     takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -163,10 +161,6 @@ class Gram(Statistic):
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the square of a row's unit."""
         return clipped_step(clip_norm, append) ** 2
-
-    def most(self) -> int:
-        """Return the largest square of an entry."""
-        return RADIUS**2
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, each with weight 1 if it counts and 0 if not."""
@@ -200,13 +194,14 @@ class SigmoidHessians(ClassGrams):
     classes together.
     """
 
+    max_entry: ClassVar[int] = HESSIAN_SCALE * RADIUS**2
     takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the unit of a Gram matrix with a largest weight of 1/4."""
         return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
 
-    def squared_sensitivity(
+    def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """Return the square of sqrt(m) rho² / 4; replace-one: of sqrt(2 m) rho² / 4.
@@ -214,12 +209,8 @@ class SigmoidHessians(ClassGrams):
         m is the number of classes. The value is in units of the sum. The proof is claim
         H of proofs/sensitivity.md.
         """
-        single = super().squared_sensitivity(relation, clip_norm, append)
-        return self.n_classes * HESSIAN_SCALE**2 * single
-
-    def most(self) -> int:
-        """Return the largest weighted square of an entry."""
-        return HESSIAN_SCALE * RADIUS**2
+        gram_sq = super().sensitivity_sq(relation, clip_norm, append)
+        return self.n_classes * HESSIAN_SCALE**2 * gram_sq
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and weights 4 p (1 - p) in parts of HESSIAN_SCALE.
@@ -241,11 +232,13 @@ class SigmoidHessians(ClassGrams):
 class ClassSums(Statistic):
     """Sum x e_yᵀ (the class sums), shape (width, n_classes) [FC23 Algorithm 3's b]."""
 
+    max_entry: ClassVar[int] = RADIUS
+
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return a row's unit."""
         return clipped_step(clip_norm, append)
 
-    def squared_sensitivity(
+    def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """Return the square of rho, or of max(2 R, sqrt(2) rho) under replace-one.
@@ -256,10 +249,6 @@ class ClassSums(Statistic):
             return RADIUS**2
         bound, _ = clipped_bound(clip_norm, append)
         return max(4 * bound, 2 * RADIUS**2)
-
-    def most(self) -> int:
-        """Return the largest entry of a row."""
-        return RADIUS
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and their classes."""
@@ -272,8 +261,9 @@ class ClassCounts(Statistic):
     """Count the rows of each class, shape (n_classes, 1)."""
 
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
-    single: ClassVar[int] = COUNT_SCALE**2  # one row
-    replaced: ClassVar[int] = 2  # of two classes
+    row_sq: ClassVar[int] = COUNT_SCALE**2  # one row
+    replace_factor: ClassVar[int] = 2  # two counts change by one each
+    max_entry: ClassVar[int] = COUNT_SCALE
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return (n_classes, 1)."""
@@ -282,10 +272,6 @@ class ClassCounts(Statistic):
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the part of a row that one integer stands for."""
         return 1 / COUNT_SCALE
-
-    def most(self) -> int:
-        """Return what one row counts."""
-        return COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the classes, and one count for each row."""
@@ -343,7 +329,7 @@ class RowCounts(ClassCounts):
     Under replace-one, the number changes by at most 1.
     """
 
-    replaced: ClassVar[int] = 1
+    replace_factor: ClassVar[int] = 1
     takes_sets: ClassVar[bool] = True  # a row counts once, however many classes it has
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -377,6 +363,8 @@ class ChannelMoment(Statistic):
     power: Literal[1, 2] = 1
     n_channels: int = 0
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+    row_sq: ClassVar[int] = MOMENT_RADIUS**2  # C²
+    max_entry: ClassVar[int] = MOMENT_RADIUS
     takes_sets: ClassVar[bool] = True  # the sum uses no label
 
     def __post_init__(self) -> None:
@@ -397,20 +385,10 @@ class ChannelMoment(Statistic):
         """Return the part of C that one integer stands for."""
         return clip_norm / MOMENT_RADIUS
 
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """Return the square of C; replace-one: of 2 C, or of sqrt(2) C for squares.
-
-        Squares are not negative, which gives their smaller bound. The value is in units
-        of the sum.
-        """
-        replaced = 4 if self.power == 1 else 2
-        return MOMENT_RADIUS**2 * (replaced if relation == "replace_one" else 1)
-
-    def most(self) -> int:
-        """Return the largest entry."""
-        return MOMENT_RADIUS
+    @property
+    def replace_factor(self) -> int:  # type: ignore[override]
+        """Return 4 (2 C) for means, 2 (sqrt(2) C) for squares, which are not signed."""
+        return 4 if self.power == 1 else 2
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
         """Return `largest_norm` to the power of the moments.

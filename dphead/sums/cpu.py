@@ -137,7 +137,7 @@ def _by_numpy(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Add statistics by numpy, with products in float64, which holds them exactly."""
-    assert FACTOR_ROWS * ask.query.most() <= FLOAT64_EXACT
+    assert FACTOR_ROWS * ask.query.max_entry <= FLOAT64_EXACT
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)
         part = IntegerRows(rows.q[run], rows.scale[run])

@@ -122,7 +122,7 @@ def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) ->
 
 def _products(query: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
     """Return the int64 sum of the products of the factors."""
-    assert DEVICE_ROWS * query.most() <= FLOAT64_EXACT
+    assert DEVICE_ROWS * query.max_entry <= FLOAT64_EXACT
     assert DEVICE_ROWS * HALF_BASE**2 < 2**31
     small = isinstance(query, SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
     if query.kind == "outer":

@@ -116,7 +116,7 @@ class GramAndSums(Gram):
         """Return (width + n_classes, width)."""
         return (width + self.n_classes, width)
 
-    def squared_sensitivity(
+    def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """Raise NotImplementedError: this sum is never released."""

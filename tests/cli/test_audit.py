@@ -140,7 +140,7 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(
     assert found["group_cap"] == 2
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
     monkeypatch.setattr(
-        statistics.Gradient, "squared_sensitivity", lambda *_: statistics.RADIUS**4 // 4
+        statistics.Gradient, "sensitivity_sq", lambda *_: statistics.RADIUS**4 // 4
     )
     done = dphead(*command)
     assert done.code == 1, done.out

@@ -283,7 +283,7 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
         (_, _, other),
     ) = asked[0], asked[len(asked) // 2]
     moved = int(((one - other).astype(object) ** 2).sum())
-    assert 0 < moved <= query.squared_sensitivity("zero_out", spec.clip_norm)
+    assert 0 < moved <= query.sensitivity_sq("zero_out", spec.clip_norm)
 
 
 def test_a_columns_declared_kind_must_be_that_of_the_classes():

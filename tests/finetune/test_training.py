@@ -215,9 +215,9 @@ def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near():
         assert (
             (0.99 * CLIP_INTEGERS) ** 2
             <= moved
-            <= network.query.squared_sensitivity("zero_out", clip_norm)
+            <= network.query.sensitivity_sq("zero_out", clip_norm)
         )
-        assert replaced <= network.query.squared_sensitivity("replace_one", clip_norm)
+        assert replaced <= network.query.sensitivity_sq("replace_one", clip_norm)
 
 
 def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():

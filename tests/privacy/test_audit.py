@@ -29,7 +29,7 @@ def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
     total = integer_sum(
         query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
     ).ravel()
-    assert 0 < total @ total <= query.squared_sensitivity("zero_out", 1e-6)
+    assert 0 < total @ total <= query.sensitivity_sq("zero_out", 1e-6)
 
 
 def test_the_sign_of_zero_tells_nothing():
@@ -74,7 +74,7 @@ def test_a_private_n_may_exceed_its_public_stand_in():
         for relation in ("add_remove", "zero_out")
     }
     assert len(scales) == 1
-    many = 2**62 // Gradient(M).most() + 1
+    many = 2**62 // Gradient(M).max_entry + 1
     noise_scale(Gradient(M), spec_of(Gradient(M), many, relation="add_remove"), 0.0)
     with pytest.raises(ValueError, match="below 2"):
         noise_scale(Gradient(M), spec_of(Gradient(M), many), 0.0)

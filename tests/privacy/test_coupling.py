@@ -190,7 +190,7 @@ def test_the_noise_that_ran_is_the_noise_of_the_spec(
         unit, sd = noise_scale(query, spec, append)
         assert unit == query.unit(spec.clip_norm, append)
         assert released.noise_sd == sd * unit
-        squared = Fraction(spec.noise_multiplier) ** 2 * query.squared_sensitivity(
+        squared = Fraction(spec.noise_multiplier) ** 2 * query.sensitivity_sq(
             relation, spec.clip_norm, append
         )
         assert squared <= Fraction(sd) ** 2 <= squared * Fraction(1.0 + 1e-14)

@@ -131,7 +131,7 @@ def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(
         rows = ArrayRows(x, y, groups=groups, group_cap=3)
         return integer_sum(query, params, rows)
 
-    bound = 9 * query.squared_sensitivity(relation, 1.0)
+    bound = 9 * query.sensitivity_sq(relation, 1.0)
     sizes = []
     for other in without_the_group(relation, x, y, groups):
         moved = (total(x, y, groups) - total(*other)).ravel().astype(object)

@@ -191,7 +191,7 @@ def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
             for pair in ((x, y), (x2, y2))
         )
         moved = (a - b).ravel().astype(object)
-        bound = query.squared_sensitivity(
+        bound = query.sensitivity_sq(
             relation,
             clip_norm,
             transform.append,
@@ -352,7 +352,7 @@ def test_a_worst_case_of_all_classes_reaches_the_sensitivity(relation):
             sets_of("all"),
         )
     moved = moved.ravel().astype(object)
-    bound = query.squared_sensitivity(relation, 1.0)
+    bound = query.sensitivity_sq(relation, 1.0)
     assert 0.99**2 * bound <= moved @ moved <= bound
 
 
@@ -397,7 +397,7 @@ def test_residuals_of_one_to_a_thousand_classes_do_not_overflow():
                 lengths = (l * l).sum(axis=1)
                 assert lengths[longest] >= 0.95 * RADIUS**2
                 assert lengths.max() <= RADIUS**2
-                assert (np.abs(l) * np.abs(q)).max() <= query.most()
+                assert (np.abs(l) * np.abs(q)).max() <= query.max_entry
 
 
 def test_a_label_that_is_no_set_is_none_by_the_core_itself():

@@ -157,7 +157,7 @@ def check_count(m, width=64):
     )
     params = Params(weights=weights)
     query = CorrectCounts(m)
-    single = query.squared_sensitivity("add_remove", 1.0)
+    single = query.sensitivity_sq("add_remove", 1.0)
     before, after = (
         exact_sum(
             query,
@@ -226,7 +226,7 @@ def check_fit(m=16, d=64):
     )
     query, params = asked[0]
     clip_norm = DESCENT.clip_norm
-    bound = query.squared_sensitivity("add_remove", clip_norm, transform.append)
+    bound = query.sensitivity_sq("add_remove", clip_norm, transform.append)
     # as a Poisson batch, with its first row and without
     sample = np.arange(0, len(x), 3)
     pairs = [

@@ -99,6 +99,6 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
 
 
 @given(st.integers(0, 2**110))
-def test_the_root_of_a_squared_sensitivity_is_not_below_it(squared):
+def test_the_root_of_a_sensitivity_sq_is_not_below_it(squared):
     assert Fraction(root(squared)) ** 2 >= squared
     assert root(squared) <= math.sqrt(squared) * (1 + 1e-15)

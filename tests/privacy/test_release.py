@@ -142,7 +142,7 @@ def test_the_noise_is_never_below_its_multiple_of_the_sensitivity(
             sampling_prob=sampling_prob,
         )
         unit, sd = noise_scale(query, spec, 0.0)
-        squared = query.squared_sensitivity(
+        squared = query.sensitivity_sq(
             relation if sampling_prob == 1 else "zero_out", 0.7, 0.0
         )
         exact = Fraction(sigma) ** 2 * squared
@@ -250,15 +250,13 @@ class Broken(Statistic):
     """A sensitivity that is not a positive number must never turn the noise off."""
 
     value: int = 0
+    max_entry = 1
 
     def unit(self, clip_norm, append=0.0):
         return 1.0
 
-    def squared_sensitivity(self, relation, clip_norm, append=0.0):
+    def sensitivity_sq(self, relation, clip_norm, append=0.0):
         return type(self).value
-
-    def most(self):
-        return 1
 
     def shape(self, width):
         return (width, 1)
@@ -278,7 +276,7 @@ def test_no_sensitivity_turns_the_noise_off(value):
 def test_a_sensitivity_that_came_round_is_refused(value):
     """A whole number of numpy may be the rest of a larger one."""
     Broken.value = value
-    with pytest.raises(ValueError, match="squared_sensitivity must be a whole number"):
+    with pytest.raises(ValueError, match="sensitivity_sq must be a whole number"):
         release_one(Broken(M), Params(), ArrayRows(*toy(20)))
 
 
@@ -508,7 +506,7 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
 def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
     """n times what a row adds stays below 2**62, whatever the query."""
     query = SigmoidHessians(M)
-    n = 2**62 // query.most()
+    n = 2**62 // query.max_entry
     noise_scale(query, spec_of(query, n), 0.0)
     with pytest.raises(ValueError, match=r"below 2\*\*62"):
         noise_scale(query, spec_of(query, n + 1), 0.0)
@@ -538,9 +536,9 @@ def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
     """
     query = Gram(M)
     spec = spec_of(query, 1, relation="add_remove")
-    monkeypatch.setattr(Gram, "most", lambda self: 2**32)
+    monkeypatch.setattr(Gram, "max_entry", 2**32)
     noise_scale(query, spec, 0.0)
-    monkeypatch.setattr(Gram, "most", lambda self: 2**32 + 1)
+    monkeypatch.setattr(Gram, "max_entry", 2**32 + 1)
     with pytest.raises(ValueError, match=r"below 2\*\*62"):
         noise_scale(query, spec, 0.0)
 

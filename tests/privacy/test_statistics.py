@@ -172,9 +172,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
         for pair in ((x, y), (x2, y2))
     )
     moved = (a - b).ravel().astype(object)
-    assert moved @ moved <= query.squared_sensitivity(
-        relation, clip_norm, transform.append
-    )
+    assert moved @ moved <= query.sensitivity_sq(relation, clip_norm, transform.append)
 
 
 @pytest.mark.parametrize("compiled_from", [0, 1 << 20])
@@ -203,7 +201,7 @@ def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
             total = integer_sum(
                 query, Params(weights=weights), x, y, clip_norm, block_sum=way
             ).ravel()
-            assert total @ total <= query.squared_sensitivity("zero_out", clip_norm)
+            assert total @ total <= query.sensitivity_sq("zero_out", clip_norm)
 
 
 def grid_error(query, params, x, clip_norm):
@@ -369,8 +367,8 @@ def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(pow
         for clip_norm in (1e-6, 0.7, 1e6):
             together = query.rows(RowTransform(), x, clip_norm)
             length = (together.q**2).sum(axis=1)
-            assert length.max() <= query.squared_sensitivity("zero_out", clip_norm)
-            assert length[-1] >= (0.999 * query.most()) ** 2
+            assert length.max() <= query.sensitivity_sq("zero_out", clip_norm)
+            assert length[-1] >= (0.999 * query.max_entry) ** 2
             assert not length[6]
             for i in range(len(x)):
                 alone = query.rows(RowTransform(), x[i : i + 1], clip_norm)
@@ -392,7 +390,7 @@ def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
             total = integer_sum(
                 query, Params(weights=weights), row[None], np.array([0])
             )
-            assert np.abs(total).max() <= query.most()
+            assert np.abs(total).max() <= query.max_entry
 
 
 # --- the bounds are reached -----------------------------------------------------------
@@ -689,7 +687,7 @@ def test_a_worst_case_reaches_the_sensitivity(
         for pair in ((x1, y1), (x2, y2))
     )
     moved = (one - other).ravel().astype(object)
-    bound = query.squared_sensitivity(relation, clip_norm, append)
+    bound = query.sensitivity_sq(relation, clip_norm, append)
     assert 0.99**2 * bound <= moved @ moved <= bound
 
 
@@ -838,5 +836,5 @@ def test_a_clip_is_of_rows_or_of_features():
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_hessians_sensitivity_is_that_of_its_number_of_classes(m, relation):
     times = 2 if relation == "replace_one" else 1
-    found = SigmoidHessians(m).squared_sensitivity(relation, 1.0)
+    found = SigmoidHessians(m).sensitivity_sq(relation, 1.0)
     assert found == times * m * 2**12 * 4095**4

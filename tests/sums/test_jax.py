@@ -333,7 +333,7 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
     for query in QUERIES:
         small.clear()
         added(JaxSums(), query, params_of(query), *toy(128), np.arange(128))
-        assert not any(small) or query.most() <= RADIUS**2, query
+        assert not any(small) or query.max_entry <= RADIUS**2, query
         assert len(set(small)) == 1, query
 
 

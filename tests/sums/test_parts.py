@@ -363,7 +363,7 @@ def test_no_number_of_rows_is_too_many_for_a_process():
             return True
         return False
 
-    most = 2 * (2**53 // query.most())  # of which float64 holds every sum
+    most = 2 * (2**53 // query.max_entry)  # of which float64 holds every sum
     assert [stops(n) for n in (most, most + 1)] == [False, False]
 
 
