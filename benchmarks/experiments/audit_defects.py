@@ -20,8 +20,8 @@ from dphead.analysis import audit, audit_transcript
 from dphead.data import arrays
 from dphead.planning import calibration, plan
 from dphead.planning.methods import make_method
-from dphead.privacy import accounting, release, sampling
-from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy import release, sampling
+from dphead.privacy.accounting import GaussianEvent, gdp
 from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Statistic
@@ -412,7 +412,7 @@ def smaller_sd() -> Patches:
 
 def less_mu() -> Patches:
     """The accountant takes 0.8 mu."""
-    real = accounting.log_delta
+    real = gdp.log_delta
 
     def wrong(mu: float, epsilon: float) -> float:
         return real(0.8 * mu, epsilon)
@@ -423,7 +423,7 @@ def less_mu() -> Patches:
         return mu_of(epsilon, delta) / 0.8
 
     return [
-        (accounting, "log_delta", wrong),
+        (gdp, "log_delta", wrong),
         (calibration, "mu_from_epsilon", back),
         (plan, "mu_from_epsilon", back),
     ]

@@ -396,19 +396,6 @@ def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
     assert counted(together([*events, *events])) == expected + expected
 
 
-def test_releases_of_a_ledger_from_before_there_were_groups_are_of_rows():
-    ledger = Ledger()
-    reserve([spec_of(ClassSums(M), N)], ledger)
-    spec = json.dumps({"noise_multiplier": 2.0, "sampling_prob": 0.5})
-    ledger._db.execute(
-        "INSERT INTO releases VALUES ('old', 0, 'x', 2.0, 0.5, ?)", (spec,)
-    )
-    units = {
-        (e.noise_multiplier, e.sampling_prob, e.rows_per_unit) for e in ledger.events()
-    }
-    assert units == {(1.0, 1.0, 1), (2.0, 0.5, 1)}
-
-
 def test_one_function_of_the_audited_folder_makes_events_of_releases():
     """A second derivation could differ from the first, as three of them once could."""
     found = []
@@ -421,4 +408,4 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
                 getattr(f, "id", getattr(f, "attr", "")) for f in calls
             ]:
                 found.append(f"{path.stem}.{function.name}")
-    assert found == ["__init__.event_of"]
+    assert found == ["events.event_of"]

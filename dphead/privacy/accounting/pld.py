@@ -21,22 +21,16 @@ from functools import lru_cache, reduce
 import numpy as np
 from scipy.special import gammaln, log_ndtr
 
-from dphead.privacy.accounting import (
-    LARGEST_NOISE,
-    GaussianEvent,
-    check,
-    epsilon_from_rdp,
-    require,
-    together,
-    total_mu,
-)
 from dphead.privacy.accounting.allocation import epoch_losses
+from dphead.privacy.accounting.events import GaussianEvent, check, require, together
+from dphead.privacy.accounting.gdp import total_mu
 from dphead.privacy.accounting.losses import (
     UNIT_ROUNDOFF,
     Losses,
     composed,
     self_composed,
 )
+from dphead.privacy.accounting.rdp import LARGEST_NOISE, epsilon_from_rdp
 
 # Chosen, not measured: they trade a tight charge for time and memory. What they leave
 # out is counted.

@@ -1,0 +1,144 @@
+"""Describe releases of a Gaussian mechanism, as the accountants see them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+RELATIONS = ("zero_out", "add_remove", "replace_one")
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """Describe `count` releases of a Gaussian mechanism, as the accountants see them.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise standard deviation over sensitivity; 0 is not private. For full batches it
+        is over the relation's own sensitivity, so the same event holds under every
+        relation. For Poisson batches it is over the zero-out sensitivity (the clip norm
+        C), also under replace-one. For allocated rows it is over C.
+    sampling_prob : float, default 1.0
+        Sampling rate in (0, 1]; below 1 for Poisson batches.
+    count : int, default 1
+        Number of releases.
+    rows_per_unit : int, default 1
+        The most rows of one unit of privacy (a row, or a group of rows) that count.
+    epoch_steps : int, default 1
+        Above 1 for random allocation: an epoch is so many of these releases, and each
+        row is in one of them, at random (proofs/allocation.md). Then the units are
+        rows.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or if rows are allocated and also sampled or
+        grouped.
+    """
+
+    noise_multiplier: float
+    sampling_prob: float = 1.0
+    count: int = 1
+    rows_per_unit: int = 1
+    epoch_steps: int = 1
+
+    def __post_init__(self) -> None:
+        sd, q = self.noise_multiplier, self.sampling_prob
+        count, rows = self.count, self.rows_per_unit
+        whole = 0 <= count < math.inf and count == int(count)
+        some = type(rows) is int and 1 <= rows < 2**31
+        unit = "a protected unit must have a row, or a whole number (int) of them"
+        require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
+        require(0 < q <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", q)
+        require(whole, "count must be whole", "count", count)
+        require(some, unit, "rows_per_unit", rows)
+        steps = self.epoch_steps
+        many = type(steps) is int and 1 <= steps < 2**31
+        epoch = "an epoch must have a step, or a whole number (int) of them"
+        require(many, epoch, "epoch_steps", steps)
+        alone = steps == 1 or (q == 1 and rows == 1)
+        only = "allocated rows must be units, and in no Poisson batches"
+        require(alone, only, "(sampling_prob, rows_per_unit)", (q, rows))
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether every row is in each of these releases."""
+        return self.sampling_prob == 1 and self.epoch_steps == 1
+
+    @property
+    def epochs(self) -> int:
+        """Return how many epochs these releases begin.
+
+        An epoch counts from its first release.
+        """
+        return -(-int(self.count) // self.epoch_steps)
+
+
+def event_of(release: Mapping[str, Any]) -> GaussianEvent:
+    """Return the event of one release, as the accountants see it.
+
+    Parameters
+    ----------
+    release : mapping
+        `ReleaseSpec.row()`, or the same from a ledger. `epoch_steps` is missing where
+        it is 1, and `private` where it is True.
+
+    Returns
+    -------
+    GaussianEvent
+        A release with `private` False counts as one without noise.
+
+    Guarantee
+    ---------
+    Plans, the ledger and `ReleaseSpec` all get their events here. So a release cannot
+    be charged as one thing and reported as another.
+    """
+    cap = release["group_cap"]
+    private = release.get("private", True)
+    return GaussianEvent(
+        release["noise_multiplier"] if private else 0.0,
+        release["sampling_prob"],
+        rows_per_unit=1 if cap is None else cap,
+        epoch_steps=release.get("epoch_steps", 1),
+    )
+
+
+def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
+    """Return the same releases with equal ones in one event, in order of appearance."""
+    counts: Counter[GaussianEvent] = Counter()
+    for event in events:
+        one = event if event.count == 1 else replace(event, count=1)
+        counts[one] += event.count
+    return [replace(event, count=count) for event, count in counts.items()]
+
+
+def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
+    """Return the same releases with each allocated epoch as one full batch.
+
+    It costs no less: it is what an observer who knew a row's step would see of the
+    epoch (proofs/allocation.md).
+    """
+    found = []
+    for event in events:
+        if event.epoch_steps > 1:
+            event = replace(event, count=event.epochs, epoch_steps=1)
+        found.append(event)
+    return found
+
+
+def require(
+    ok: bool, what: str, name: str, value: object, hint: str = "Correct it."
+) -> None:
+    """Raise ValueError unless `ok`; the message says `what` must hold."""
+    if not ok:
+        raise ValueError(f"{what}, got {name}={value!r}. {hint}")
+
+
+def check(delta: float = 0.5, relation: str = "zero_out") -> None:
+    """Raise ValueError if `delta` or `relation` is invalid."""
+    hint = "Use less than 1 / (number of rows)."
+    require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, hint)
+    known = f"relation must be one of {RELATIONS}"
+    require(relation in RELATIONS, known, "relation", relation)
