@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from dphead_extract.backbones.registry import BackboneOptions, load_backbone
+from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
@@ -180,7 +181,7 @@ def timm() -> None:
     """MobileNetV2 at 128 pixels: plain timm and extraction's path (batch norms folded,
     channels last).
     """
-    from dphead_extract.backbones.registry import timm_backbone
+    from dphead_extract.backbones.timm_models import timm_backbone
 
     arguments = {"num_classes": 1001, "pad_type": "same"}
     options = BackboneOptions(

@@ -362,7 +362,8 @@ OWN_OPTIONS = (  # fields of `ExtractOptions`
 
 
 def _options(given: dict[str, Any]) -> Any:
-    from dphead_extract.backbones.registry import FIXED_FILTERS, BackboneOptions
+    from dphead_extract.backbones.base import BackboneOptions
+    from dphead_extract.backbones.registry import family_of
     from dphead_extract.images import PixelRange
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions
@@ -377,9 +378,7 @@ def _options(given: dict[str, Any]) -> Any:
         rest["columns"] = _named_columns(given["columns"])
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
-    normalize = given["normalize"] or (
-        "local" if given["backbone"] in FIXED_FILTERS else "none"
-    )
+    normalize = given["normalize"] or family_of(given["backbone"]).normalization
     return ExtractOptions(
         source=given["source"],
         output=given["output"],

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from dphead_extract.backbones.registry import Backbone, load_backbone, timm_model
+from dphead_extract.backbones.base import Backbone
+from dphead_extract.backbones.registry import load_backbone
+from dphead_extract.backbones.timm_models import timm_model
 from dphead_extract.normalization import RowNorm
 from torch import Tensor, nn
 

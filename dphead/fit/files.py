@@ -339,7 +339,8 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     ValueError
         If the head's features were not extracted from images.
     """
-    from dphead_extract.backbones.registry import FIXED_FILTERS, BackboneOptions
+    from dphead_extract.backbones.base import BackboneOptions
+    from dphead_extract.backbones.registry import family_of
     from dphead_extract.images import PixelRange
 
     name = facts["backbone"]
@@ -350,17 +351,9 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
             "images need a head of features that were extracted from images, got "
             f"backbone={name!r}. Give a features file, written as the head's own was."
         )
-    own: dict[str, Any]
-    if name in FIXED_FILTERS:
-        own = {}
-        if "J" in arguments:
-            own["scatter_j"] = tuple(np.atleast_1d(arguments["J"]).tolist())
-            own["scatter_l"] = arguments["L"]
-        own["colours"] = t.get("colour_space", "rgb")
-        own["image_size"], own["channels"] = tuple(t["image_size"]), t["colours"]
-    else:
-        own = {"weights": weights, "model_args": arguments}
-        own |= {"crop_pct": t["crop_pct"], "image_size": tuple(t["input_size"][1:])}
+    own = family_of(name).recorded(arguments, t)
+    if weights is not None and "weights" in family_of(name).takes:
+        own["weights"] = weights
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
     # without interpolation the images were taken at their size, and must have it
     interpolation = t["interpolation"] or "none"

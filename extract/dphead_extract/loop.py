@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dphead_extract.backbones.registry import Backbone
+from dphead_extract.backbones.base import Backbone
 from dphead_extract.errors import ExtractError, ResumableError
 from dphead_extract.features.rows import row_digest
 from dphead_extract.features.writing import FeaturesWriter

@@ -24,7 +24,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.synthetic import COUNT, SEED, synthetic_features
 
 if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
-    from dphead_extract.backbones.registry import Backbone
+    from dphead_extract.backbones.base import Backbone
 
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread
 EPSILON = 1e-5

@@ -16,12 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dphead_extract.backbones.registry import (
-    FIXED_FILTERS,
-    Backbone,
-    BackboneOptions,
-    load_backbone,
-)
+from dphead_extract.backbones.base import Backbone, BackboneOptions
+from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.disk import check_disk, write_names
 from dphead_extract.features.rows import Header
@@ -309,16 +305,12 @@ def _loop_settings(
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:
-    """Return the given batch size, or a good one for the device.
-
-    On a CPU it is small, so that a batch stays in the cache. Fixed filters cut
-    their own pieces.
-    """
+    """Return the given batch size, or a good one for the device."""
     if options.batch_size is not None:
         return options.batch_size
-    return (
-        128 if device.type == "cuda" or options.backbone.name in FIXED_FILTERS else 16
-    )
+    if device.type == "cuda":
+        return 128
+    return family_of(options.backbone.name).cpu_batch
 
 
 def _per_host(variable: str, default: int) -> int:
@@ -378,7 +370,7 @@ def choose_device(name: str) -> torch.device:
 def declared_input(
     options: BackboneOptions, source: Source
 ) -> tuple[tuple[int, int], int]:
-    """Return the size and channels of an FIXED_FILTERS backbone's input.
+    """Return the size and channels of a backbone's input, if it needs a size.
 
     No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
     have the shape in their header, which is the same for all rows. Image files have 3
@@ -398,7 +390,8 @@ def declared_input(
     arrays = source.arrays
     header = (0, 0) if arrays is None else arrays.shape[1:3]
     channels = 1 if arrays is not None and arrays.ndim == 3 else 3
-    if options.name in FIXED_FILTERS and options.sides is None and arrays is None:
+    needs_size = family_of(options.name).needs_size
+    if needs_size and options.sides is None and arrays is None:
         raise ExtractError(
             f"{options.name} needs a declared size for image files, got "
             "image_size=None. Pass --image-size N or H,W (and --channels 1 if all "

@@ -17,7 +17,7 @@ import torch
 from dphead_extract.threads import one_thread
 
 if TYPE_CHECKING:  # backbones import patches, and patches import this module
-    from dphead_extract.backbones.registry import Backbone
+    from dphead_extract.backbones.base import Backbone
 
 COUNT = 400  # number of images; a choice, not measured
 SEED = 0  # seed of the images, which are the same everywhere

@@ -13,7 +13,7 @@ import pytest
 import torch
 from commands import features_file, fitted, rows
 from dphead_extract import images
-from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError
 from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm

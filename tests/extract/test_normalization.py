@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from dphead_extract.backbones.registry import BackboneOptions, load_backbone
+from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import RowNorm
 from dphead_extract.synthetic import synthetic_images

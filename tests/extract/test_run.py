@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features, verify
 from dphead_extract.normalization import RowNorm

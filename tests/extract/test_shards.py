@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
 from dphead_extract.features.format import open_features
@@ -154,7 +154,7 @@ def test_a_shard_looks_at_its_own_images_only(
     )
     declared = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     backbone = declared if scatternet else BackboneOptions(**SMALL)
-    monkeypatch.setattr("dphead_extract.backbones.registry._build", _random_model)
+    monkeypatch.setattr("dphead_extract.backbones.timm_models._build", _random_model)
     choice = {"block_rows": 5, "batch_size": 5, "classes": Classes(ignore_labels=True)}
     given = options(tmp_path, tmp_path / "f.h5", shard=Shard(1, 2), **choice)
     given.backbone = backbone

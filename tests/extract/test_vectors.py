@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from dphead_extract.backbones.registry import Backbone, BackboneOptions
+from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.features.format import open_features
 from dphead_extract.loop import LoopSettings, with_equal_places
 from dphead_extract.normalization import RowNorm

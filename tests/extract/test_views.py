@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from dphead_extract.backbones.registry import BackboneOptions
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features

@@ -16,12 +16,19 @@ squares of 2 x 2 between layers.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dphead_extract.backbones.base import BackboneOptions, register
+from dphead_extract.backbones.fixed_filters import (
+    FixedFilters,
+    refuse_shifted_pixels,
+    scales_of,
+)
 from dphead_extract.backbones.patches import dead_leaves
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
@@ -215,3 +222,29 @@ def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.T
     chosen /= torch.linalg.vector_norm(chosen, dim=1, keepdim=True)
     kernels = whitening @ chosen.T
     return kernels.float(), (mean @ kernels).float()
+
+
+@register
+class DeepPatchesFamily(FixedFilters):
+    """Convolve ScatterNet's maps with random patches, at one or several scales."""
+
+    names = ("deep-patches",)
+    takes = FixedFilters.takes | {"scatter_j", "scatter_l"}
+
+    def nets(
+        self,
+        options: BackboneOptions,
+        shape: tuple[int, int],
+        colours: int,
+        basis: torch.Tensor | None,
+    ) -> tuple[list[nn.Module], dict[str, Any]]:
+        """Return a network for each scale."""
+        refuse_shifted_pixels(options)
+        nets: list[nn.Module] = []
+        for scale in options.scatter_j:
+            first = ScatterNet(scale, shape, options.scatter_l)
+            # Finer maps are halved until they are as small as the coarsest.
+            layers = 1 + max(options.scatter_j) - scale
+            nets.append(DeepPatches(first, colours, basis, layers))
+        between = {"between": BETWEEN} if len(nets) > 1 else {}
+        return nets, scales_of(options) | SETTINGS | between

@@ -14,12 +14,20 @@ over a grid of places.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dphead_extract.backbones.base import Backbone, BackboneOptions, register
+from dphead_extract.backbones.fixed_filters import (
+    FixedFilters,
+    refuse_shifted_pixels,
+    scales_of,
+)
+from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.synthetic import COLOURS
 
@@ -153,3 +161,52 @@ class PatchNet(nn.Module):
         found = found * torch.rsqrt(contrast) - self.offset
         halves = torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
         return F.adaptive_avg_pool2d(halves, PLACES)
+
+
+@register
+class PatchesFamily(FixedFilters):
+    """Convolve images with random patches."""
+
+    names = ("patches",)
+    drawn = True
+
+    def nets(
+        self,
+        options: BackboneOptions,
+        shape: tuple[int, int],
+        colours: int,
+        basis: torch.Tensor | None,
+    ) -> tuple[list[nn.Module], dict[str, Any]]:
+        """Return the one network."""
+        refuse_shifted_pixels(options)
+        kwargs = {"filters": FILTERS, "side": SIDE, "stride": STRIDE}
+        kwargs |= {"places": PLACES, "seed": SEED}
+        return [PatchNet(shape, colours, basis)], kwargs
+
+
+@register
+class ScatterNetAndPatchesFamily(PatchesFamily):
+    """Join ScatterNet's features and those of random patches."""
+
+    names = ("scatternet+patches",)
+    takes = FixedFilters.takes | {"scatter_j", "scatter_l"}
+
+    def nets(
+        self,
+        options: BackboneOptions,
+        shape: tuple[int, int],
+        colours: int,
+        basis: torch.Tensor | None,
+    ) -> tuple[list[nn.Module], dict[str, Any]]:
+        """Return a ScatterNet for each scale, and the patches last."""
+        patches, kwargs = super().nets(options, shape, colours, basis)
+        nets = [ScatterNet(j, shape, options.scatter_l) for j in options.scatter_j]
+        return [*nets, *patches], scales_of(options) | kwargs | {"weight": WEIGHT}
+
+    def build(
+        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+    ) -> Backbone:
+        """Return the backbone, with the length of the patches' part of a row."""
+        backbone = super().build(options, size, has_colour)
+        backbone.weights = (1.0,) * len(options.scatter_j) + (WEIGHT,)
+        return backbone

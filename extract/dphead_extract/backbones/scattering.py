@@ -22,11 +22,15 @@ have the same number of planes, filled up with zeros (`_pieces`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dphead_extract.backbones.base import BackboneOptions, register
+from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
 from dphead_extract.backbones.wavelets import Fourier, Hartley, Scratch
 from dphead_extract.errors import ExtractError
 
@@ -154,12 +158,20 @@ class ScatterNet(nn.Module):
                     to += L
 
 
-class Scales(nn.Module):
-    """Join several transforms of the same images: (B, d), each flattened, in order."""
+@register
+class ScatterNetFamily(FixedFilters):
+    """Join ScatterNets of one or several scales."""
 
-    def __init__(self, nets: list[nn.Module]):
-        super().__init__()
-        self.nets = nn.ModuleList(nets)
+    names = ("scatternet",)
+    takes = FixedFilters.takes | {"scatter_j", "scatter_l"}
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.cat([net(images).flatten(1) for net in self.nets], dim=1)
+    def nets(
+        self,
+        options: BackboneOptions,
+        shape: tuple[int, int],
+        colours: int,
+        basis: torch.Tensor | None,
+    ) -> tuple[list[nn.Module], dict[str, Any]]:
+        """Return a ScatterNet for each scale."""
+        nets = [ScatterNet(j, shape, options.scatter_l) for j in options.scatter_j]
+        return [*nets], scales_of(options)

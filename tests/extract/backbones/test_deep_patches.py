@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from dphead_extract.backbones import deep_patches
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.deep_patches import FLOOR, SIDE, DeepPatches
-from dphead_extract.backbones.registry import OPPONENT, BackboneOptions, load_backbone
+from dphead_extract.backbones.fixed_filters import OPPONENT
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
@@ -168,7 +170,7 @@ def test_opponent_colours_are_of_the_images_and_of_the_synthetic_ones():
 def test_what_deep_patches_cannot_do_is_refused():
     for more, match in (
         ({"mean": (0.5,)}, "pixels from 0 to 1"),
-        ({"weights": "x"}, "deep-patches has no weights"),
+        ({"weights": "x"}, "--weights is not an option"),
         ({"image_size": 8}, "maps of at least 3 places"),
     ):
         with pytest.raises(ExtractError, match=match):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from dphead_extract.backbones import patches
+from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.backbones.fixed_filters import OPPONENT
 from dphead_extract.backbones.patches import (
     CONTRAST,
     FILTERS,
@@ -17,7 +19,7 @@ from dphead_extract.backbones.patches import (
     dead_leaves,
     filters,
 )
-from dphead_extract.backbones.registry import OPPONENT, BackboneOptions, load_backbone
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.normalization import RowNorm
@@ -149,7 +151,7 @@ def test_patches_joined_with_scatternet_are_both_side_by_side():
 def test_what_patches_cannot_do_is_refused():
     for more, match in (
         ({"mean": (0.5,)}, "pixels from 0 to 1"),
-        ({"weights": "x"}, "patches has no weights"),
+        ({"weights": "x"}, "--weights is not an option"),
         ({"image_size": 9}, "at least 10 pixels"),
     ):
         with pytest.raises(ExtractError, match=match):

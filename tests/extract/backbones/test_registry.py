@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.isolation import check_rows_alone
-from dphead_extract.backbones.registry import BackboneOptions, load_backbone
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from torch import nn
 
@@ -104,7 +105,7 @@ def test_transform_is_timms_with_the_given_values(weights):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "no_such_net"}, "must be scatternet or a timm model"),
+        ({"name": "no_such_net"}, "must be one of .*scatternet.* or a timm model"),
         ({"name": "vit_base_patch16_22"}, "Try one of \\['vit_base_patch16_224'"),
         ({"weights": Path("/nowhere.pth")}, "must exist"),
         ({"model_args": {"num_classes": 9}}, "num_classes"),
@@ -226,7 +227,9 @@ def test_axes_turn_the_features_of_the_network(weights):
 
 
 def test_axes_need_the_networks_own_classifier(weights):
-    with pytest.raises(ExtractError, match="got axes=4 for scatternet"):
+    with pytest.raises(
+        ExtractError, match="--axes is not an option of --backbone scatternet"
+    ):
         load_backbone(BackboneOptions("scatternet", axes=4), (32, 32), True)
     with pytest.raises(ExtractError, match="from 1 to 6 for 7 classes"):
         load(weights, axes=7)
@@ -236,7 +239,7 @@ def path_difference(options, size):
     """Largest difference, relative to the largest feature, between what extraction runs
     on a CPU and plain timm.
     """
-    from dphead_extract.backbones.registry import timm_backbone
+    from dphead_extract.backbones.timm_models import timm_backbone
 
     images = (
         torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -292,7 +295,7 @@ def test_scatternet_sizes_and_colours():
             np.uint8,
         )
     ).unique().tolist() == [1.0]
-    with pytest.raises(ExtractError, match="no weights"):
+    with pytest.raises(ExtractError, match="--weights is not an option"):
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
 
@@ -312,7 +315,9 @@ def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
     torch.testing.assert_close(luminance, plain.prepare(image).sum(0) / 3**0.5)
     grey = np.repeat(image[:, :, :1], 3, axis=2)
     assert turned.prepare(grey)[1:].abs().max() < 1e-6
-    with pytest.raises(ExtractError, match="opponent for scatternet"):
+    with pytest.raises(
+        ExtractError, match="--colours is not an option of --backbone resnet18"
+    ):
         load_backbone(BackboneOptions("resnet18", colours="opponent"), (8, 8), True)
 
 
@@ -322,7 +327,7 @@ def test_channels_are_the_networks_own(weights):
         load(weights, channels=1)
     with pytest.raises(ExtractError, match="1 or 3"):
         load(weights, channels=2)
-    with pytest.raises(ExtractError, match="interpolation none is for scatternet"):
+    with pytest.raises(ExtractError, match="--interpolation none is not an option"):
         load(weights, interpolation="none")
 
 

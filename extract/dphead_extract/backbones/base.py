@@ -1,0 +1,206 @@
+"""Define what a family of backbones provides, and how one registers itself.
+
+A family is one file of this folder: a subclass of `Family` under `@register`. The
+registry imports every file here, so nothing else needs to name it. No parameter of a
+backbone may depend on the images that are extracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from dphead_extract.images import PixelRange
+
+FAMILIES: dict[str, Family] = {}
+
+
+@dataclass
+class BackboneOptions:
+    """Choose the backbone, its weights and the image transform.
+
+    None means the model's own value.
+
+    Attributes
+    ----------
+    name : str
+        A registered family, or a timm model.
+    weights : Path or None
+        A local file of weights; None is the hub's.
+    model_args : dict
+        Arguments of the timm model.
+    mean, std : tuple of float or None
+        Shift and scale of each color.
+    interpolation : str or None
+        How images are resized. "none", for fixed filters: images must have the
+        declared size.
+    crop_pct : float or None
+        Share of the image that is kept.
+    image_size : int, (int, int) or None
+        Side of the input, or (height, width).
+    scatter_j : tuple of int
+        ScatterNet's J, or several whose features are joined.
+    scatter_l : int
+        ScatterNet's L.
+    colours : str
+        "rgb", or for fixed filters "opponent": luminance, red-green, blue-yellow
+        (van de Sande, Gevers, Snoek 2010).
+    mirror : bool
+        Whether features are means over an image and its mirror image. If left and right
+        do not matter, half of the directions vanish, and the noise on their weights
+        with them.
+    axes : int or None
+        Number of directions to keep, in which the backbone's own classes differ most
+        (`dphead_extract.backbones.axes`).
+    channels : int or None
+        1 or 3 channels of the input.
+    pixels : PixelRange
+        What is declared of the images' samples.
+
+    Notes
+    -----
+    Size and channels are public. They are declared, or fixed by the backbone or by the
+    header of arrays. They are never found in images (`run.declared_input`).
+    """
+
+    name: str
+    weights: Path | None = None
+    model_args: dict[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    crop_pct: float | None = None
+    image_size: int | tuple[int, int] | None = None
+    scatter_j: tuple[int, ...] = (2,)
+    scatter_l: int = 8
+    colours: str = "rgb"
+    mirror: bool = False
+    axes: int | None = None
+    channels: int | None = None
+    pixels: PixelRange = field(default_factory=PixelRange)
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Return the declared (height, width), or None."""
+        size = self.image_size
+        return (size, size) if isinstance(size, int) else size
+
+
+@dataclass
+class Backbone:
+    """Hold a network in eval mode and the transform before it.
+
+    Attributes
+    ----------
+    name : str
+        The backbone's name.
+    kwargs, transform : dict
+        Plain values for the file's attributes.
+    weights_sha256 : str
+        Digest of the weights; "" for backbones that their settings name.
+    module : nn.Module
+        Turns (B, C, H', W') into (B, channels, ...).
+    prepare : callable
+        Turns uint8 (H, W[, 3]) into float32 (C, H', W') on the CPU.
+    input_shape : (int, int, int)
+        Channels, height and width of the input.
+    parts : tuple
+        (channels, places) of the parts of a row's flattened output.
+    weights : tuple of float
+        Relative lengths of the parts, for `RowNorm`; () for equal lengths.
+    mirror : bool
+        Whether rows are means over an image and its mirror image.
+    axes : (columns, features) tensor or None
+        The network's axes; None for all features.
+    """
+
+    name: str
+    kwargs: dict[str, Any]
+    weights_sha256: str
+    transform: dict[str, Any]
+    module: nn.Module
+    prepare: Callable[[np.ndarray], torch.Tensor]
+    input_shape: tuple[int, int, int]
+    parts: tuple[tuple[int, int], ...] = ()
+    weights: tuple[float, ...] = ()
+    mirror: bool = False
+    axes: torch.Tensor | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of one row."""
+        return sum(channels * places for channels, places in self.parts)
+
+
+class Family:
+    """Build the backbones of one family, and say what extraction needs to know of them.
+
+    Attributes
+    ----------
+    names : tuple of str
+        What users type for `--backbone`.
+    takes : frozenset of str
+        Options of `BackboneOptions` that only some families have, and this one has.
+        Every other family refuses them.
+    needs_size : bool
+        Whether image files need a declared size.
+    cpu_batch : int
+        Images of a batch on a CPU, so that a batch stays in the cache.
+    normalization : str
+        Default of `--normalize`.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    takes: ClassVar[frozenset[str]] = frozenset()
+    needs_size: ClassVar[bool] = False
+    cpu_batch: ClassVar[int] = 16
+    normalization: ClassVar[str] = "none"
+
+    def build(
+        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+    ) -> Backbone:
+        """Return the backbone with its transform.
+
+        Parameters
+        ----------
+        options : BackboneOptions
+            What the user declared.
+        size : (int, int)
+            Public height and width of the images, if `needs_size`.
+        has_colour : bool
+            Whether images have 3 channels; public.
+        """
+        raise NotImplementedError
+
+    def optimized(self, module: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+        """Return a faster network with the same function. The default changes nothing.
+
+        `shape` is (channels, height, width) of the input.
+        """
+        return module
+
+    def recorded(
+        self, kwargs: dict[str, Any], transform: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the `BackboneOptions` fields that a features file recorded.
+
+        Name, mean, std, interpolation, mirror, axes and pixels are read for all
+        families.
+        """
+        raise NotImplementedError
+
+
+AFamily = TypeVar("AFamily", bound=Family)
+
+
+def register(family: type[AFamily]) -> type[AFamily]:
+    """Add a family under its names."""
+    for name in family.names:
+        FAMILIES[name] = family()
+    return family

@@ -1,0 +1,181 @@
+"""Build backbones of fixed filters, which a formula or a seed defines.
+
+These backbones have no weights to load. They take pixels from 0 to 1 at a declared
+size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
+from dphead_extract.backbones.weights import state_sha256
+from dphead_extract.errors import ExtractError
+from dphead_extract.images import with_channels
+
+# an orthonormal map from RGB, after division by sqrt(12)
+_LUMINANCE = [2.0, 2.0, 2.0]
+_RED_GREEN = [6**0.5, -(6**0.5), 0.0]
+_YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
+OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
+
+
+class Scales(nn.Module):
+    """Join several transforms of the same images: (B, d), each flattened, in order."""
+
+    def __init__(self, nets: list[nn.Module]):
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([net(images).flatten(1) for net in self.nets], dim=1)
+
+
+class FixedFilters(Family):
+    """Share the transform of backbones of fixed filters.
+
+    Attributes
+    ----------
+    drawn : bool
+        Whether a digest names the filters. The settings name the others: the last bits
+        of their weights depend on the processor.
+    """
+
+    takes = frozenset({"colours", "interpolation=none"})
+    needs_size = True
+    # These backbones cut batches into pieces of their own.
+    cpu_batch = 128
+    normalization = "local"
+    drawn: ClassVar[bool] = False
+
+    def nets(
+        self,
+        options: BackboneOptions,
+        shape: tuple[int, int],
+        colours: int,
+        basis: torch.Tensor | None,
+    ) -> tuple[list[nn.Module], dict[str, Any]]:
+        """Return the networks whose outputs are joined, and the settings to record.
+
+        Parameters
+        ----------
+        options : BackboneOptions
+            What the user declared.
+        shape : (int, int)
+            Height and width of the input.
+        colours : int
+            Channels of the input.
+        basis : (3, 3) tensor or None
+            The map from RGB that inputs go through, or None.
+        """
+        raise NotImplementedError
+
+    def build(
+        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+    ) -> Backbone:
+        """Return the backbone with its transform."""
+        colours = 3 if has_colour else 1
+        opponent = has_colour and options.colours == "opponent"
+        basis = OPPONENT if opponent else None
+        resized = options.sides is not None and options.interpolation != "none"
+        interpolation = (options.interpolation or "bicubic") if resized else None
+        height, width = options.sides or size
+        nets, kwargs = self.nets(options, (height, width), colours, basis)
+        mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
+
+        def prepare(image: np.ndarray) -> torch.Tensor:
+            image = np.asarray(with_channels(image, colours))
+            if image.shape[:2] != (height, width):
+                how = interpolation or "bicubic"
+                image = _resize_to_cover(image, (height, width), how)
+            planes = torch.tensor(image).reshape(height, width, colours)
+            planes = planes.permute(2, 0, 1).float() / 255
+            planes = planes if mean is None else planes - mean
+            planes = planes if std is None else planes / std
+            return torch.tensordot(OPPONENT, planes, dims=1) if opponent else planes
+
+        return Backbone(
+            name=options.name,
+            kwargs=kwargs,
+            weights_sha256=state_sha256(nets[-1]) if self.drawn else "",
+            transform={
+                "image_size": [height, width],
+                "interpolation": interpolation,
+                "colours": colours,
+                "scale": [0.0, 1.0],
+                "mean": list(options.mean) if options.mean else None,
+                "std": list(options.std) if options.std else None,
+                **({"colour_space": "opponent"} if opponent else {}),
+            },
+            module=nets[0] if len(nets) == 1 else Scales(nets),
+            prepare=prepare,
+            input_shape=(colours, height, width),
+        )
+
+    def recorded(
+        self, kwargs: dict[str, Any], transform: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options that a features file recorded."""
+        found: dict[str, Any] = {
+            "colours": transform.get("colour_space", "rgb"),
+            "image_size": tuple(transform["image_size"]),
+            "channels": transform["colours"],
+        }
+        if "J" in kwargs:
+            found["scatter_j"] = tuple(np.atleast_1d(kwargs["J"]).tolist())
+            found["scatter_l"] = kwargs["L"]
+        return found
+
+
+def scales_of(options: BackboneOptions) -> dict[str, Any]:
+    """Return ScatterNet's settings as they are recorded: one J, or a list of them."""
+    scales = list(options.scatter_j)
+    return {
+        "J": scales[0] if len(scales) == 1 else scales,
+        "L": options.scatter_l,
+    }
+
+
+def refuse_shifted_pixels(options: BackboneOptions) -> None:
+    """Raise ExtractError for patches of pixels that are not from 0 to 1."""
+    if options.mean or options.std:
+        raise ExtractError(
+            "patches are normalized one by one and take pixels from 0 to 1, got "
+            f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
+        )
+
+
+def _channel_tensor(
+    values: tuple[float, ...] | None, channels: int
+) -> torch.Tensor | None:
+    if values is None:
+        return None
+    if len(values) not in (1, channels):
+        raise ExtractError(
+            f"--mean and --std must have 1 or {channels} values, got "
+            f"values={list(values)}. Give one for each colour."
+        )
+    return (
+        torch.tensor(values, dtype=torch.float32)
+        .expand(channels)
+        .reshape(channels, 1, 1)
+    )
+
+
+def _resize_to_cover(
+    image: np.ndarray, size: tuple[int, int], interpolation: str
+) -> np.ndarray:
+    """Scale an image to just cover `size` (height, width), and cut the middle."""
+    (height, width), (tall, wide) = image.shape[:2], size
+    scale = max(tall / height, wide / width)
+    shape = (max(wide, round(width * scale)), max(tall, round(height * scale)))
+    resized = np.asarray(
+        Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()])
+    )
+    top, left = (resized.shape[0] - tall) // 2, (resized.shape[1] - wide) // 2
+    return resized[top : top + tall, left : left + wide]

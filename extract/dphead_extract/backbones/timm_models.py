@@ -1,0 +1,177 @@
+"""Build timm models: every architecture that timm has, with hub or local weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dphead_extract.backbones.axes import class_axes
+from dphead_extract.backbones.base import FAMILIES, Backbone, BackboneOptions, Family
+from dphead_extract.backbones.folding import fold_batch_norm
+from dphead_extract.backbones.weights import (
+    file_sha256,
+    first_line,
+    load_weights,
+    state_sha256,
+)
+from dphead_extract.errors import ExtractError
+from dphead_extract.images import with_channels
+
+
+class TimmFamily(Family):
+    """Build the models of timm, by their names there."""
+
+    names = ()
+    takes = frozenset({"weights", "model_args", "axes", "crop_pct"})
+
+    def build(
+        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+    ) -> Backbone:
+        """Return a model without its classifier, with the transform of its input."""
+        return timm_backbone(options)
+
+    def optimized(self, module: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+        """Return the network with batch norms folded, in channels-last order."""
+        folded = fold_batch_norm(module, shape)
+        return folded.to(memory_format=torch.channels_last)
+
+    def recorded(
+        self, kwargs: dict[str, Any], transform: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options that a features file recorded."""
+        return {
+            "model_args": kwargs,
+            "crop_pct": transform["crop_pct"],
+            "image_size": tuple(transform["input_size"][1:]),
+        }
+
+
+def timm_backbone(options: BackboneOptions) -> Backbone:
+    """Return a timm model without its classifier, and the transform of its input."""
+    model, weights_sha256 = timm_model(options)
+    axes = None
+    if options.axes is not None:
+        classifier: Any = getattr(model, "get_classifier", nn.Identity)()
+        axes = class_axes(classifier, options.axes)
+    if hasattr(model, "reset_classifier"):
+        model.reset_classifier(0)  # type: ignore[operator]
+    transform, prepare, input_shape = _timm_transform(options, model)
+    return Backbone(
+        name=options.name,
+        kwargs=dict(options.model_args),
+        weights_sha256=weights_sha256,
+        transform=transform,
+        module=model,
+        prepare=prepare,
+        input_shape=input_shape,
+        axes=axes,
+    )
+
+
+def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
+    """Return the model as it was trained, with classifier, and its weights' sha256.
+
+    Raises
+    ------
+    ExtractError
+        If the name is unknown, or weights are unavailable or do not fit.
+    """
+    import timm
+
+    # "hf-hub:owner/name" is looked up by timm
+    if ":" not in options.name and not timm.is_model(options.name):
+        close = get_close_matches(options.name.split(".")[0], timm.list_models(), 5)
+        raise ExtractError(
+            f"the backbone must be one of {', '.join(FAMILIES)}, or a timm model, got "
+            f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
+        )
+    model = _build(options)
+    if options.weights is None:
+        return model, state_sha256(model)
+    load_weights(model, options.weights)
+    return model, file_sha256(options.weights)
+
+
+def _build(options: BackboneOptions) -> nn.Module:
+    import timm
+
+    local = options.weights is not None
+    if local and not Path(options.weights or "").is_file():
+        raise ExtractError(
+            f"the weights file must exist, got weights={str(options.weights)!r}. Check "
+            "--weights."
+        )
+    try:
+        return timm.create_model(
+            options.name, pretrained=not local, **options.model_args
+        )
+    except (TypeError, AssertionError) as error:
+        raise ExtractError(
+            f"the model arguments must suit {options.name}, got {options.model_args}: "
+            f"{first_line(error)}. Correct --model-arg."
+        ) from error
+    except Exception as error:
+        if local:
+            raise ExtractError(
+                f"{options.name} must build, got {first_line(error)}. Correct "
+                "--model-arg."
+            ) from error
+        raise ExtractError(
+            f"hub weights of {options.name} must be there to load, got "
+            f"{type(error).__name__}: {first_line(error)}. Go online, or give a local "
+            "file with --weights FILE."
+        ) from error
+
+
+Transform = Callable[[np.ndarray], torch.Tensor]
+
+
+def _timm_transform(
+    options: BackboneOptions, model: nn.Module
+) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
+    from timm import data as timm_data
+
+    data: Any = timm_data  # timm does not declare its exports to type checkers
+
+    config = data.resolve_model_data_config(model)
+    channels = int(config["input_size"][0])
+    if options.channels not in (None, channels):
+        raise ExtractError(
+            "the network must take the declared channels, got "
+            f"channels={options.channels} for {options.name} with {channels}. Leave "
+            f"--channels out, or give --model-arg in_chans={options.channels}."
+        )
+    overrides = {
+        "mean": options.mean and tuple(options.mean),
+        "std": options.std and tuple(options.std),
+        "interpolation": options.interpolation,
+        "crop_pct": options.crop_pct,
+        "input_size": options.sides and (channels, *options.sides),
+    }
+    config |= {key: value for key, value in overrides.items() if value is not None}
+    for key in ("mean", "std"):
+        if len(config[key]) not in (1, channels):
+            raise ExtractError(
+                f"--{key} must have 1 or {channels} values, got {list(config[key])}. "
+                "Give one a colour."
+            )
+        config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    config = {key: config[key] for key in keys}
+    apply = data.create_transform(**config, is_training=False)
+
+    def prepare(image: np.ndarray) -> torch.Tensor:
+        return apply(with_channels(image, channels))  # type: ignore[operator]
+
+    record = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in config.items()
+    }
+    _, height, width = (int(s) for s in config["input_size"])
+    return {**record, "library": "timm"}, prepare, (channels, height, width)
