@@ -194,8 +194,7 @@ class ReleaseSpec:
     def row(self) -> dict[str, Any]:
         """Return plain data for the ledger and the report.
 
-        An `epoch_steps` of 1 and `private=True` are left out. So releases keep the form
-        that they had before these existed.
+        An `epoch_steps` of 1 and `private=True` are left out: most releases have both.
         """
         row = asdict(self)
         if self.epoch_steps == 1:

@@ -75,6 +75,8 @@ class Statistic:
         Whether a row contributes l qᵀ or w q qᵀ.
     clips : {"features", "rows", "nothing"}
         What the clip norm bounds.
+    axes : tuple of str or int
+        Lengths of the sum's axes: "width", "n_classes" or a number.
     row_sq : int
         Squared sensitivity if a row is zeroed out, added or removed.
     replace_factor : int
@@ -89,6 +91,7 @@ class Statistic:
     n_classes: int
     kind: ClassVar[Literal["outer", "gram"]] = "outer"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
+    axes: ClassVar[tuple[Any, ...]] = ("width", "n_classes")
     row_sq: ClassVar[int]
     replace_factor: ClassVar[int]
     max_entry: ClassVar[int]
@@ -109,7 +112,8 @@ class Statistic:
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return the shape of the sum for transformed rows of `width` columns."""
-        return (width, self.n_classes)
+        lengths = {"width": width, "n_classes": self.n_classes}
+        return tuple(lengths.get(axis, axis) for axis in self.axes)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the real number that one integer of the sum stands for."""

@@ -94,7 +94,7 @@ def release(
     transform = params.transform
     width = transform.width(rows.n_features)
     unit, sd = noise_scale(query, spec, transform.append)
-    if spec.noise_multiplier == 0 and getattr(ledger, "store", None) is not None:
+    if spec.noise_multiplier == 0 and ledger.store is not None:
         raise ValueError(
             "sums without noise must not reach the disk, got a ledger with a store. "
             "Reserve the fit without one."
@@ -102,19 +102,21 @@ def release(
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
         return Released(committed, sd * unit)
-    step = ledger.step_of(sequence, spec.epoch_steps) if spec.epoch_steps > 1 else None
+    steps = spec.epoch_steps
+    step = ledger.step_of(sequence, steps) if steps > 1 else None
+    draw = noise.generator(sequence, "sample")
     if step is None:
-        indices = _sampled(rows, spec, noise, sequence)
+        indices = _sampled(rows, spec, draw)
     else:
-        draw = noise.generator(sequence, "sample")
-        given = ledger.allocation
-        indices = given.rows(step, spec.epoch_steps, rows.n_rows, draw)
-    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
-    if np.isfinite(spec.clip_norm):
-        request = replace(request, following=_following(ledger))
-    else:  # without noise there is no privacy to lose by reading the norms
+        indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
+    following = ledger.following()
+    next_spec = None if following is None else ReleaseSpec(**following)
+    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices, next_spec)
+    if not np.isfinite(spec.clip_norm):
+        # Such a release has no noise: there is no privacy to lose by reading norms.
         clip_norm = query.no_clip(summer.largest_norm(request), params)
-        request = replace(request, clip_norm=max(clip_norm, 1e-100))
+        clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
+        request = replace(request, clip_norm=clip_norm, following=None)
         unit = query.unit(request.clip_norm, transform.append)
     value = summer(request)
     if value.dtype != np.int64 or value.shape != query.shape(width):
@@ -192,37 +194,26 @@ def noise_scale(
 
 def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
     """Raise ValueError unless the query and the rows are those of the plan."""
-    if query.name != spec.query:
-        raise ValueError(
-            f"the query must be the planned one, got query={query.name}. "
-            f"The plan says {spec.query}."
-        )
-    if spec.relation != "add_remove" and rows.n_rows != spec.n_rows:
-        raise ValueError(
-            f"n_rows must be the planned one, got {rows.n_rows}. "
-            f"The plan says {spec.n_rows}."
-        )
-    if rows.group_cap != spec.group_cap:
-        raise ValueError(
-            f"group_cap must be the planned one, got {rows.group_cap}. "
-            f"The plan says {spec.group_cap}."
-        )
+    given = {"query": query.name, "group_cap": rows.group_cap}
+    if spec.relation != "add_remove":  # else n is private: `spec.n_rows` stands for it
+        given["n_rows"] = rows.n_rows
+    for name, value in given.items():
+        planned = getattr(spec, name)
+        if value != planned:
+            raise ValueError(
+                f"{name} must be the planned one, got {name}={value}. "
+                f"The plan says {planned}."
+            )
 
 
 def _sampled(
-    rows: Rows, spec: ReleaseSpec, noise: NoiseSource, sequence: int
+    rows: Rows, spec: ReleaseSpec, draw: np.random.Generator
 ) -> np.ndarray | None:
     """Return the increasing slots of the Poisson sample, or None for a full batch."""
     if spec.sampling_prob == 1:
         return None
-    generator = noise.generator(sequence, "sample")
-    indices = poisson_sample(rows.n_rows, spec.sampling_prob, generator)
+    indices = poisson_sample(rows.n_rows, spec.sampling_prob, draw)
     if spec.group_cap is None:
         return indices
+    # Rows beyond the cap count zero anyway: leaving them out saves reading them.
     return indices[cast(GroupedRows, rows).within[indices]]
-
-
-def _following(ledger: Charge) -> ReleaseSpec | None:
-    """Return the release that is reserved next, or None after the last."""
-    reserved = ledger.following()
-    return None if reserved is None else ReleaseSpec(**reserved)

@@ -7,7 +7,7 @@ be read against the papers.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -62,9 +62,9 @@ class Gradient(Statistic):
 
     # In real numbers the root of row_sq is C. With features clipped it is sqrt(2) rho
     # for softmax, and sqrt(m) rho for m sigmoids.
-    row_sq: ClassVar[int] = RADIUS**4
-    replace_factor: ClassVar[int] = 2**2  # two opposite gradients
-    max_entry: ClassVar[int] = RADIUS**2
+    row_sq = RADIUS**4
+    replace_factor = 2**2  # two opposite gradients
+    max_entry = RADIUS**2
     loss: Loss = "softmax"
     clip: Literal["rows", "features"] = "rows"
 
@@ -148,15 +148,12 @@ class Gradient(Statistic):
 class Gram(Statistic):
     """Sum x xᵀ (the Gram matrix), rows clipped to R [FC23 Algorithms 3 and 4]."""
 
-    kind: ClassVar[Literal["outer", "gram"]] = "gram"
-    row_sq: ClassVar[int] = RADIUS**4  # rho²
-    replace_factor: ClassVar[int] = 2  # <x xᵀ, z zᵀ> is never negative
-    max_entry: ClassVar[int] = RADIUS**2
-    takes_sets: ClassVar[bool] = True  # the sum uses no label
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (width, width)."""
-        return (width, width)
+    kind = "gram"
+    row_sq = RADIUS**4  # rho²
+    replace_factor = 2  # <x xᵀ, z zᵀ> is never negative
+    max_entry = RADIUS**2
+    takes_sets = True  # the sum uses no label
+    axes = ("width", "width")
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the square of a row's unit."""
@@ -174,16 +171,12 @@ class ClassGrams(Gram):
     Each row has one label, so the sensitivity is that of the Gram matrix.
     """
 
-    takes_sets: ClassVar[bool] = False
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (n_classes, width, width)."""
-        return (self.n_classes, width, width)
+    takes_sets = False
+    axes = ("n_classes", "width", "width")
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and their classes as weights of zero and one."""
-        classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
-        return chunk.rows.q, classes
+        return chunk.rows.q, targets(xp, chunk, self.n_classes)
 
 
 @dataclass(frozen=True)
@@ -194,23 +187,20 @@ class SigmoidHessians(ClassGrams):
     classes together.
     """
 
-    max_entry: ClassVar[int] = HESSIAN_SCALE * RADIUS**2
-    takes_sets: ClassVar[bool] = True  # the sum uses no label
+    max_entry = HESSIAN_SCALE * RADIUS**2
+    takes_sets = True  # the sum uses no label
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the unit of a Gram matrix with a largest weight of 1/4."""
         return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
 
-    def sensitivity_sq(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """Return the square of sqrt(m) rho² / 4; replace-one: of sqrt(2 m) rho² / 4.
+    @property
+    def row_sq(self) -> int:  # type: ignore[override]
+        """Return the square of sqrt(n_classes) rho² / 4.
 
-        m is the number of classes. The value is in units of the sum. The proof is claim
-        H of proofs/sensitivity.md.
+        Each of the n_classes weights is at most 1/4: claim H of proofs/sensitivity.md.
         """
-        gram_sq = super().sensitivity_sq(relation, clip_norm, append)
-        return self.n_classes * HESSIAN_SCALE**2 * gram_sq
+        return self.n_classes * HESSIAN_SCALE**2 * RADIUS**4
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and weights 4 p (1 - p) in parts of HESSIAN_SCALE.
@@ -232,7 +222,7 @@ class SigmoidHessians(ClassGrams):
 class ClassSums(Statistic):
     """Sum x e_yᵀ (the class sums), shape (width, n_classes) [FC23 Algorithm 3's b]."""
 
-    max_entry: ClassVar[int] = RADIUS
+    max_entry = RADIUS
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return a row's unit."""
@@ -252,22 +242,18 @@ class ClassSums(Statistic):
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and their classes."""
-        classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
-        return chunk.rows.q, classes
+        return chunk.rows.q, targets(xp, chunk, self.n_classes)
 
 
 @dataclass(frozen=True)
 class ClassCounts(Statistic):
     """Count the rows of each class, shape (n_classes, 1)."""
 
-    clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
-    row_sq: ClassVar[int] = COUNT_SCALE**2  # one row
-    replace_factor: ClassVar[int] = 2  # two counts change by one each
-    max_entry: ClassVar[int] = COUNT_SCALE
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (n_classes, 1)."""
-        return (self.n_classes, 1)
+    clips = "nothing"
+    row_sq = COUNT_SCALE**2  # one row
+    replace_factor = 2  # two counts change by one each
+    max_entry = COUNT_SCALE
+    axes = ("n_classes", 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return the part of a row that one integer stands for."""
@@ -275,8 +261,7 @@ class ClassCounts(Statistic):
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the classes, and one count for each row."""
-        classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
-        return classes, _counted(xp, chunk.keep)
+        return targets(xp, chunk, self.n_classes), _counted(xp, chunk.keep)
 
 
 @dataclass(frozen=True)
@@ -288,9 +273,7 @@ class CorrectCounts(ClassCounts):
     removed changes only one of them. One row that is replaced can change both.
     """
 
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (2, 1)."""
-        return (2, 1)
+    axes = (2, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return which of the two numbers each row is in, and one count for each row.
@@ -298,7 +281,7 @@ class CorrectCounts(ClassCounts):
         A row is correct if its own class has the highest score, above all others.
         """
         z, _ = chunk.scores(xp)
-        own = one_hot(xp, chunk.y, chunk.keep, self.n_classes) > 0
+        own = targets(xp, chunk, self.n_classes) > 0
         others = xp.where(own, -xp.inf, z).max(axis=1)
         score = xp.where(own, z, -xp.inf).max(axis=1)
         wrong = xp.where(score > others, 0, 1)
@@ -312,14 +295,12 @@ class ClassCorrectCounts(CorrectCounts):
     Each row that counts is in one entry: that of its own class, correct or not.
     """
 
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (n_classes, 2)."""
-        return (self.n_classes, 2)
+    axes = ("n_classes", 2)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the classes, and one count for each row in one of two columns."""
         columns, row = super().factors(xp, chunk)
-        return one_hot(xp, chunk.y, chunk.keep, self.n_classes), columns * row
+        return targets(xp, chunk, self.n_classes), columns * row
 
 
 @dataclass(frozen=True)
@@ -329,12 +310,9 @@ class RowCounts(ClassCounts):
     Under replace-one, the number changes by at most 1.
     """
 
-    replace_factor: ClassVar[int] = 1
-    takes_sets: ClassVar[bool] = True  # a row counts once, however many classes it has
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (1, 1)."""
-        return (1, 1)
+    replace_factor = 1
+    takes_sets = True  # a row counts once, however many classes it has
+    axes = (1, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return one, and one count for each row."""
@@ -362,10 +340,10 @@ class ChannelMoment(Statistic):
 
     power: Literal[1, 2] = 1
     n_channels: int = 0
-    clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
-    row_sq: ClassVar[int] = MOMENT_RADIUS**2  # C²
-    max_entry: ClassVar[int] = MOMENT_RADIUS
-    takes_sets: ClassVar[bool] = True  # the sum uses no label
+    clips = "rows"
+    row_sq = MOMENT_RADIUS**2  # C²
+    max_entry = MOMENT_RADIUS
+    takes_sets = True  # the sum uses no label
 
     def __post_init__(self) -> None:
         super().__post_init__()
