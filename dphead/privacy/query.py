@@ -112,7 +112,7 @@ class Statistic:
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return the shape of the sum for transformed rows of `width` columns."""
-        lengths = {"width": width, "n_classes": self.n_classes}
+        lengths: dict[Any, Any] = {"width": width, "n_classes": self.n_classes}
         return tuple(lengths.get(axis, axis) for axis in self.axes)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:

@@ -17,13 +17,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from dphead.privacy.atomic_write import write_atomically
-from dphead.privacy.ledger.store import (
-    STATES,
-    LedgerError,
-    LedgerFile,
-    canonical,
-    whole_hour,
-)
+from dphead.privacy.ledger.schema import STATES, LedgerError, canonical, whole_hour
+from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
 Book = TypeVar("Book", bound=LedgerFile, covariant=True)
@@ -141,16 +136,11 @@ class Charge(Generic[Book]):
                     f"a release's states must be known ones, got {sorted(states)}. "
                     "The ledger is damaged: nothing was read."
                 )
-            before = self.ledger.first(
-                "SELECT COUNT(*) FROM progress "
-                "WHERE fit_id = ? AND sequence < ? AND state = 'committed'",
-                self.fit_id,
-                sequence,
-            )
-            if before != (sequence,):
+            before = self._committed(sequence)
+            if before != sequence:
                 raise LedgerError(
                     f"a release must follow returned ones, got {sequence=} after "
-                    f"{before[0]} of them. The last one failed: resume the fit."
+                    f"{before} of them. The last one failed: resume the fit."
                 )
             if "committed" not in states:
                 self._log(sequence, "redrawn" if states else "started")
@@ -240,21 +230,25 @@ class Charge(Generic[Book]):
         Raises LedgerError unless all of them are committed. So no release can be
         skipped or made twice.
         """
-        row = self.ledger.first(
-            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' "
-            "AND sequence < ?",
-            self.fit_id,
-            count,
-        )
-        if row[0] != count:
+        done = self._committed(count)
+        if done != count:
             raise LedgerError(
-                f"releases must be committed before they are forgotten, got {row[0]} "
+                f"releases must be committed before they are forgotten, got {done} "
                 f"of {count}. Resume."
             )
         for file in self.store.glob("*.npy") if self.store is not None else ():
             if int(file.stem) < count:
                 file.unlink()
         self._next = max(self._next, count)
+
+    def _committed(self, stop: int) -> int:
+        """Return how many of the fit's releases before `stop` are committed."""
+        return self.ledger.first(
+            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND sequence < ? "
+            "AND state = 'committed'",
+            self.fit_id,
+            stop,
+        )[0]
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
         """Return the committed value.

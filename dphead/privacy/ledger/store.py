@@ -1,11 +1,10 @@
 """Keep the file of a ledger: SQLite, append-only, durable, one writer at a time.
 
-Nothing is charged here; `ledger.py` gives the tables their meaning. SQL triggers refuse
-to change or delete a row. Whatever SQLite or the disk refuses is one kind of error.
+Nothing is charged here: `ledger` gives the tables their meaning. Whatever SQLite or the
+disk refuses is one kind of error.
 """
 
 import errno
-import json
 import os
 import sqlite3
 import uuid
@@ -16,43 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from dphead.privacy.atomic_write import make_folder, sync
+from dphead.privacy.ledger.schema import APPEND_ONLY, SCHEMA, HeldLedger, LedgerError
 
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS fits (
-    fit_id TEXT PRIMARY KEY, created REAL NOT NULL, epsilon TEXT NOT NULL,
-    delta REAL NOT NULL, relation TEXT NOT NULL, plan_hash TEXT NOT NULL,
-    description TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS releases (
-    fit_id TEXT NOT NULL, sequence INTEGER NOT NULL, label TEXT NOT NULL,
-    noise_multiplier REAL NOT NULL, sampling_prob REAL NOT NULL, spec TEXT NOT NULL,
-    PRIMARY KEY (fit_id, sequence));
-CREATE TABLE IF NOT EXISTS progress (
-    id INTEGER PRIMARY KEY, fit_id TEXT NOT NULL, sequence INTEGER NOT NULL,
-    state TEXT NOT NULL, at REAL NOT NULL, digest TEXT);
-CREATE TABLE IF NOT EXISTS seals (
-    id INTEGER PRIMARY KEY, fits INTEGER NOT NULL, meta TEXT NOT NULL,
-    digest TEXT NOT NULL);
-CREATE UNIQUE INDEX IF NOT EXISTS one_commit
-    ON progress (fit_id, sequence) WHERE state = 'committed';
-"""
-APPEND_ONLY = "".join(
-    f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
-    f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
-    for table in ("meta", "fits", "releases", "progress", "seals")
-    for verb in ("UPDATE", "DELETE")
-)
-FIT = (
-    "fit_id",
-    "created",
-    "epsilon",
-    "delta",
-    "relation",
-    "plan_hash",
-    "description",
-)
-STATES = ("started", "redrawn", "committed")  # states of a release after "reserved"
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
@@ -69,17 +34,6 @@ os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
 def _process() -> tuple[int, int]:
     """Return the process id, which may be reused, and the number of forks before it."""
     return os.getpid(), _forks[0]
-
-
-class LedgerError(ValueError):
-    """Raised if a budget would be exceeded, or if this is not what was reserved."""
-
-
-class HeldLedger(LedgerError):
-    """Raised if another process holds the ledger. It is not damaged.
-
-    Nothing was charged.
-    """
 
 
 class LedgerFile:
@@ -120,11 +74,13 @@ class LedgerFile:
                 "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
                 "name a file, or ':memory:' to count this process's fits alone."
             )
-        if not _is_text(self.path):
+        try:
+            self.path.encode()  # else reports and screens could not show it
+        except UnicodeEncodeError as error:
             raise LedgerError(
                 f"the path of a ledger must be UTF-8 text, got {self.path!a}. Rename "
                 "its folder or name another with --ledger."
-            )
+            ) from error
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise LedgerError(
                 f"a ledger must be a plain SQLite file, got path={self.path}, a "
@@ -195,10 +151,11 @@ class LedgerFile:
         self.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
         return self.meta(key) or value
 
-    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
-        """Run a statement; raise a one-line LedgerError if the file or disk fails."""
+    def execute(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return a statement's rows; raise LedgerError if the file or disk fails."""
         try:
-            return self._db.execute(statement, values)
+            # Rows are read here, since a damaged page shows only when it is read.
+            return self._db.execute(statement, values).fetchall()
         except sqlite3.IntegrityError:
             raise
         except FAULTS as error:
@@ -206,8 +163,7 @@ class LedgerFile:
 
     def _unsound(self, error: Exception) -> LedgerError:
         """Return the error for what is wrong with the file, by SQLite's code."""
-        code = getattr(error, "sqlite_errorcode", None)
-        kind = None if code is None else code & 0xFF
+        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return HeldLedger(
                 f"a ledger must be free, got path={self.path} held by another process. "
@@ -238,10 +194,7 @@ class LedgerFile:
 
     def query(self, query: str, *values: Any) -> list[Any]:
         """Return the rows that a query finds."""
-        try:
-            return self.execute(query, values).fetchall()
-        except FAULTS as error:
-            raise self._unsound(error) from error
+        return self.execute(query, values)
 
     def first(self, query: str, *values: Any) -> Any:
         """Return the first row that a query finds, or None."""
@@ -286,15 +239,6 @@ class LedgerFile:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-
-
-def _is_text(path: str) -> bool:
-    """Return whether a path can be written in a report or on a screen."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_whole(path: Path) -> None:
@@ -357,13 +301,3 @@ def _link(new: Path, path: Path) -> None:
             f"path={path!s} ({error.strerror}). Name a place on another disk with "
             "--ledger, or set DPHEAD_HOME to one for all ledgers."
         ) from error
-
-
-def whole_hour(at: float) -> float:
-    """Return the whole hour of a time, in seconds: finer times tell of the rows."""
-    return at // 3600 * 3600
-
-
-def canonical(spec: dict[str, Any]) -> str:
-    """Return the one text of a spec: equal specs have equal texts."""
-    return json.dumps(spec, sort_keys=True)

@@ -62,14 +62,12 @@ def test_a_fit_that_is_gone_is_found(path):
         path.write_bytes(whole)
 
 
-def test_fits_of_before_there_were_seals_are_under_the_first_one(path):
+def test_fits_without_a_seal_are_found(path):
     filled(path)
-    ledger = damaged(path, "DROP TABLE seals")
-    assert ledger.verify() == []
-    reserve(specs(1, 50.0), ledger)
-    assert ledger.verify() == []
-    ledger.close()
-    assert damaged(path, "UPDATE fits SET delta = 0.5 WHERE rowid = 1").verify() != []
+    ledger = damaged(path, "DELETE FROM seals WHERE rowid > 2")
+    assert ledger.verify() == ["fits after 1 that no seal covers"]
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        reserve(specs(1, 50.0), ledger)
 
 
 def test_an_index_that_hides_a_row_is_found(path):

@@ -1,0 +1,122 @@
+"""Compute what a ledger's releases spent, and what its budget's filter can take.
+
+proofs/ledger.md, "Across fits", has the proofs.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from dphead.privacy.accounting import (
+    RDP_ORDERS,
+    GaussianEvent,
+    compose_epsilon,
+    epsilon_from_rdp,
+    rdp_curve,
+)
+from dphead.privacy.ledger.schema import LedgerError, canonical
+
+
+class Spent(NamedTuple):
+    """Hold the epsilon that was spent, and its accountant: "exact", "pld" or "rdp"."""
+
+    epsilon: float
+    accountant: str | None
+
+
+def spent(
+    events: Sequence[GaussianEvent],
+    fits: int,
+    delta: float,
+    relation: str,
+    budget: Mapping[str, float] | None = None,
+) -> Spent:
+    """Return the epsilon at `delta` of all releases that a ledger holds.
+
+    Every figure of what was spent comes from here, and so does the filter's decision
+    (`Ledger._check`). So the figure for a budget is never above what the budget
+    promises.
+
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        All releases of the ledger.
+    fits : int
+        Number of fits that these releases belong to.
+    delta : float
+        In (0, 1).
+    relation : {"zero_out", "add_remove", "replace_one"}
+        The neighboring relation.
+    budget : mapping or None, default None
+        The ledger's budget, with its RDP order.
+
+    Returns
+    -------
+    Spent
+        Epsilon and its accountant. It is infinite if a release has no noise.
+
+    Notes
+    -----
+    - Full batches: the exact epsilon.
+    - Random batches of one fit: that fit's own epsilon, reported as "pld". It is
+      `compose_epsilon` with "auto": PLD, or another bound where that is smaller.
+    - Random batches of several fits: RDP at the budget's order, or at the best order
+      without a budget. Where RDP does not apply: as for one fit.
+
+    Guarantee
+    ---------
+    With a budget: what proofs/ledger.md states of the filter. Without a budget: a plain
+    sum, which is a guarantee only for fits that were planned without regard to the
+    results of others, because the noise must be fixed beforehand.
+
+    References
+    ----------
+    Rogers, Roth, Ullman, Vadhan 2016; Whitehouse et al. 2023.
+    """
+    if any(e.noise_multiplier == 0 for e in events):
+        return Spent(math.inf, "exact")
+    if all(e.is_full for e in events):
+        return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
+    alone = relation != "replace_one" and all(
+        e.rows_per_unit == e.epoch_steps == 1 for e in events
+    )
+    if fits == 1 or not alone:
+        return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
+    # The order of a filter is fixed with the budget. The best order of a curve that is
+    # known already would be chosen by what the fits released.
+    orders = RDP_ORDERS if budget is None else [budget["order"]]
+    curve = rdp_curve(events, orders, relation)
+    return Spent(epsilon_from_rdp(orders, curve, delta), "rdp")
+
+
+def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
+    """Raise LedgerError unless allocated releases come in whole epochs of equal ones.
+
+    A part of an epoch costs as much as all of it.
+    """
+    for text, equal in groupby(canonical(s) for s in specs):
+        steps = json.loads(text).get("epoch_steps", 1)
+        count = len(list(equal))
+        if count % steps:
+            raise LedgerError(
+                f"allocated rows need whole epochs of {steps} equal releases, got "
+                f"{count=}. Plan a multiple."
+            )
+
+
+def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
+    """Raise LedgerError for random batches without RDP, which the filter would sum.
+
+    The first fit was charged without this check, so `events` include the earlier fits.
+    """
+    rows = max(e.rows_per_unit for e in events)
+    allocated = any(e.epoch_steps > 1 for e in events)
+    if relation == "replace_one" or rows > 1 or allocated:
+        raise LedgerError(
+            "a second fit on a budget whose first had random batches needs zero_out or "
+            "add_remove, units of one row, and no allocation, got "
+            f"{relation=}, groups of {rows}, {allocated=}. "
+            "Nothing was charged: no more fits are. Full batches allow several."
+        )

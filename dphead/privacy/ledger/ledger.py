@@ -1,0 +1,343 @@
+"""Charge fits to the append-only record of all releases from a data set.
+
+`Ledger.reserve` charges a whole fit, durably, before a release uses a row. `Charge`
+then hands out the reserved releases in order. Rows of the ledger are never changed or
+deleted. So a crash can waste budget, but it cannot hide what was spent.
+"""
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dphead.privacy.accounting import (
+    GaussianEvent,
+    event_of,
+    filter_order,
+    together,
+)
+from dphead.privacy.ledger import seals
+from dphead.privacy.ledger.budget import (
+    Spent,
+    check_divergence,
+    check_epochs,
+    spent,
+)
+from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.schema import FIT, LedgerError, canonical, whole_hour
+from dphead.privacy.ledger.store import LedgerFile
+
+NEW_FIT = f"INSERT INTO fits VALUES ({', '.join(f':{name}' for name in FIT)})"
+NEW_RELEASE = (
+    "INSERT INTO releases VALUES "
+    "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
+)
+
+
+class Ledger(LedgerFile):
+    """Open the ledger of one data set.
+
+    Parameters
+    ----------
+    path : str or Path, default ":memory:"
+        An SQLite file. The str ":memory:" keeps the ledger in memory: it is not
+        durable, and it counts the fits of this object alone.
+    dataset_id : str or None, default None
+        The data set's random public id. An existing file with another id is refused.
+    read_only : bool, default False
+        Whether to open an existing file without ever writing to it.
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be opened, is not a sound SQLite file or belongs to another
+        data set.
+
+    Guarantee
+    ---------
+    A process forked off by Python, or with another process id, cannot charge, begin or
+    commit with this object (LedgerError). It has a copy of a ledger in memory, and the
+    copy could answer the same charge a second time.
+    """
+
+    def count_fits(self) -> int:
+        """Return how many fits were charged."""
+        return self.first("SELECT COUNT(*) FROM fits")[0]
+
+    def set_budget(self, epsilon: float, delta: float) -> None:
+        """Fix the total (epsilon, delta) of all fits, once, before the first of them.
+
+        Parameters
+        ----------
+        epsilon : float
+            Finite and positive.
+        delta : float
+            In (0, 1).
+
+        Raises
+        ------
+        LedgerError
+            If a value is invalid, if the ledger is damaged, or if it has fits but no
+            budget. If another budget was fixed before.
+
+        Guarantee
+        ---------
+        A privacy filter is valid only for a budget that is fixed beforehand. So a later
+        or a second budget is refused.
+        """
+        if not (0 < epsilon < math.inf and 0 < delta < 1):
+            raise LedgerError(
+                "a budget must have finite epsilon > 0 and 0 < delta < 1, got "
+                f"{epsilon=}, {delta=}. Correct it."
+            )
+        order = filter_order(epsilon, delta)
+        wanted = {"epsilon": epsilon, "delta": delta, "order": order}
+        with self.transaction():
+            seals.check_undamaged(self)
+            if self.budget() is None and self.count_fits():
+                raise LedgerError(
+                    "a budget must be set before the first fit, got a ledger with "
+                    "fits. Keep its record."
+                )
+            if json.loads(self.set_once("budget", json.dumps(wanted))) != wanted:
+                raise LedgerError(
+                    f"the budget is fixed once, got {epsilon=}, {delta=}. It is "
+                    f"{self.budget()}."
+                )
+            seals.seal(self)
+
+    def budget(self) -> dict[str, float] | None:
+        """Return epsilon, delta and RDP order of the budget, or None without one."""
+        text = self.meta("budget")
+        return json.loads(text) if text else None
+
+    def events(self) -> list[GaussianEvent]:
+        """Return the events of all releases ever reserved: all count as spent."""
+        rows = self.query("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
+        return together(
+            replace(event_of(json.loads(spec)), count=count) for spec, count in rows
+        )
+
+    def spent(self, delta: float, *more: GaussianEvent) -> Spent:
+        """Return what all fits spent, at the budget's delta, or else at `delta`.
+
+        Parameters
+        ----------
+        delta : float
+            Used only if the ledger has no budget.
+        *more : GaussianEvent
+            Releases of one further fit, counted as if it were charged.
+
+        Returns
+        -------
+        Spent
+            As the function `spent` computes it.
+        """
+        with self.snapshot():
+            budget, relation = self.budget(), self.meta("relation") or "zero_out"
+            events, number = [*self.events(), *more], self.count_fits() + bool(more)
+        delta = budget["delta"] if budget else delta
+        return spent(together(events), number, delta, relation, budget)
+
+    def reserve(
+        self,
+        specs: Sequence[dict[str, Any]],
+        *,
+        epsilon: float,
+        delta: float,
+        relation: str,
+        description: str,
+        plan_hash: str,
+        store: Path | None = None,
+        fit_id: str | None = None,
+    ) -> "Charge[Ledger]":
+        """Charge a whole fit, durably, or refuse it and write nothing.
+
+        Parameters
+        ----------
+        specs : sequence of dict
+            `ReleaseSpec.row()` of each release, in order.
+        epsilon, delta : float
+            The fit's own privacy parameters, which are recorded.
+        relation : {"zero_out", "add_remove", "replace_one"}
+            The neighboring relation of every release.
+        description : str
+            What the fit is, for the record.
+        plan_hash : str
+            Digest of the plan. `resume` asks for it.
+        store : Path or None, default None
+            Folder for the committed values, for a resume. None stores none.
+        fit_id : str or None, default None
+            An id from `new_fit_id`; None draws one. A caller that writes it down before
+            this call can find the charge again after a crash.
+
+        Returns
+        -------
+        Charge
+            The reserved releases.
+
+        Raises
+        ------
+        LedgerError
+            If the releases differ in relation or unit of privacy, or from those of
+            earlier fits. If an epoch of allocated rows is not whole. If the ledger is
+            damaged or already holds `fit_id`. If another process uses `store`. If the
+            charge would exceed the budget or its accounting cannot hold it.
+
+        Guarantee
+        ---------
+        A `fit_id` is charged once. After this returns, the sum of all fits ever
+        reserved is within the budget, if there is one, whatever happens next. Epsilon
+        may exceed it by a relative 1e-9 (`_check`).
+        """
+        caps = {s["group_cap"] for s in specs}
+        if any(s["relation"] != relation for s in specs) or len(caps) > 1:
+            raise LedgerError(
+                "every release must have the fit's relation and unit, got "
+                f"{relation=}, {caps=}. Plan anew."
+            )
+        check_epochs(specs)
+        fit_id = fit_id or new_fit_id()
+        fit = {
+            "fit_id": fit_id,
+            "created": whole_hour(time.time()),
+            "epsilon": repr(epsilon),
+            "delta": delta,
+            "relation": relation,
+            "plan_hash": plan_hash,
+            "description": description,
+        }
+        releases = [
+            {**s, "fit_id": fit_id, "sequence": i, "spec": canonical(s)}
+            for i, s in enumerate(specs)
+        ]
+        # Another process may hold the folder: find out before the charge.
+        reserved = Charge(self, fit_id, store)
+        try:
+            with self.transaction():
+                seals.check_undamaged(self)
+                if self.holds(fit_id):
+                    raise LedgerError(
+                        f"a fit must be charged once, got {fit_id=} again. Resume it."
+                    )
+                self._fix_unit(relation, next(iter(caps), None))
+                self._check(together(event_of(s) for s in specs), relation)
+                self.execute(NEW_FIT, fit)
+                for one in releases:
+                    self.execute(NEW_RELEASE, one)
+                seals.seal(self)
+        except BaseException:
+            reserved.leave()
+            raise
+        return reserved
+
+    def verify(self) -> list[str]:
+        """Return what is damaged, in words; [] if nothing is (`seals.damage_of`)."""
+        return seals.damage_of(self)
+
+    def holds(self, fit_id: str) -> bool:
+        """Return whether a fit with this id was charged."""
+        return self.first("SELECT 1 FROM fits WHERE fit_id = ?", fit_id) is not None
+
+    def _fix_unit(self, relation: str, cap: int | None) -> None:
+        """Raise LedgerError if relation or unit differ from those of earlier fits."""
+        for name, value in (("relation", relation), ("group_cap", json.dumps(cap))):
+            kept = self.set_once(name, value)
+            if kept != value:
+                raise LedgerError(
+                    "one ledger holds one neighboring relation and one unit of "
+                    f"privacy, got {name}={value}. It holds {name}={kept}."
+                )
+
+    def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
+        """Continue an interrupted fit of the same plan, without a new charge.
+
+        Raises LedgerError if the fit has another plan or is not in the ledger, if the
+        ledger is seen to be damaged, or if another process uses `store`.
+        """
+        seals.check_undamaged(self)
+        row = self.first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
+        if row is None or row[0] != plan_hash:
+            raise LedgerError(
+                f"a resumed fit must have the plan that was charged, got {fit_id=}. "
+                "Start a new run folder."
+            )
+        return Charge(self, fit_id, store)
+
+    def _check(self, new: list[GaussianEvent], relation: str) -> None:
+        """Apply the filter over all fits: refuse what would exceed the budget.
+
+        Proof: proofs/ledger.md, "Across fits". Full batches use GDP [Smith, Thakurta
+        2022; Koskela et al. 2023]. Other batches use RDP at one order, which is fixed
+        with the budget [Feldman, Zrnic 2021]; a first fit is checked by its own epsilon
+        (`spent`). The first fit fixes which of the two applies.
+
+        Epsilon may exceed the budget's by a relative 1e-9. Otherwise rounding in the
+        last bit could refuse fits that share the budget exactly.
+        """
+        budget = self.budget()
+        if budget is None:
+            return
+        old = self.events()
+        gaussian = all(e.is_full for e in new)
+        kind = self.set_once("accounting", "gdp" if gaussian else "rdp")
+        if kind == "gdp" and not gaussian:
+            raise LedgerError(
+                "a budget whose first fit had full batches takes full batches alone "
+                "(its accounting, GDP, was fixed then), got random batches. Nothing "
+                "was charged: train in batches of all rows (a network: --batch-size of "
+                "their number), or a head by dphead fit. Another ledger is no way: its "
+                "fits add to these."
+            )
+        if any(e.noise_multiplier == 0 for e in new):
+            raise LedgerError(
+                "a ledger with a budget takes private fits only, got epsilon = inf: a "
+                "fit without noise, or with a seed. Use a finite epsilon and no seed."
+            )
+        if kind == "rdp" and old:
+            check_divergence([*old, *new], relation)
+        target, delta = budget["epsilon"], budget["delta"]
+        number = self.count_fits() + 1
+        total = spent([*old, *new], number, delta, relation, budget).epsilon
+        if not total <= target * (1 + 1e-9):
+            raise LedgerError(
+                f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
+                f"> {target:g} at delta={delta:g}. "
+                "Nothing was charged: ask for less, or stop."
+            )
+
+    def fits(self) -> list[dict[str, Any]]:
+        """Return all fits with their releases and states, for `dphead ledger show`.
+
+        Fits are in the order of their rows in the table, which is that of the charges.
+        Clocks and equal hours cannot change it. The value of `created` is a whole hour:
+        finer times would tell of the rows.
+        """
+        rows = self.query(f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid")
+        fits = [dict(zip(FIT, row, strict=True)) for row in rows]
+        for fit in fits:
+            fit["releases"] = self._releases(fit["fit_id"])
+        return fits
+
+    def _releases(self, fit_id: str) -> list[dict[str, Any]]:
+        progress = self.query(
+            "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", fit_id
+        )
+        states = dict(progress)
+        specs = self.query(
+            "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence",
+            fit_id,
+        )
+        return [
+            {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
+            for i, spec in specs
+        ]
+
+
+def new_fit_id() -> str:
+    """Return a random id for a fit; it reveals nothing."""
+    return uuid.uuid4().hex
