@@ -114,16 +114,6 @@ def heads(
 
 
 @command("experiments")
-@click.option("--processes", default=2, show_default=True)
-@click.option("--only", default="", help="Cells whose key contains this.")
-def audit(processes: int, only: str) -> None:
-    """Every method attacked with worst-case canaries, at three epsilons."""
-    module = experiment("audit")
-    module.run(processes, only)
-    show(module.write())
-
-
-@command("experiments")
 @click.option("--only", default="", help="Defects whose name contains this.")
 @click.option("--audits", default=100, show_default=True, help="Of each sound method.")
 def defects(only: str, audits: int) -> None:

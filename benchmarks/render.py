@@ -7,7 +7,6 @@ from benchmarks import accounting, figures, tables
 
 # with a README of their own, rendered from rows
 EXPERIMENTS = (
-    "audit",
     "faults",
     "peers",
     "scale",

@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks import claims, papers, verdicts
 from benchmarks.experiments import (
-    audit,
     audit_defects,
     peers,
     scale,
@@ -58,7 +57,6 @@ HEADS = {  # what rows in results/heads/ are of
 TITLES = HEADS | {
     "scatternet": "`auto` on ScatterNet features",
     "papers": "`auto` beside the papers' heads",
-    "audit": "Audit",
     "defects": "Defects that an audit catches",
     "peers": "A step beside other libraries",
     "scale": "DP-LS's sums against the number of rows",
@@ -171,9 +169,6 @@ def render() -> dict[str, str]:
             f"{cost_table(costs)}\n\nWhole process, from command to report. "
             f"{_source(costs)}"
         )
-    audits = read(RESULTS / "audit" / "audit.jsonl")
-    if audits:
-        tables["audit"] = audit.summary(audits)
     if read(audit_defects.OUT):
         tables["defects"] = audit_defects.table()
     if steps := read(peers.OUT / "steps.jsonl"):

@@ -1,6 +1,6 @@
 """Hostile rows through every way to a sum: sources, threads, kept rows, compiled loops.
 
-`dphead audit` tries them in memory alone (`audit_hostile`). Here they go through what
+`dphead audit` tries them in memory alone (`hostile_rows`). Here they go through what
 fits use. For each release the distance of two worlds' sums is compared with the one
 that its noise is for, and two ways must give the same integers.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 from dphead_extract.features.format import digests_of, open_features, write_features
+from hostile_rows import Pair, asked, pairs
 
-from dphead.analysis.audit_hostile import Pair, asked, pairs
 from dphead.analysis.audit_rows import NO_CLASS, exact, way_of
 from dphead.analysis.audit_transcript import (
     ROWS_BEYOND_CAP,

@@ -20,48 +20,29 @@ from scipy.special import logsumexp, ndtr
 from threadpoolctl import threadpool_limits
 
 from dphead.analysis.audit_accounting import RELATIVE_ERROR, recomputed_epsilon
-from dphead.analysis.audit_bounds import (
-    SHOWN_ERROR,
-    Claim,
-    Counts,
-    bin_edges,
-    one_run_epsilon,
-    one_run_guesses,
-    one_run_plan,
-    statements,
-)
-from dphead.analysis.audit_hostile import hostile_rows
+from dphead.analysis.audit_bounds import Claim, auc_of, statements
 from dphead.analysis.audit_laws import (
     Evidence,
     Finding,
     NoiseRecord,
     auc_finding,
-    auc_of,
     judge,
     needs,
 )
-from dphead.analysis.audit_rows import (
-    NO_CLASS,
-    AuditRows,
-    Sums,
-    UnrecordedSpec,
-    exact,
-)
+from dphead.analysis.audit_rows import Sums, UnrecordedSpec
 from dphead.analysis.audit_transcript import (
     Problem,
     Reading,
     Seen,
     Witness,
     log_mixture,
-    planned,
     transcript,
-    worst_case,
 )
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import ProblemInfo, Solver
+from dphead.solvers.base import Solver
 
 # Choices, not measured.
 SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
@@ -178,13 +159,13 @@ def claim_of(plan: Plan) -> Claim:
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))
 
 
-def thresholds(
+def threshold(
     solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float
-) -> np.ndarray:
-    """Return the thresholds at which `attack` cuts the scores, fixed before its fits.
+) -> float:
+    """Return the threshold at which `attack` cuts the scores, fixed before its fits.
 
-    They are for the canary's own mu, which one fit tells exactly. That mu is the same
-    in every fit if the audit's canary reaches its clip norms. Otherwise it is a good
+    It is for the canary's own mu, which one fit tells exactly. That mu is the same in
+    every fit if the audit's canary reaches its clip norms. Otherwise it is a good
     guess.
     """
     claim = claim_of(plan)
@@ -192,7 +173,7 @@ def thresholds(
         own = float(np.sqrt(scores(solver, plan, [problem], 1).own[0, 0]))
         event = GaussianEvent(1 / max(own, 1e-9))
         claim = replace(claim, events=(event,))
-    return claim.thresholds(fits, confidence)
+    return claim.threshold(fits, confidence)
 
 
 def attack(
@@ -234,49 +215,33 @@ def attack(
     have half of it, the laws the other half.
     """
     claim = claim_of(plan)
-    cuts = thresholds(solver, plan, problems[0], fits, confidence)
+    cut = threshold(solver, plan, problems[0], fits, confidence)
     record = scores(solver, plan, problems, fits, progress)
-    counts = Counts.of(record.scores, record.own, cuts, bin_edges(claim))
-    bounds = statements(counts, claim, confidence)
-    auc = [_auc(record, plan)]
-    laws = _laws(solver, plan, record, problems[0], confidence, auc)
-    odds = {"laws": 1 - confidence, "all": 2 * (1 - confidence)}
+    bounds = statements(record.scores, record.own, claim, cut, confidence)
+    laws = _laws(plan, record, confidence)
     return {
         **bounds,
         **laws,
         "canaries_tried": len(problems),
-        "false_alarm_odds": bounds["false_alarm_odds"] | odds,
+        "false_alarm_odds": {
+            "bounds": 1 - confidence,
+            "laws": 1 - confidence,
+            "all": 2 * (1 - confidence),
+        },
         "needs": needs(record.evidence, fits, laws["laws"]["level"]),
         "passed": bounds["passed"] and laws["laws"]["passed"],
     }
 
 
-def _laws(
-    solver: Solver,
-    plan: Plan,
-    record: Record,
-    problem: Problem,
-    confidence: float,
-    more: Sequence[Finding] = (),
-) -> dict[str, Any]:
+def _laws(plan: Plan, record: Record, confidence: float) -> dict[str, Any]:
     """Return the verdict on what needs no bound."""
     again = recomputed_epsilon(plan.specs, plan.delta, plan.relation)
-    hostile = hostile_rows(solver, plan, problem)
-    findings = [*record.evidence.findings(), *more]
-    findings += _certain(record, plan, again, hostile)
-    return {
-        "recomputed_epsilon": again,
-        "hostile_rows": hostile,
-        "laws": judge(findings, 1 - confidence),
-    }
+    findings = [*record.evidence.findings(), _auc(record, plan)]
+    findings += _certain(record, plan, again)
+    return {"recomputed_epsilon": again, "laws": judge(findings, 1 - confidence)}
 
 
-def _certain(
-    record: Record,
-    plan: Plan,
-    again: float | None,
-    hostile: dict[str, Any],
-) -> Iterator[Finding]:
+def _certain(record: Record, plan: Plan, again: float | None) -> Iterator[Finding]:
     """Yield the findings without chance: p is 0 or 1."""
 
     def certain(name: str, about: str, ok: bool, shown: str) -> Finding:
@@ -285,9 +250,6 @@ def _certain(
     most = f"{record.share:.6g} of what the noise is for"
     ok = record.share <= 1 + ROUNDING
     yield certain("distance that the canary moves a sum", "all releases", ok, most)
-    most = f"{hostile['largest_share']:.6g} of it ({hostile['worst']})"
-    ok = hostile["largest_share"] <= 1 + ROUNDING
-    yield certain("distance that hostile rows move a sum", "all releases", ok, most)
     off = f"off by {record.stated:.2g} of it"
     ok = record.stated <= ROUNDING
     yield certain("deviation that a release states", "all releases", ok, off)
@@ -354,127 +316,3 @@ def _simulated_auc(plan: Plan, own: float) -> float:
         missing = np.zeros((plan.specs[-1].epoch_steps - len(epoch), 2, SIMULATED))
         found += np.asarray(logsumexp([*epoch, *missing], axis=0))
     return auc_of(found)
-
-
-def one_run(
-    solver: Solver,
-    plan: Plan,
-    facts: ProblemInfo,
-    canaries: int,
-    confidence: float = 0.9999,
-) -> dict[str, Any]:
-    """Audit one fit with many canaries, each in it by a fair coin.
-
-    Canaries are the first axes of feature space, so that they hardly disturb each
-    other. The number of guesses is fixed beforehand by theory. Under replace_one the
-    two worlds are nearer than the claim covers.
-
-    Parameters
-    ----------
-    solver : Solver
-        The solver of the plan.
-    plan : Plan
-        The plan to audit.
-    facts : ProblemInfo
-        The sizes of the fit.
-    canaries : int
-        Number of canaries, from 2 to min(n_features, n_rows).
-    confidence : float, default 0.9999
-        Confidence of the bound.
-
-    Returns
-    -------
-    dict
-        The bounds, their ceilings, the laws, and "passed".
-
-    Raises
-    ------
-    ValueError
-        If `canaries` is out of range, or the plan protects groups.
-
-    References
-    ----------
-    Steinke, Nasr, Jagielski 2023.
-    """
-    most = min(facts.n_features, facts.n_rows)
-    if not 2 <= canaries <= most:
-        raise ValueError(
-            f"canaries must be from 2 to min(d, n) = {most}, got {canaries=}. Choose "
-            "fewer."
-        )
-    if plan.group_cap is not None:
-        raise ValueError(
-            "an audit of one run has rows as canaries, got "
-            f"group_cap={plan.group_cap}. Audit many fits instead."
-        )
-    noise = NoiseSource()
-    inside = noise.generator(0, "coins").random(canaries) < 0.5
-    record = Record([worst_case(facts, plan)], 1)
-    ratios = _log_ratios(solver, plan, facts, inside, noise, record)
-    results: dict[str, Any] = {
-        "canaries": canaries,
-        "confidence": confidence,
-        "false_alarm_odds": 1 - confidence,
-    }
-    mu = claim_of(plan).equivalent_mu
-    for name, level in (("", confidence), ("_95", 1 - SHOWN_ERROR)):
-        guesses, ceiling = one_run_plan(canaries, mu, plan.delta, level)
-        right = one_run_guesses(ratios, inside, guesses)
-        bound = one_run_epsilon(canaries, guesses, right, plan.delta, level)
-        results |= {
-            f"guesses{name}": guesses,
-            f"correct{name}": right,
-            f"epsilon_lower_bound{name}": bound,
-            f"ceiling{name}": ceiling,
-        }
-    laws = _laws(solver, plan, record, worst_case(facts, plan), confidence)
-    passed = results["epsilon_lower_bound"] <= plan.epsilon and laws["laws"]["passed"]
-    return {**results, **laws, "epsilon": plan.epsilon, "passed": passed}
-
-
-def _read(seen: Seen, sums: Sums) -> Reading:
-    """Return a reading of what was added to the sum of the fit's canaries."""
-    query, params, spec = seen.query, seen.params, seen.spec
-    total = exact(query, params, sums.source, spec, sums, seen.sample)
-    _, sd = planned(seen)
-    noise = (seen.released.value - total) / sd
-    return Reading(sd, 0.0, 0.0, noise, None, 0.0, True)
-
-
-def _log_ratios(
-    solver: Solver,
-    plan: Plan,
-    facts: ProblemInfo,
-    inside: np.ndarray,
-    noise: NoiseSource,
-    record: Record,
-) -> np.ndarray:
-    """Return each canary's log-likelihood ratio, (canaries,), of one fit's releases.
-
-    It compares the fit with the canary and without it. `inside` (canaries,) says which
-    canaries are in the fit.
-    """
-    canaries = len(inside)
-    x = np.eye(canaries, facts.n_features, dtype=np.float32)
-    y = np.arange(canaries) % facts.n_classes
-    specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
-    places = [slice(i, i + 1) for i in range(canaries)]
-    single = [AuditRows(x[place], y[place], 1) for place in places]
-    everyone = AuditRows(x, y, canaries)
-    ratios = np.zeros(canaries)
-    all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
-    for seen in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
-        query, params, spec = seen.query, seen.params, seen.spec
-        released = seen.released
-        # the expected part of each other canary: the auditor does not know its coin
-        half = spec.sampling_prob / 2
-        expected = half * Sums(everyone).total(query, params, spec)
-        rest = (released.value - expected).ravel()
-        variance = released.noise_sd**2
-        record.keep(seen, _read(seen, all_sums), True)
-        for i, row in enumerate(single):
-            shift = Sums(row).total(query, params, spec).ravel()
-            length2 = float(shift @ shift)
-            along = float(shift @ rest) + half * length2
-            ratios[i] += log_mixture(along, length2, variance, spec.sampling_prob)
-    return ratios

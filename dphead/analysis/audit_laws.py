@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, rankdata, t
+from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, t
+
+from dphead.analysis.audit_bounds import auc_of
 
 # Choices, not measured.
 MOST_WATCHED = 64  # most entries of a release whose draws are kept
@@ -538,13 +540,6 @@ class Evidence:
             shown = f"largest correlation {largest:.2g}"
             found.append(Finding("successive releases", "a fit", least_of(ps), shown))
         return found
-
-
-def auc_of(scores: np.ndarray) -> float:
-    """Return the area under the ROC curve of (2, n) scores, ties counted half."""
-    n = scores.shape[1]
-    ranks = rankdata(np.concatenate([scores[1], scores[0]]))
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / n**2)
 
 
 def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Finding:

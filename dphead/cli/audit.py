@@ -59,23 +59,13 @@ from dphead.cli.text import filled, tied
     help="Fits in each of two worlds.",
 )
 @click.option(
-    "--one-run", is_flag=True, help="Audit a single fit with many canaries instead."
-)
-@click.option(
-    "--canaries",
-    type=values.Whole(2),
-    help="Of --one-run (default: as many as features).",
-)
-@click.option(
     "--confidence",
     type=values.NUMBER,
     default=0.9999,
     show_default=True,
     help="Of the bounds together, and of the laws together.",
 )
-@click.option(
-    "-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png."
-)
+@click.option("-o", "--output", "out", type=PATH, help="Folder for audit.json.")
 @click.option("--steps", type=values.WHOLE)
 @click.option("--learning-rate", type=values.NUMBER)
 @click.option("--ridge", type=values.NUMBER)
@@ -112,10 +102,9 @@ def audit(out: Path | None, **given: Any) -> None:
     Fits go through the same release and the same noise as `dphead fit`, and nothing is
     charged: rows are synthetic, or declared public. The auditor knows the rows, so it
     tests the noise of each release and each secret sample by their laws. It bounds
-    epsilon and mu from below, and computes the claimed epsilon again. Hostile rows (of
-    up to a million clip norms, opposite, not finite) are summed without noise. Exit
-    code 1 if a bound exceeds the claim, a law is broken, the claim is too small, or a
-    row moves a sum further than its noise is for.
+    epsilon and mu from below, and computes the claimed epsilon again. Exit code 1 if a
+    bound exceeds the claim, a law is broken, the claim is too small, or the canary
+    moves a sum further than its noise is for.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
@@ -130,21 +119,21 @@ def audit(out: Path | None, **given: Any) -> None:
     from dphead.privacy.atomic_write import write_text
 
     console = Console(highlight=False)
-    fits = None if given["one_run"] else given["fits"]
+    fits = given["fits"]
     with shown("auditing") as progress:
-        result, claim = _audit(lambda done: progress(done, fits, "fits"), **given)
+        result = _audit(lambda done: progress(done, fits, "fits"), **given)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
     _print(console, result)
     if out is not None:
-        console.print(f"{out}: audit.json{_plot(result, claim, out)}", soft_wrap=True)
+        console.print(f"{out}: audit.json", soft_wrap=True)
     if not result["passed"]:
         raise click.exceptions.Exit(1)
 
 
-def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
-    """Return (what is found, the plan's claim) for the command's options.
+def _audit(progress: Any, **given: Any) -> dict[str, Any]:
+    """Return what is found for the command's options.
 
     The options that remain are the method's settings.
     """
@@ -161,11 +150,10 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
     file = _taken(given, "features", "public_rows", "split")
     budget = _taken(given, "epsilon", "delta", "relation", "group_cap")
     budget["delta"] = presets.delta_of(given["preset"], budget["delta"])
-    fits = _taken(given, "fits", "one_run", "canaries")
+    fits = given.pop("fits")
     facts, rows = _rows(**sizes, **file)
     name, made = _made(facts, given)
     plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
-    claim = auditing.claim_of(plan)
     told = {
         "method": name,
         "solver": repr(made.solver),
@@ -175,20 +163,11 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
         "rows": "synthetic" if rows is None else "declared public",
         "group_cap": budget["group_cap"],
     }
-    if fits["one_run"]:
-        canaries = fits["canaries"] or min(facts.n_features, facts.n_rows)
-        found = auditing.one_run(made.solver, plan, facts, canaries, confidence)
-    else:
-        problems = _problems(facts, plan, rows, fits["fits"])
-        found = auditing.attack(
-            made.solver,
-            plan,
-            problems,
-            fits["fits"],
-            confidence=confidence,
-            progress=progress,
-        )
-    return told | found, claim
+    problems = _problems(facts, plan, rows, fits)
+    found = auditing.attack(
+        made.solver, plan, problems, fits, confidence=confidence, progress=progress
+    )
+    return told | found
 
 
 def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
@@ -299,24 +278,6 @@ def _network(
     return Method(solver, "auto", "De22")
 
 
-def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
-    """Write audit.png, and return the text that mentions it."""
-    if "histogram" not in result:
-        return ""
-    try:
-        from dphead.analysis.audit_plot import plot_audit
-
-        plot_audit(
-            result,
-            claim,
-            out / "audit.png",
-            f"{result['method']}, epsilon = {result['epsilon']:g}",
-        )
-    except ImportError:
-        return "   (no plot: pip install 'dphead[plots]')"
-    return " audit.png"
-
-
 def _print(console: Any, r: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -324,9 +285,8 @@ def _print(console: Any, r: dict[str, Any]) -> None:
     table.add_column("")
     for name in ("measured", "perfect attack", "claim"):
         table.add_column(name, justify="right")
-    one_run = "canaries" in r
     console.print(_headline(r))
-    for name, *numbers in _one_run_rows(r) if one_run else _many_fits_rows(r):
+    for name, *numbers in _lines(r):
         table.add_row(name, *_cells(*numbers))
     console.print(table)
     _print_laws(r)
@@ -337,11 +297,6 @@ def _print(console: Any, r: dict[str, Any]) -> None:
 
 def _headline(r: dict[str, Any]) -> str:
     """Say what was run."""
-    if "canaries" in r:
-        return (
-            f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
-            f"guesses, {r['correct']} right"
-        )
     fits = f"{r['fits_in_each_world']:,} fits"
     return (
         f"{r['method']}, {fits} with a canary and as many without, "
@@ -353,22 +308,12 @@ def _headline(r: dict[str, Any]) -> str:
 _Line = tuple[str, float | None, float | None, float | None]
 
 
-def _one_run_rows(r: dict[str, Any]) -> list[_Line]:
-    claim = r["epsilon"]
-    return [
-        ("epsilon at least", r["epsilon_lower_bound"], r["ceiling"], claim),
-        ("the same at 95 %", r["epsilon_lower_bound_95"], r["ceiling_95"], claim),
-    ]
-
-
-def _many_fits_rows(r: dict[str, Any]) -> list[_Line]:
+def _lines(r: dict[str, Any]) -> list[_Line]:
     c, claim = r["ceilings"], r["epsilon"]
-    at_95 = "epsilon_lower_bound_95"
     advantage = c["advantage_of_epsilon_delta"]
     own = r["canary_mu"]["mean"]
     return [
         ("epsilon at least", r["epsilon_lower_bound"], c["epsilon_lower_bound"], claim),
-        ("the same at 95 %", r[at_95], c[at_95], claim),
         ("mu at least", r["mu_lower_bound"], c["mu_lower_bound"], r["mu"]),
         ("epsilon of that mu", r["epsilon_from_mu"], c["epsilon_from_mu"], claim),
         ("AUC", r["auc"], c["auc"], None),
@@ -380,22 +325,19 @@ def _many_fits_rows(r: dict[str, Any]) -> list[_Line]:
 
 def _print_laws(r: dict[str, Any]) -> None:
     """Print the recomputed claim, the laws, and what needs more fits."""
-    laws, hostile = r["laws"], r["hostile_rows"]
+    laws = r["laws"]
     again = r["recomputed_epsilon"]
     shown = "not computed again" if again is None else f"{again:.6g}"
     lines = [
         f"epsilon computed again from the releases alone: {shown} "
         f"(claimed: {r['epsilon']:.6g})",
-        f"{hostile['pairs']} pairs of hostile rows, {hostile['sums']:,} sums without "
-        f"noise: they move a sum by at most {hostile['largest_share']:.4g} of what "
-        f"its noise is for ({hostile['worst']})",
         f"{laws['tests']} laws of noise, samples and scores: "
         f"{len(laws['failed'])} broken (smallest p = {laws['least_p']:.2g}, "
         f"{laws['least']}; a law is broken below {laws['level']:.1g})",
     ]
     for law in laws["failed"]:
         lines.append(f"BROKEN: {law['name']}, {law['about']}: {law['measured']}")
-    more = [n for n in r.get("needs", []) if n["fits"] > r["fits_in_each_world"]]
+    more = [n for n in r["needs"] if n["fits"] > r["fits_in_each_world"]]
     if more:
         named = "; ".join(f"{n['defect']} ({n['fits']:,})" for n in more)
         lines.append(

@@ -12,13 +12,8 @@ from scipy.stats import binom, norm
 from dphead.analysis import audit
 from dphead.analysis.audit_bounds import (
     Claim,
-    Counts,
     advantage_lower_bound,
-    bin_edges,
     epsilon_bound,
-    one_run_epsilon,
-    one_run_p_value,
-    one_run_plan,
     rate_upper_bound,
     statements,
 )
@@ -157,19 +152,12 @@ def test_null_worlds_give_zero_through_release():
             seen = list(transcript(solver, SMALL, specs, noise, sums))
             values[world, i] = sum(scorer.read(s, bool(world)).ratio for s in seen)
     claim = audit.claim_of(plan)
-    found = statements(
-        Counts.of(
-            values,
-            np.zeros((2, 1500)),
-            claim.thresholds(1500, 0.9999),
-            bin_edges(claim),
-        ),
-        claim,
-        0.9999,
-    )
+    cut = claim.threshold(1500, 0.9999)
+    found = statements(values, np.zeros((2, 1500)), claim, cut, 0.9999)
     assert found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0
     assert found["passed"]
-    assert abs(found["advantage"]) < 5 * found["advantage_standard_error"] + 1e-9
+    # five standard errors of a difference of two rates of 1500 draws
+    assert abs(found["advantage"]) < 5 * math.sqrt(0.5 / 1500)
 
 
 def test_ceilings_are_what_perfect_scores_reach():
@@ -183,32 +171,24 @@ def test_ceilings_are_what_perfect_scores_reach():
         rng = np.random.default_rng(5)
         means = np.array([[-1], [1]]) * mu**2 / 2
         scores = mu * rng.standard_normal((2, n)) + means
-        counts = Counts.of(
-            scores,
-            np.full((2, n), mu**2),
-            claim.thresholds(n, 0.9999),
-            bin_edges(claim),
-        )
-        found = statements(counts, claim, 0.9999)
+        cut = claim.threshold(n, 0.9999)
+        found = statements(scores, np.full((2, n), mu**2), claim, cut, 0.9999)
         ceilings = found["ceilings"]
         for name in (
             "epsilon_lower_bound",
-            "epsilon_lower_bound_95",
             "mu_lower_bound",
             "epsilon_from_mu",
         ):
             assert found[name] == pytest.approx(ceilings[name], rel=0.12), name
         assert found["passed"]
-        assert found["auc"] == pytest.approx(
-            ceilings["auc"], abs=4 * found["auc_standard_error"]
-        )
+        # four standard errors at most: the variance of each rate is below 1/4
+        spread = 4 * math.sqrt(0.5 / n)
+        assert found["auc"] == pytest.approx(ceilings["auc"], abs=spread)
         assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
-        assert found["advantage"] == pytest.approx(
-            ceilings["advantage"], abs=4 * found["advantage_standard_error"]
-        )
+        assert found["advantage"] == pytest.approx(ceilings["advantage"], abs=spread)
 
 
-def test_the_ceilings_at_95_percent_are_the_published_ones():
+def test_the_ceilings_are_the_published_ones():
     """A perfect audit of a tight Gaussian with 10^5 draws in each world: 0.022, 0.60,
     4.7; Table 9's 0.46 and 1.00.
     """
@@ -269,9 +249,8 @@ def test_poisson_batches_are_audited_with_the_mixture():
     assert found["mu"] is None
     assert found["epsilon_from_mu"] is None
     ceiling = found["ceilings"]["advantage"]
-    assert found["advantage"] == pytest.approx(
-        ceiling, abs=0.05 + 5 * found["advantage_standard_error"]
-    )
+    spread = math.sqrt(0.5 / 600)
+    assert found["advantage"] == pytest.approx(ceiling, abs=0.05 + 5 * spread)
 
 
 def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
@@ -279,9 +258,9 @@ def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
 
     With noise at 0.9 sigma mu is 1.85 instead of 1.67: missed with odds below 1e-4.
     """
-    found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 10_000)
+    found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 2_000)
     assert found["passed"]
-    assert found["epsilon_from_mu"] > 0.8 * 8
+    assert found["epsilon_from_mu"] > 0.7 * 8
     honest = gaussian_claim(8.0).equivalent_mu
     claim = gaussian_claim(8.0)
     mistakes = 2 * 10_000 * norm.cdf(-honest / 0.9 / 2)
@@ -364,60 +343,6 @@ def test_a_plan_without_noise_is_refused():
     _, plan = planned("dp-ls", {}, epsilon=math.inf)
     with pytest.raises(ValueError, match="an audit needs a private plan"):
         audit.claim_of(plan)
-
-
-def test_one_run_p_values_are_those_of_the_theorem():
-    assert one_run_p_value(100, 60, 45, 1.0, 0.0) == pytest.approx(
-        binom.sf(44, 60, 1 / (1 + math.exp(-1)))
-    )
-    w = binom(60, 1 / (1 + math.exp(-1)))
-    slack = max((w.sf(45 - i - 1) - w.sf(44)) / i for i in range(1, 46))
-    assert one_run_p_value(100, 60, 45, 1.0, 1e-3) == pytest.approx(
-        w.sf(44) + 2 * 100 * 1e-3 * slack
-    )
-    with pytest.raises(ValueError, match="correct <= guesses <= canaries"):
-        one_run_p_value(10, 5, 6, 1.0, 0.0)
-
-
-def test_one_run_bounds_keep_their_coverage_on_randomised_response():
-    """Exact: m coins told truly with probability e/(1+e); the bound exceeds epsilon = 1
-    with at most the error.
-    """
-    m, error = 200, 0.05
-    v = np.arange(m + 1)
-    bounds = np.array(
-        [
-            one_run_epsilon(
-                m,
-                m,
-                int(k),
-                0.0,
-                1 - error,
-            )
-            for k in v
-        ]
-    )
-    law = binom.pmf(v, m, math.e / (1 + math.e))
-    assert 0.01 < law[bounds > 1].sum() <= error
-    assert bounds[100] == 0
-    assert law @ bounds > 0.6
-
-
-def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
-    """One fit with 256 canaries: odds of a false alarm 1e-4; too few right guesses with
-    odds below 1e-6.
-    """
-    facts = ProblemInfo(400, 256, 4)
-    solver, plan = planned("prototypes", FLAT, facts=facts)
-    found = audit.one_run(solver, plan, facts, 256)
-    assert found["passed"]
-    assert (
-        found["guesses"]
-        == one_run_plan(256, mu_from_epsilon(8.0, 1e-5), 1e-5, 0.9999)[0]
-    )
-    assert found["correct_95"] > 0.75 * found["guesses_95"]
-    with pytest.raises(ValueError, match="canaries must be from 2 to"):
-        audit.one_run(solver, plan, facts, 257)
 
 
 def test_a_claim_below_the_epsilon_of_the_releases_fails():

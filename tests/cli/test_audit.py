@@ -49,31 +49,10 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
     assert found["rows"] == "synthetic"
     assert found["passed"]
     assert found["epsilon_lower_bound"] <= 8
-    assert found["false_alarm_odds"]["both"] == pytest.approx(1e-4)
+    assert found["false_alarm_odds"]["bounds"] == pytest.approx(1e-4)
     assert found["false_alarm_odds"]["all"] == pytest.approx(2e-4)
     assert found["laws"]["passed"]
     assert found["recomputed_epsilon"] == pytest.approx(8)
-    pytest.importorskip("matplotlib")
-    assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_one_run(tmp_path):
-    """Odds of a false alarm 1e-4."""
-    sizes = ("--n-rows", 200, "--n-features", 64, "--n-classes", 2)
-    done = dphead(
-        "audit",
-        "--method",
-        "dp-newton",
-        "--epsilon",
-        8,
-        *sizes,
-        "--one-run",
-        "-o",
-        tmp_path,
-    )
-    assert done.code == 0, done.err
-    assert "64 canaries" in done.out
-    assert json.loads((tmp_path / "audit.json").read_text())["canaries"] == 64
 
 
 def test_a_violation_ends_with_code_1(monkeypatch):
@@ -114,10 +93,8 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
     assert "confidence must lie in" in done.err
 
 
-def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(
-    tmp_path, monkeypatch
-):
-    """One fit shows nothing: it is the distances without noise that fail."""
+def test_a_sensitivity_that_is_too_small_ends_with_code_1(tmp_path, monkeypatch):
+    """One fit shows nothing: it is the distance without noise that fails."""
     from dphead.privacy import statistics
 
     command = (
@@ -135,17 +112,15 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(
         tmp_path,
     )
     done = dphead(*command)
-    assert done.code == 0 and "pairs of hostile rows" in done.out, done.err
+    assert done.code == 0, done.err
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2
-    assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
     monkeypatch.setattr(
         statistics.Gradient, "sensitivity_sq", lambda *_: statistics.RADIUS**4 // 4
     )
     done = dphead(*command)
     assert done.code == 1, done.out
     assert "FAILED: distance that" in done.out
-    assert "BROKEN: distance that hostile rows move a sum" in done.out
 
 
 def test_a_public_constant_for_noise_ends_with_code_1(monkeypatch):
@@ -161,22 +136,6 @@ def test_a_public_constant_for_noise_ends_with_code_1(monkeypatch):
     done = dphead("audit", "--method", "dp-ls", *SIZES, "--fits", 50)
     assert done.code == 1
     assert "BROKEN: repeated noise" in done.out
-
-
-def test_the_noise_of_one_run_is_judged(monkeypatch):
-    """200 entries and a half of the noise: missed with odds below 1e-9."""
-    from dphead.privacy import release
-
-    real = release.rounded_noise
-    monkeypatch.setattr(
-        release,
-        "rounded_noise",
-        lambda g, shape, sd, symmetric: real(g, shape, 0.5 * sd, symmetric),
-    )
-    sizes = ("--n-rows", 200, "--n-features", 100, "--n-classes", 2)
-    done = dphead("audit", "--method", "prototypes", *sizes, "--one-run")
-    assert done.code == 1
-    assert "BROKEN: deviation of the noise" in done.out
 
 
 def test_a_method_has_no_random_allocation():

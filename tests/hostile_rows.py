@@ -1,4 +1,4 @@
-"""Measure how far hostile rows move the sums to which `release` adds noise.
+"""Rows that try to move a sum further than its noise is for.
 
 The sums are measured without noise, so there is no chance in it, and no private row may
 be used. Rows of any size, of opposite signs, and rows that are not finite are tried.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.audit_rows import Sums, UnrecordedSpec
-from dphead.analysis.audit_transcript import Problem, Seen, planned, transcript
+from dphead.analysis.audit_transcript import Problem, Seen, transcript
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
@@ -76,52 +76,6 @@ def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
         )
     found.append(Pair("a label beyond the classes", (far, n_classes), (-far, 0)))
     return found
-
-
-def hostile_rows(solver: Solver, plan: Plan, problem: Problem) -> dict[str, Any]:
-    """Return how far hostile rows move the releases of one fit.
-
-    Parameters
-    ----------
-    solver : Solver
-        The solver of the plan.
-    plan : Plan
-        The plan.
-    problem : Problem
-        Its other rows decide the weights of the later releases.
-
-    Returns
-    -------
-    dict
-        "largest_share" is the largest distance over the one that the release's noise is
-        for: above 1 the guarantee does not hold. "worst" names that release and its
-        rows. "pairs" and "sums" count what was tried.
-    """
-    facts = problem.facts
-    clip = max(s.clip_norm for s in plan.specs)
-    hostile = pairs(facts.n_features, facts.n_classes, clip)
-    largest, worst, sums = 0.0, "", 0
-    with np.errstate(all="ignore"):
-        for seen in asked(solver, plan, problem, clip):
-            distance, _ = planned(seen)
-            distance *= seen.spec.group_cap or 1
-            for pair in hostile:
-                other = pair.neighbour if plan.relation == "replace_one" else None
-                alone = replace(problem, canary=pair.canary, neighbour=other)
-                without, inside = (
-                    Sums(rows).total(seen.query, seen.params, seen.spec)
-                    for rows in alone.apart()[1:]
-                )
-                share = float(np.linalg.norm(inside - without)) / distance
-                sums += 2
-                if share > largest:
-                    largest, worst = share, f"{seen.spec.label}: {pair.name}"
-    return {
-        "pairs": len(hostile),
-        "sums": sums,
-        "largest_share": largest,
-        "worst": worst,
-    }
 
 
 def asked(solver: Solver, plan: Plan, problem: Problem, clip: float) -> Iterator[Seen]:
