@@ -6,20 +6,20 @@ The solver checks them at `fit`, and `documented` takes their documentation from
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.estimators.base import DPClassifier
+from dphead.estimators.base import DPClassifier, DPHeadClassifier
 from dphead.estimators.documented import documented
 from dphead.estimators.fitting import PrivacyWarning, PrivateNotice
 from dphead.estimators.guarantee import Privacy
 from dphead.estimators.multilabel import DPMultiLabelClassifier
-from dphead.estimators.unclassed import DPPCA, DPRegressor
+from dphead.estimators.pca import DPPCA
+from dphead.estimators.regression import DPRegressor
 from dphead.privacy.predictions import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
-from dphead.solvers.settings import Setting
 
 __all__ = [
     "DPPCA",
@@ -38,24 +38,6 @@ __all__ = [
     "PrivacyWarning",
     "PrivateNotice",
 ]
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class DPHeadClassifier(DPClassifier):
-    """Any method by its name, also one of an installed package (docs/own-method.md).
-
-    method: one of `dphead.planning.registry.names()`. settings: the method's, by name;
-    what is not there has the preset's value, or the solver's default (docs/settings.md
-    has ours). The other parameters, and the attributes after `fit`: `DPClassifier`.
-    """
-
-    method: Annotated[str, Setting("Its name.")] = "auto"
-    settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
-
-    def _options(self) -> dict[str, Any]:
-        options = super()._options()
-        del options["method"], options["settings"]
-        return options | (self.settings or {})
 
 
 @documented

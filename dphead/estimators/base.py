@@ -3,19 +3,14 @@
 It may decide nothing that its solver or `fitting` does not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from dphead.analysis.metrics import (
     accuracy,
@@ -24,8 +19,7 @@ from dphead.analysis.metrics import (
     probabilities,
 )
 from dphead.data.features import check_classes, load_features
-from dphead.estimators import parameters
-from dphead.estimators.fitting import Data, carry_out, head_plan, public_rows
+from dphead.estimators.fitting import GroupCap, PrivateClassifier
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -33,21 +27,19 @@ from dphead.estimators.inputs import (
     from_file,
     is_path,
     refuse_weights,
-    unmasked,
 )
-from dphead.estimators.leakage_warnings import WatchedMixin
-from dphead.estimators.ledger import LedgerMixin
 from dphead.fit.files import check_features
 from dphead.planning.methods import Method, make_method
+from dphead.planning.option_aliases import RowPreparation
 from dphead.planning.plan import check_facts, check_unit
 from dphead.solvers.base import ProblemInfo
-from dphead.solvers.settings import check_settings
+from dphead.solvers.settings import Setting, check_settings
 
 RowScores = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
+class DPClassifier(PrivateClassifier):
     """A private linear head on features.
 
     Whoever sees the fitted head, and knows every row but one, can tell whether that
@@ -129,19 +121,8 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
 
     method: ClassVar[str]
 
-    epsilon: parameters.Epsilon = 1.0
-    delta: parameters.DeltaOrNone = None
-    classes: Sequence[Any] | np.ndarray | None = None
-    relation: parameters.Relation = "zero_out"
-    nominal_n: parameters.NominalN = None
-    group_cap: parameters.GroupCap = None
-    protect: parameters.Protect = None
-    accountant: parameters.AccountantName = "auto"
-    ledger: parameters.LedgerPlace = None
-    split: parameters.SplitName = None
-    preset: parameters.PresetName = None
-    allow_large_delta: parameters.Confirmed = False
-    random_state: parameters.Seed = None
+    group_cap: GroupCap = None
+    split: Annotated[str | None, Setting("Of a features file.")] = None
     unit_norm: bool | None = None
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
@@ -194,7 +175,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
         with self._training_data(X, y, groups) as data:
-            facts = self._public_facts(data)
+            check_facts(data.facts)
             unit = check_unit(
                 data.grouped,
                 self.protect,
@@ -204,28 +185,19 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                 group_cap=self.group_cap,
                 thing="row",
             )
-            method = self._method(facts)
+            method = self._method(data.facts)
             auto = self.accountant == "auto"
             accountant = method.accountant if auto else self.accountant
-            fitted = carry_out(
-                self,
-                Data(
-                    data.rows,
-                    facts,
-                    data.dataset_id,
-                    data.feature_space,
-                    data.classes_seen,
-                    data.notice,
-                ),
-                lambda: head_plan(self, method.solver, facts, accountant),
+            self.head_ = self._carry_out(
+                data,
+                lambda: self._plan_head(method.solver, data.facts, accountant),
                 description=self.method,
                 notes=unit,
             )
-        self.classes_, self.n_features_in_ = data.classes, data.n_features
-        self.head_, self.privacy_ = fitted.head, fitted.privacy
-        self.expected_accuracy_ = fitted.head.estimate
-        self._ledger, self._feature_space = fitted.ledger, data.feature_space
-        weights, intercept = fitted.head.weights.T, fitted.head.intercept
+        self.classes_, self.n_features_in_ = data.classes, data.facts.n_features
+        self.expected_accuracy_ = self.head_.estimate
+        self._feature_space = data.feature_space
+        weights, intercept = self.head_.weights.T, self.head_.intercept
         two = len(data.classes) == 2
         self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
         self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
@@ -286,32 +258,20 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
 
     def _options(self) -> dict[str, Any]:
         """Return the method's settings, None for those that are not given."""
-        names = (f.name for f in fields(self) if f.name not in _GUARANTEE)
-        return {name: getattr(self, name) for name in names}
+        names = (f.name for f in fields(self) if f.name not in _NO_SETTINGS)
+        given = {name: getattr(self, name) for name in names}
+        return given | (getattr(self, "settings", None) or {})
 
     def _training_data(
         self, X: Any, y: Any, groups: Any
     ) -> AbstractContextManager[TrainingData]:
         if not is_path(X):
-            return nullcontext(
-                from_arrays(
-                    self, X, y, groups, self.classes, bool(np.isfinite(self.epsilon))
-                )
-            )
-        if y is not None or groups is not None:
+            return nullcontext(from_arrays(self, X, y, groups, self.classes))
+        if y is not None:
             raise ValueError(
-                "a features file has its own labels and groups, got y or groups "
-                "besides. Leave them out."
+                "a features file has its own labels, got y besides. Leave it out."
             )
-        vars(self).pop("feature_names_in_", None)
-        options = (self.split, self.classes, self.group_cap, self.relation)
-        return from_file(X, *options)
-
-    def _public_facts(self, data: TrainingData) -> ProblemInfo:
-        n_rows = public_rows(self, data.n_rows)
-        facts = ProblemInfo(n_rows, data.n_features, len(data.classes))
-        check_facts(facts)
-        return facts
+        return from_file(self, X, groups, self.classes)
 
     def _scores(
         self, X: Any, split: str | None, scores_of: RowScores | None = None
@@ -320,12 +280,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
 
         `scores_of` computes something else from the rows instead.
         """
-        check_is_fitted(self)
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
-        (X,) = map(unmasked, as_arrays(X))
-        finite = not self.__sklearn_tags__().input_tags.allow_nan
-        x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
+        x = self._new_rows(X)
         return (scores_of or self.head_.scores)(x)
 
     def _file_scores(
@@ -354,10 +311,18 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             scores[~rows.valid] = np.nan
             return scores, rows.measured_labels()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.epsilon != np.inf
-        return tags
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPHeadClassifier(DPClassifier):
+    """Any method by its name, also one of an installed package (docs/own-method.md).
+
+    method: one of `dphead.planning.registry.names()`. settings: the method's, by name;
+    what is not there has the preset's value, or the solver's default (docs/settings.md
+    has ours). The other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: Annotated[str, Setting("Its name.")] = "auto"
+    settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
 
 
 def check_classified(scores: np.ndarray) -> None:
@@ -380,8 +345,6 @@ def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -
     return float(right / weights.sum())
 
 
-_GUARANTEE = {f.name for f in fields(DPClassifier)} - {
-    "unit_norm",
-    "center_share",
-    "normalization",
+_NO_SETTINGS = {f.name for f in fields(DPHeadClassifier)} - {
+    f.name for f in fields(RowPreparation)
 }

@@ -1,26 +1,42 @@
-"""Carry out what every estimator's fit does once rows and solver exist.
+"""Share what all estimators have: the guarantee's parameters, the ledger, one fit.
 
-It warns, plans, tries the sums, charges, fits, and reports the guarantee. Before the
+A fit warns, plans, tries the sums, charges, fits, and reports the guarantee. Before the
 charge no row decides anything.
 """
 
+import os
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
-from dphead.estimators.leakage_warnings import around, is_news
-from dphead.estimators.ledger import in_other_ledgers, ledger_of
+from dphead.estimators.inputs import TrainingData, as_arrays, of_arrays, unmasked
+from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
+from dphead.fit.ledgers import charged_elsewhere, open_ledger
 from dphead.fit.loop import Planned, Run, door_for, fit_head, reserve
+from dphead.fit.report import uncounted
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
-from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
+from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
+
+BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
+BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
+PLACE = Range("a path or a Ledger", lambda v: v != "")
+# of estimators of heads; a network protects no groups
+GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
 
 
 class PrivacyWarning(UserWarning):
@@ -34,132 +50,239 @@ class PrivateNotice(UserWarning):
     """
 
 
-@dataclass(frozen=True)
-class Data:
-    """Hold rows that are read after the charge, and what identifies them.
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateEstimator(BaseEstimator):
+    """Hold the parameters of the guarantee, and carry out fits.
 
-    Attributes
-    ----------
-    rows : callable
-        Reads the rows.
-    facts : ProblemInfo
-        Their public facts.
-    dataset_id, feature_space : str or None, str
-        Those of a features file; None and "" for arrays.
-    classes_seen : bool
-        Whether the classes were read off the labels: not private.
-    notice : callable
-        Returns what to tell the data holder alone after the fit; "" for nothing.
+    `check_settings` refuses a parameter's wrong type or range before anything uses it.
+    What depends on other parameters or on the data's size is checked where it is used.
+
+    scikit-learn's searches clone an estimator, set the candidate's settings and fit, in
+    any process. A fit of a clone whose settings were changed after cloning counts as
+    one of them. An estimator, its clones and theirs are a family, which is told each
+    thing once.
+
+    A `Ledger` holds an open file: clones share it, and pickling leaves it out.
     """
 
-    rows: Callable[[], Rows]
-    facts: ProblemInfo
-    dataset_id: str | None = None
-    feature_space: str = ""
-    classes_seen: bool = False
-    notice: Callable[[], str] = str
+    epsilon: Annotated[float, Setting("Budget of a fit.", BUDGET)] = 1.0
+    delta: Annotated[float | None, Setting("None: the preset's.", BELOW_ONE)] = None
+    relation: Annotated[
+        Literal["zero_out", "add_remove", "replace_one"],
+        Setting("The neighboring relation."),
+    ] = "zero_out"
+    nominal_n: Annotated[int | None, Setting("Replaces n.", AT_LEAST_ONE)] = None
+    ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", PLACE)] = None
+    allow_large_delta: Annotated[bool, Setting("Confirms delta >= 1/n.")] = False
+    random_state: Annotated[int | None, Setting("Of the noise, for tests.")] = None
+
+    @property
+    def ledger_(self) -> Ledger:
+        """Return the ledger that counted this fit.
+
+        A pickled estimator opens the file again; a ledger in memory is gone. Raises
+        LedgerError if the file is gone: an empty one would count nothing.
+        """
+        if "_ledger" not in vars(self):
+            raise AttributeError(
+                "ledger_ is there after a fit, and in a copy only if the ledger is a "
+                "file."
+            )
+        if isinstance(self._ledger, str):
+            if not os.path.isfile(self._ledger):
+                raise LedgerError(
+                    "the ledger that counted a fit must be where it was, got no "
+                    f"path={self._ledger!r}. Put it back there."
+                )
+            self._ledger = Ledger(self._ledger)
+        return self._ledger
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters as scikit-learn does; note changes of a clone's settings."""
+        changed = {name.split("__")[0] for name in params} - NO_CHOICE
+        if vars(self).get("_is_clone") and changed:
+            self._is_candidate = True
+        return super().set_params(**params)
+
+    def __sklearn_clone__(self) -> Any:
+        """Return a clone that shares the ledger, so that it cannot start from zero."""
+        bare: Any = copy(self)
+        bare.ledger = None
+        twin: Any = BaseEstimator.__sklearn_clone__(bare)
+        twin.ledger = self.ledger
+        twin._family = vars(self).setdefault("_family", uuid.uuid4().hex)
+        twin._is_clone = True
+        return twin
+
+    def __getstate__(self) -> Any:
+        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        ledger = state.pop("_ledger", None)
+        path = getattr(ledger, "path", ledger)
+        given = getattr(state["ledger"], "path", IN_MEMORY)
+        if given != IN_MEMORY:  # an open file: its path replaces it
+            state["ledger"] = given
+        return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.epsilon != np.inf
+        return tags
+
+    def _new_rows(self, x: Any) -> Any:
+        """Return rows to predict; NaN is refused after a fit without privacy alone."""
+        check_is_fitted(self)
+        (x,) = map(unmasked, as_arrays(x))
+        finite = not self.__sklearn_tags__().input_tags.allow_nan
+        return validate_data(self, x, reset=False, ensure_all_finite=finite)
+
+    def _delta(self) -> float:
+        """Return delta; None means the preset's, if there is one."""
+        return presets.delta_of(getattr(self, "preset", None), self.delta)
+
+    def _plan_head(
+        self, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
+    ) -> Planned:
+        """Return a linear head's plan, with the summation backend that it needs."""
+        plan = make_plan(
+            solver,
+            facts,
+            epsilon=self.epsilon,
+            delta=self._delta(),
+            relation=self.relation,
+            accountant=accountant,
+            group_cap=self.group_cap,  # type: ignore[attr-defined]
+        )
+        return Planned(solver, plan, door_for(solver, plan, facts))
+
+    def _fit_unclassed(
+        self, solver: Solver, rows: Any, groups: Any, notice: Callable[[], str]
+    ) -> Any:
+        """Fit on rows that have no class, with one dummy class; return the head."""
+        one_class = np.zeros(len(rows), np.int64)
+        given = (self, rows, lambda: one_class, groups, np.array([0]))
+        data = of_arrays(*given, notice=notice)
+        self.head_ = self._carry_out(
+            data, lambda: self._plan_head(solver, data.facts), description=solver.name
+        )
+        return self.head_
+
+    def _carry_out(
+        self,
+        data: TrainingData,
+        prepare: Callable[[], Planned],
+        *,
+        description: str,
+        notes: Sequence[str] = (),
+    ) -> Any:
+        """Warn, plan, charge and fit: the same for a head and for a network.
+
+        Parameters
+        ----------
+        data : TrainingData
+            The rows, which are read after the charge, and what identifies them.
+        prepare : callable
+            Returns the solver, plan and summation backend.
+        description : str
+            The ledger's text for this fit.
+        notes : sequence of str, default ()
+            Further notes on the guarantee.
+
+        Returns
+        -------
+        head : object
+            What the solver returned. `privacy_` and `ledger_` are set too.
+
+        Raises
+        ------
+        ValueError, LedgerError
+            With nothing charged.
+        """
+        seed = None if self.random_state is None else int(self.random_state)
+        noise = NoiseSource(seed)
+        large = self._confirmed_delta(data.facts.n_rows)
+        planned = prepare()
+        solver, plan = planned.solver, planned.plan
+        ledger = ledger_of(self.ledger, data.dataset_id)
+        counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
+        weaker: dict[str, str] = {}
+        if plan.private:
+            spent = ledger.spent(plan.delta, *plan.events()) if counted else None
+            weaker = around(self, spent and spent.epsilon)
+            weaker |= {} if noise.private else {"seed": SEEDED}
+        # other ledgers may hold fits on the same images
+        others = charged_elsewhere(data.dataset_id, ledger.path)
+        weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
+        for subject, text in weaker.items():
+            if text and is_news(self, subject):
+                warnings.warn(text, PrivacyWarning, stacklevel=3)
+        weaker.pop("seed", None)  # `privacy_of` adds this note itself
+        charged = reserve(
+            solver,
+            plan,
+            ledger,
+            feature_space=data.feature_space,
+            seed=seed,
+            description=description,
+        )
+        run = Run(charged=charged, noise=noise, summer=planned.summer)
+        result = fit_head(solver, data.rows(), data.facts, plan, run)
+        self.privacy_: Privacy = privacy_of(
+            plan,
+            n_rows=data.facts.n_rows,
+            seeded=not noise.private,
+            counted=counted,
+            classes_seen=data.classes_seen,
+            warning=" ".join(filter(None, [large, *notes, *weaker.values()])),
+        )
+        self._ledger: str | Ledger = ledger
+        _tell_holder(data.notice())
+        return result.head
+
+    def _confirmed_delta(self, n_rows: int) -> str:
+        """Warn of a delta of 1/n or more, and return the warning, or "".
+
+        Raises ValueError for such a delta unless the estimator allows it.
+        """
+        cap = getattr(self, "group_cap", None)
+        text = large_delta(self.epsilon, self._delta(), n_rows, cap)
+        if text is None:
+            return ""
+        if not self.allow_large_delta:
+            raise ValueError(
+                f"{text} Use a smaller one, or confirm with allow_large_delta=True."
+            )
+        warnings.warn(text, PrivacyWarning, stacklevel=4)
+        return text
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Hold the result of a fit; `head` is what the solver returned."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """Hold the parameters that classifiers of rows and of images share."""
 
-    head: Any
-    privacy: Privacy
-    ledger: Ledger
+    classes: Sequence[Any] | np.ndarray | None = None
+    protect: Annotated[
+        Literal["image"] | None, Setting("Confirms what is protected.")
+    ] = None
+    preset: Annotated[str | None, Setting("A paper's settings.")] = None
+    accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
 
 
-def head_plan(
-    estimator: Any, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
-) -> Planned:
-    """Return a linear head's plan, with the summation backend that it needs.
+def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
+    """Return the ledger given, or the data set's.
 
-    The estimator's epsilon, delta, relation and group_cap decide.
+    Raises LedgerError if it belongs to another data set.
     """
-    plan = make_plan(
-        solver,
-        facts,
-        epsilon=estimator.epsilon,
-        delta=delta_of(estimator),
-        relation=estimator.relation,
-        accountant=accountant,
-        group_cap=estimator.group_cap,
-    )
-    return Planned(solver, plan, door_for(solver, plan, facts))
-
-
-def carry_out(
-    estimator: Any,
-    data: Data,
-    prepare: Callable[[], Planned],
-    *,
-    description: str,
-    notes: Sequence[str] = (),
-) -> Fitted:
-    """Warn, plan, charge and fit: the same for a head and for a network.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Its parameters epsilon, delta, allow_large_delta, random_state and ledger
-        decide. The caller has checked them (`check_settings`).
-    data : Data
-        The rows and what identifies them.
-    prepare : callable
-        Returns the solver, plan and summation backend.
-    description : str
-        The ledger's text for this fit.
-    notes : sequence of str, default ()
-        Further notes on the guarantee.
-
-    Returns
-    -------
-    Fitted
-        The head, its guarantee and the ledger.
-
-    Raises
-    ------
-    ValueError, LedgerError
-        With nothing charged.
-    """
-    seed = seed_of(estimator.random_state)
-    noise = NoiseSource(seed)
-    facts = data.facts
-    large = confirmed_delta(estimator, facts)
-    planned = prepare()
-    solver, plan = planned.solver, planned.plan
-    ledger = ledger_of(estimator.ledger, data.dataset_id)
-    counted = ledger.path != IN_MEMORY or isinstance(estimator.ledger, Ledger)
-    weaker: dict[str, str] = {}
-    if plan.private:
-        total = ledger.spent(plan.delta, *plan.events()).epsilon if counted else None
-        weaker = around(estimator, total)
-        weaker |= {} if noise.private else {"seed": SEEDED}
-    weaker["ledgers"] = in_other_ledgers(ledger, data.dataset_id)
-    for subject, text in weaker.items():
-        if text and is_news(estimator, subject):
-            warnings.warn(text, PrivacyWarning, stacklevel=3)
-    weaker.pop("seed", None)  # `privacy_of` adds this note itself
-    charged = reserve(
-        solver,
-        plan,
-        ledger,
-        feature_space=data.feature_space,
-        seed=seed,
-        description=description,
-    )
-    run = Run(charged=charged, noise=noise, summer=planned.summer)
-    result = fit_head(solver, data.rows(), facts, plan, run)
-    privacy = privacy_of(
-        plan,
-        n_rows=facts.n_rows,
-        seeded=not noise.private,
-        counted=counted,
-        classes_seen=data.classes_seen,
-        warning=" ".join(filter(None, [large, *notes, *weaker.values()])),
-    )
-    _tell_holder(data.notice())
-    return Fitted(result.head, privacy, ledger)
+    if not isinstance(given, Ledger):
+        return open_ledger(given, dataset_id)
+    if dataset_id is None:
+        return given
+    theirs = given.set_once("dataset_id", dataset_id)
+    if theirs != dataset_id:
+        raise LedgerError(
+            f"the ledger must be this data set's, got dataset_id={theirs}. The "
+            f"file says {dataset_id}."
+        )
+    return given
 
 
 def _tell_holder(text: str) -> None:
@@ -173,45 +296,3 @@ def _tell_holder(text: str) -> None:
             warnings.warn(text, PrivateNotice, stacklevel=4)
     except PrivateNotice:
         print(text, file=sys.stderr)
-
-
-def delta_of(estimator: Any) -> float:
-    """Return an estimator's delta; None means its preset's, if it has one."""
-    return presets.delta_of(getattr(estimator, "preset", None), estimator.delta)
-
-
-def public_rows(estimator: Any, n_rows: int) -> int:
-    """Return the public number of rows: `n_rows`, or nominal_n under add/remove.
-
-    Raises ValueError unless nominal_n is given exactly under add/remove.
-    """
-    relation, nominal = estimator.relation, estimator.nominal_n
-    if (relation == "add_remove") != (nominal is not None):
-        raise ValueError(
-            "nominal_n must be given exactly when the number of rows is private, "
-            f"got {relation=}, nominal_n={nominal}. Correct one of them."
-        )
-    return nominal if nominal is not None else n_rows
-
-
-def confirmed_delta(estimator: Any, facts: ProblemInfo) -> str:
-    """Warn of a delta of 1/n or more, and return the warning; "" for a smaller delta.
-
-    Raises ValueError for such a delta unless the estimator allows it.
-    """
-    cap = getattr(estimator, "group_cap", None)
-    delta = delta_of(estimator)
-    text = large_delta(estimator.epsilon, delta, facts.n_rows, cap)
-    if text is None:
-        return ""
-    if not estimator.allow_large_delta:
-        raise ValueError(
-            f"{text} Use a smaller one, or confirm with allow_large_delta=True."
-        )
-    warnings.warn(text, PrivacyWarning, stacklevel=4)
-    return text
-
-
-def seed_of(random_state: int | None) -> int | None:
-    """Return the seed of a fit's noise: None for a guarantee. 0 is a seed too."""
-    return None if random_state is None else int(random_state)

@@ -22,6 +22,7 @@ from dphead.data.features import (
     FeaturesRows,
     check_classes,
     check_groups,
+    check_one_each,
     check_views,
     open_features,
     split_slots,
@@ -35,6 +36,7 @@ from dphead.estimators.labels import (
     unread_rows,
 )
 from dphead.privacy.contract import Rows
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import shown
 
 MOST_CLASSES = 2**20  # chosen, not measured
@@ -43,31 +45,30 @@ _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold rows that are not read yet.
+    """Hold rows that are read after the charge, and what identifies them.
 
     Attributes
     ----------
-    n_rows, n_features : int
-        Their sizes. Under add/remove `n_rows` is private.
-    classes : ndarray of shape (n_classes,)
-        The classes, by position.
     rows : callable
         Reads the rows; called after the charge.
+    facts : ProblemInfo
+        Their public sizes.
+    classes : ndarray of shape (n_classes,)
+        The classes, by position.
     dataset_id, feature_space : str or None, str
         Those of a features file; None and "" for arrays.
     classes_seen : bool
-        Whether the classes were read off the labels.
+        Whether the classes were read off the labels: not private.
     grouped : bool
         Whether the features file says which rows belong together.
     notice : callable
-        Returns what the data holder alone should know of labels and rows; called after
-        the fit.
+        Returns what the data holder alone should know of labels and rows, or "";
+        called after the fit.
     """
 
-    n_rows: int
-    n_features: int
-    classes: np.ndarray
     rows: Callable[[], Rows]
+    facts: ProblemInfo
+    classes: np.ndarray
     dataset_id: str | None = None
     feature_space: str = ""
     classes_seen: bool = False
@@ -109,47 +110,87 @@ def refuse_weights(given: dict[str, Any]) -> None:
 
 
 def from_arrays(
-    estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool
+    estimator: Any, x: Any, y: Any, groups: Any, classes: Any
 ) -> TrainingData:
-    """Return the training data of arrays or data frames.
-
-    If `private`, no check depends on a value. Otherwise scikit-learn's own checks run.
-    """
-    cap = estimator.group_cap
-    check_grouped(groups, cap)
+    """Return the training data of arrays or data frames with one class a row."""
+    private = np.isfinite(estimator.epsilon)
     refuse_split(estimator.split)
-    if y is None:
-        raise ValueError(
-            "This estimator requires y to be passed, but the target y is None. Pass "
-            "the labels."
-        )
+    require_target(y, "labels")
     if classes is None and private:
         raise ValueError(
             "classes must be declared for a guarantee, got classes=None. Pass the "
             "public list of classes: reading it off the labels would reveal which "
             "labels occur. (epsilon=inf allows None.)"
         )
-    if private:
-        x = private_rows(estimator, x)
-        said, y = declared_dtype(y), column(y)
-        check_consistent_length(x, y)
-    else:
-        x, y = validate_data(estimator, x, y)
+    said = declared_dtype(y)
+    x, y = checked_rows(estimator, x, column(y) if private else y)
+    if not private:
         check_classification_targets(y)
         said = y.dtype
     names = declared(classes) if classes is not None else np.unique(y)
     require_same_kind(said, names)
+    return of_arrays(
+        estimator,
+        x,
+        lambda: positions(y, names),
+        groups,
+        names,
+        classes_seen=classes is None,
+        notice=lambda: told(unmatched_labels(y, names), unread_rows(x)),
+    )
+
+
+def of_arrays(
+    estimator: Any,
+    x: Any,
+    labels: Callable[[], np.ndarray],
+    groups: Any,
+    names: np.ndarray,
+    **more: Any,
+) -> TrainingData:
+    """Return the training data of checked rows.
+
+    `labels` returns positions in `names`, or label sets; it is called after the charge.
+    `more` are further attributes of the data.
+    """
+    cap = estimator.group_cap
+    if (groups is None) != (cap is None):
+        raise ValueError(
+            f"groups and group_cap must be given together, got group_cap={cap}. Give "
+            "both, or neither."
+        )
     n_rows, n_features = x.shape
     if groups is not None:
         groups = group_ids(groups, n_rows)
     return TrainingData(
-        n_rows,
-        n_features,
+        lambda: ArrayRows(x, labels(), groups=groups, group_cap=cap),
+        ProblemInfo(public_rows(estimator, n_rows), n_features, len(names)),
         names,
-        lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
-        classes_seen=classes is None,
-        notice=lambda: told(unmatched_labels(y, names), unread_rows(x)),
+        **more,
     )
+
+
+def public_rows(estimator: Any, n_rows: int) -> int:
+    """Return the public number of rows: `n_rows`, or nominal_n under add/remove.
+
+    Raises ValueError unless nominal_n is given exactly under add/remove.
+    """
+    relation, nominal = estimator.relation, estimator.nominal_n
+    if (relation == "add_remove") != (nominal is not None):
+        raise ValueError(
+            "nominal_n must be given exactly when the number of rows is private, "
+            f"got {relation=}, nominal_n={nominal}. Correct one of them."
+        )
+    return nominal if nominal is not None else n_rows
+
+
+def require_target(y: Any, what: str) -> None:
+    """Raise scikit-learn's error for a missing y."""
+    if y is None:
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None. Pass "
+            f"the {what}."
+        )
 
 
 def refuse_split(split: str | None) -> None:
@@ -161,80 +202,81 @@ def refuse_split(split: str | None) -> None:
         )
 
 
-def check_grouped(groups: Any, cap: int | None) -> None:
-    """Raise ValueError unless groups and a cap are given together, or neither is."""
-    if (groups is None) != (cap is None):
-        raise ValueError(
-            f"groups and group_cap must be given together, got group_cap={cap}. Give "
-            "both, or neither."
-        )
+def checked_rows(
+    estimator: Any, x: Any, y: Any = None, **checks: Any
+) -> tuple[Any, Any]:
+    """Return features and y, checked by shape and dtype alone.
 
-
-def private_rows(estimator: Any, x: Any) -> Any:
-    """Return features, checked by shape and dtype alone."""
+    Without privacy, scikit-learn's own checks run, with `checks`.
+    """
+    if not np.isfinite(estimator.epsilon):
+        if y is None:
+            return validate_data(estimator, x), None
+        found: Any = validate_data(estimator, x, y, **checks)
+        return found
     # a private number of rows must not decide anything: it may even be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
-    with np.errstate(all="ignore"):  # as `numbers`; a signalling NaN would warn
-        return validate_data(
+    with np.errstate(all="ignore"):  # as `_numbers`; a signalling NaN would warn
+        x = validate_data(
             estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
         )
+    if y is not None:
+        check_consistent_length(x, y)
+    return x, y
 
 
 @contextmanager
 def from_file(
+    estimator: Any,
     path: Any,
-    split: str | None,
+    groups: Any,
     classes: Any,
-    group_cap: int | None,
-    relation: str = "zero_out",
+    label_sets: np.ndarray | None = None,
+    **more: Any,
 ) -> Iterator[TrainingData]:
-    """Open a split of a features file as training data.
+    """Open a split of a features file as training data; rows are read when asked for.
 
     The classes are the file's declared ones. If it declares none, `classes` names one
-    for each position.
+    for each position. `label_sets`, with their `classes`, replace the file's labels.
     """
-    with open_features(Path(path)) as file:
-        check_groups(file, group_cap)
-        check_views(file, relation)
-        classes = None if classes is None else listed(classes)
-        names = (
-            classes
-            if classes is not None
-            else file.class_names
-            if file.classes_public
-            else None
+    if groups is not None:
+        raise ValueError(
+            "a features file has its own groups, got groups besides. Leave them out."
         )
-        if names is None:
-            raise ValueError(
-                f"classes must be declared public, got {file.classes_public=}. Pass "
-                "classes=."
-            )
-        check_classes(file, names)
-        names = np.asarray(list(names))
-        yield of_split(file, split, names, group_cap=group_cap)
+    vars(estimator).pop("feature_names_in_", None)
+    split, cap = estimator.split, estimator.group_cap
+    with open_features(Path(path)) as file:
+        check_groups(file, cap)
+        check_views(file, estimator.relation)
+        n_rows = len(split_slots(file, split))
+        if label_sets is None:
+            names = _names_of(file, classes)
+        else:
+            names = classes
+            check_one_each(label_sets, n_rows)
+        yield TrainingData(
+            lambda: FeaturesRows(file, split, group_cap=cap, label_sets=label_sets),
+            ProblemInfo(public_rows(estimator, n_rows), file.n_features, len(names)),
+            names,
+            file.dataset_id,
+            file.feature_space,
+            grouped=file.group is not None,
+            **more,
+        )
 
 
-def of_split(
-    file: FeaturesFile,
-    split: str | None,
-    names: np.ndarray,
-    *,
-    group_cap: int | None,
-    label_sets: np.ndarray | None = None,
-) -> TrainingData:
-    """Return the training data of an open file's split; rows are read when asked for.
-
-    `names` are the classes'. `label_sets` replaces the file's labels.
-    """
-    return TrainingData(
-        len(split_slots(file, split)),
-        file.n_features,
-        names,
-        lambda: FeaturesRows(file, split, group_cap=group_cap, label_sets=label_sets),
-        file.dataset_id,
-        file.feature_space,
-        grouped=file.group is not None,
-    )
+def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
+    """Return the public classes of a file's labels, those given before its own."""
+    names = listed(classes) if classes is not None else None
+    if names is None and file.classes_public:
+        names = file.class_names
+    if names is None:
+        raise ValueError(
+            f"classes must be declared public, got {file.classes_public=}. Pass "
+            "classes=."
+        )
+    check_classes(file, names)
+    return np.asarray(list(names))
 
 
 def declared(classes: Any) -> np.ndarray:

@@ -6,7 +6,6 @@ hand, nor a search that makes its own estimators. It looks at no row.
 """
 
 import sys
-import uuid
 from collections import Counter
 from multiprocessing import current_process
 from types import FrameType
@@ -34,30 +33,6 @@ MAIN = "MainProcess"  # Python's name for the main process
 UNCOUNTED = "No ledger counts them together: give ledger=."
 _fits: Counter[str | None] = Counter()  # by family of clones, in this process
 _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
-
-
-class WatchedMixin:
-    """Watch for searches, in an estimator of any method.
-
-    It stands before `BaseEstimator`, and before every other mixin, among the bases.
-    scikit-learn's searches clone an estimator, set the candidate's settings and fit, in
-    any process. A fit of a clone with settings changed after cloning is taken for one
-    of them. An estimator, its clones and theirs are a family, which is told each thing
-    once.
-    """
-
-    def __sklearn_clone__(self) -> Any:
-        twin: Any = super().__sklearn_clone__()  # type: ignore[misc]
-        twin._family = vars(self).setdefault("_family", uuid.uuid4().hex)
-        twin._is_clone = True
-        return twin
-
-    def set_params(self, **params: Any) -> Any:
-        """Set parameters as scikit-learn does; note changes of a clone's settings."""
-        changed = {name.split("__")[0] for name in params} - NO_CHOICE
-        if vars(self).get("_is_clone") and changed:
-            self._is_candidate = True
-        return super().set_params(**params)  # type: ignore[misc]
 
 
 def is_news(estimator: Any, subject: str) -> bool:

@@ -4,43 +4,28 @@ A row's labels are looked at after the charge, each row's alone. Nothing here ma
 for a statistic that is bounded for one class per row only.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit
-from sklearn.utils.validation import check_consistent_length, validate_data
 
 from dphead.analysis.metrics import classified
-from dphead.data.arrays import (
-    ArrayRows,
-    declared_dtype,
-    held_labels,
-    read_column,
-)
-from dphead.data.features import (
-    check_groups,
-    check_one_each,
-    check_views,
-    open_features,
-)
-from dphead.estimators.base import DPClassifier, check_classified, share_right
-from dphead.estimators.fitting import delta_of
+from dphead.data.arrays import declared_dtype, held_labels, read_column
+from dphead.estimators.base import DPHeadClassifier, check_classified, share_right
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
-    check_grouped,
+    checked_rows,
     declared,
-    group_ids,
+    from_file,
     is_path,
     listed,
-    of_split,
-    private_rows,
+    of_arrays,
     refuse_split,
+    require_target,
 )
 from dphead.estimators.labels import (
     number,
@@ -55,11 +40,11 @@ from dphead.planning.plan import Target
 from dphead.solvers.auto import Auto
 from dphead.solvers.auto_rules import MOVE_LOGITS
 from dphead.solvers.base import ProblemInfo, Solver
-from dphead.solvers.settings import Setting, shown
+from dphead.solvers.settings import shown
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPMultiLabelClassifier(DPClassifier):
+class DPMultiLabelClassifier(DPHeadClassifier):
     """A private linear head for rows that each have any number of classes: none, one,
     several or all.
 
@@ -109,10 +94,6 @@ class DPMultiLabelClassifier(DPClassifier):
     >>> bool(head.score(X, Y) > 0.7)
     True
     """
-
-    method: Annotated[str, Setting("Its name.")] = "auto"
-    settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
-    classes: Sequence[Any] | np.ndarray | None = None
 
     def fit(
         self, X: Any, y: Any = None, groups: Any = None, **refused: Any
@@ -190,20 +171,18 @@ class DPMultiLabelClassifier(DPClassifier):
         return share_right(y, predicted, classified(scores), weight)
 
     def _options(self) -> dict[str, Any]:
-        options = super()._options()
-        del options["method"], options["settings"]
         given: dict[str, Any] = {}
         if "loss" in settable(self.method):
             given["loss"] = "sigmoid"
         if self.method == "auto":
             given["estimate"] = False
-        return options | given | (self.settings or {})
+        return given | super()._options()
 
     def _method(self, facts: ProblemInfo) -> Method:
         method = super()._method(facts)
         method = replace(method, solver=of_sigmoids(method.solver))
         target = Target(
-            self.epsilon, delta_of(self), self.relation, group_cap=self.group_cap
+            self.epsilon, self._delta(), self.relation, group_cap=self.group_cap
         )
         check_takes_sets(method.solver, target.budgeted(facts))
         return method
@@ -214,8 +193,19 @@ class DPMultiLabelClassifier(DPClassifier):
         sets = indicators(y)
         names = columns(self.classes, sets.shape[1], names_of(y))
         if is_path(X):
-            return _of_file(self, X, sets, groups, names)
-        return _of_arrays(self, X, sets, groups, names)
+            notice = {"notice": lambda: _unread_sets(sets)}
+            return from_file(self, X, groups, names, sets, **notice)
+        refuse_split(self.split)
+        x, sets = checked_rows(self, X, sets, multi_output=True)
+        data = of_arrays(
+            self,
+            x,
+            lambda: sets,
+            groups,
+            names,
+            notice=lambda: told(_unread_sets(sets), unread_rows(x)),
+        )
+        return nullcontext(data)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -247,11 +237,7 @@ def indicators(y: Any) -> np.ndarray:
     Each number is read after the charge. Raises ValueError for another shape, or for
     what is no number.
     """
-    if y is None:
-        raise ValueError(
-            "This estimator requires y to be passed, but the target y is None. Pass an "
-            "indicator matrix."
-        )
+    require_target(y, "indicator matrix")
     if issparse(y):
         y = y.toarray()
     elif isinstance(y, list | tuple):
@@ -346,50 +332,6 @@ def check_order(said: list[Any], classes: list[Any]) -> None:
             f"for classes={shown(classes)}. Pass y[list(classes)], or rename the "
             "columns."
         )
-
-
-@contextmanager
-def _of_arrays(
-    estimator: Any, x: Any, sets: Any, groups: Any, names: np.ndarray
-) -> Iterator[TrainingData]:
-    """Yield the training data of arrays."""
-    cap = estimator.group_cap
-    check_grouped(groups, cap)
-    refuse_split(estimator.split)
-    if np.isfinite(estimator.epsilon):
-        x = private_rows(estimator, x)
-    else:
-        x, sets = validate_data(estimator, x, sets, multi_output=True)
-    check_consistent_length(x, sets)
-    if groups is not None:
-        groups = group_ids(groups, len(x))
-    n_rows, n_features = x.shape
-    yield TrainingData(
-        n_rows,
-        n_features,
-        names,
-        lambda: ArrayRows(x, sets, groups=groups, group_cap=cap),
-        notice=lambda: told(_unread_sets(sets), unread_rows(x)),
-    )
-
-
-@contextmanager
-def _of_file(
-    estimator: Any, path: Any, sets: np.ndarray, groups: Any, names: np.ndarray
-) -> Iterator[TrainingData]:
-    """Yield the training data of a features file, with these label sets."""
-    if groups is not None:
-        raise ValueError(
-            "a features file has its own groups, got groups besides. Leave them out."
-        )
-    vars(estimator).pop("feature_names_in_", None)
-    split, cap = estimator.split, estimator.group_cap
-    with open_features(Path(path)) as file:
-        check_groups(file, cap)
-        check_views(file, estimator.relation)
-        data = of_split(file, split, names, group_cap=cap, label_sets=sets)
-        check_one_each(sets, data.n_rows)
-        yield replace(data, notice=lambda: _unread_sets(sets))
 
 
 def _unread_sets(sets: np.ndarray) -> str:

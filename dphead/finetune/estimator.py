@@ -2,19 +2,17 @@
 classifier of images.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dphead.analysis.metrics import probabilities
 from dphead.data.arrays import declared_dtype
-from dphead.estimators import parameters
-from dphead.estimators.fitting import Data, carry_out, delta_of
+from dphead.estimators.fitting import PrivateClassifier
 from dphead.estimators.inputs import (
+    TrainingData,
     as_arrays,
     declared,
     refuse_weights,
@@ -25,8 +23,6 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
-from dphead.estimators.leakage_warnings import WatchedMixin
-from dphead.estimators.ledger import LedgerMixin
 from dphead.finetune.models import ModelSpec, Scale, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.processes import usable_device
@@ -45,7 +41,7 @@ MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
+class DPFinetuneClassifier(PrivateClassifier):
     """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam
     [De22].
 
@@ -64,17 +60,6 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     """
 
     model: str = "wrn-16-4"
-    epsilon: parameters.Epsilon = 1.0
-    delta: parameters.DeltaOrNone = None
-    classes: Sequence[Any] | np.ndarray | None = None
-    relation: parameters.Relation = "zero_out"
-    nominal_n: parameters.NominalN = None
-    protect: parameters.Protect = None
-    ledger: parameters.LedgerPlace = None
-    preset: parameters.PresetName = None
-    accountant: parameters.AccountantName = "auto"
-    allow_large_delta: parameters.Confirmed = False
-    random_state: parameters.Seed = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
     sampling: Literal["poisson", "allocation"] = "poisson"
@@ -151,11 +136,11 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         )
         settings = self._settings()
         network = self._network(settings, x.shape[1:], len(names))
-        fitted = carry_out(
-            self,
-            Data(
+        fitted = self._carry_out(
+            TrainingData(
                 lambda: rows,
                 facts,
+                names,
                 notice=lambda: unmatched_labels(given_labels, names),
             ),
             lambda: self._plan(settings, network, rows, facts),
@@ -163,8 +148,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
             notes=ungrouped,
         )
         self.classes_, self.network_ = names, network
-        self.weights_, self.privacy_ = fitted.head.average, fitted.privacy
-        self._ledger = fitted.ledger
+        self.weights_ = fitted.average
         return self
 
     def _settings(self) -> Settings:
@@ -195,7 +179,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         self, settings: Settings, network: Network, rows: Rows, facts: ProblemInfo
     ) -> Planned:
         """The training, and its sums once they were tried."""
-        target = Target(self.epsilon, delta_of(self), self.relation, self.accountant)
+        target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
         batch = settings.batch_size or facts.n_rows

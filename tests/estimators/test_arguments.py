@@ -25,7 +25,7 @@ from wrong import (
 )
 
 import dphead
-from dphead.estimators import inputs, multilabel, unclassed
+from dphead.estimators import inputs
 from dphead.privacy.ledger import Ledger
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -107,8 +107,7 @@ def unreadable(monkeypatch, tmp_path):
     def rows(*_, **__):
         raise Read
 
-    for module in (inputs, multilabel, unclassed):
-        monkeypatch.setattr(module, "ArrayRows", rows)
+    monkeypatch.setattr(inputs, "ArrayRows", rows)
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
 
 

@@ -31,7 +31,7 @@ class Declares:
         names = self.classes  # type: ignore[attr-defined]
         if names is None and y is not None:
             names = np.unique(np.asarray(y))
-        return nullcontext(from_arrays(self, X, y, groups, names, True))
+        return nullcontext(from_arrays(self, X, y, groups, names))
 
 
 class Auto(Declares, dphead.DPAutoClassifier):

@@ -17,7 +17,7 @@ from sklearn.utils import get_tags
 
 import dphead
 from dphead import DPAutoClassifier, DPMultiLabelClassifier
-from dphead.estimators import multilabel
+from dphead.estimators import inputs
 from dphead.privacy.ledger import Ledger, LedgerError
 
 N, D, M = 600, 8, 3
@@ -362,12 +362,8 @@ def test_no_row_is_read_before_the_charge(rows, monkeypatch):
         seen.append(len(ledger.fits()))
         return rows_of(*args, **more)
 
-    rows_of = multilabel.ArrayRows
-    monkeypatch.setattr(
-        multilabel,
-        "ArrayRows",
-        watched,
-    )
+    rows_of = inputs.ArrayRows
+    monkeypatch.setattr(inputs, "ArrayRows", watched)
     head(ledger=ledger).fit(x, sets)
     assert seen == [1]
 

@@ -89,9 +89,7 @@ def positions_of(y, classes, monkeypatch):
             y,
         )
     head = DPAutoClassifier(classes=classes)
-    read = inputs.from_arrays(
-        head, np.zeros((len(y), 2)), y, None, classes, True
-    ).rows()
+    read = inputs.from_arrays(head, np.zeros((len(y), 2)), y, None, classes).rows()
     return found[0], read._y.tolist()
 
 

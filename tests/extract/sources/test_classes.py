@@ -236,7 +236,7 @@ def test_an_estimator_reads_the_same_classes_and_groups(make):
     """Its classes are sorted: 1, 2, 3."""
     label, group = make()
     model = DPAutoClassifier(classes=[1, 2, 3], group_cap=1)
-    data = from_arrays(model, np.zeros((N, 2)), label, group, [1, 2, 3], True)
+    data = from_arrays(model, np.zeros((N, 2)), label, group, [1, 2, 3])
     assert group_ids(group, N).tolist() == WANTED["group"]
     # the second rows of two groups are beyond the cap
     assert data.rows()._y.tolist() == [2, 0, -1, -1, -1, 2]

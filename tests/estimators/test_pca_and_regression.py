@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dphead
 from dphead import DPPCA, DPPrototypeClassifier, DPRegressor, PrivacyWarning
-from dphead.estimators.unclassed import clipped_target
+from dphead.estimators.regression import clipped_target
 from dphead.privacy.ledger import Ledger, LedgerError
 
 N = 2000

@@ -1,0 +1,188 @@
+"""Define the ridge regression of a bounded number, with differential privacy.
+
+Rows are converted before the charge, each number by itself, and none of their values
+decides anything there.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from dphead.estimators.fitting import GroupCap, PrivateEstimator
+from dphead.estimators.inputs import (
+    as_arrays,
+    checked_rows,
+    refuse_weights,
+    require_target,
+)
+from dphead.estimators.labels import (
+    column,
+    is_given,
+    numbers,
+    private_notice,
+    told,
+    unread_rows,
+)
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.head import float_rows
+from dphead.solvers.regression import RidgeRegression
+from dphead.solvers.settings import check_settings, is_a, shown
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPRegressor(RegressorMixin, PrivateEstimator):
+    """Ridge regression of a bounded number, with differential privacy.
+
+    One noisy mean and one noisy Gram matrix of centred rows, with the target as a
+    further column, are released; the rest is arithmetic. A row or target that is not
+    finite counts zero.
+
+    Parameters
+    ----------
+    bounds : (float, float), default=None
+        The public range of the target, needed for a guarantee; what lies outside is
+        moved to its nearer end. Never take it from the targets.
+    epsilon : float, default=1.0
+        The budget: whoever sees the fit, and knows every row but one, can tell whether
+        that row was used only as well as (epsilon, delta) allows. Infinity turns
+        clipping and noise off: not private.
+    delta : float, default=None
+        Of the budget; below 1/n_rows. None: 1e-5.
+    row_norm : float, default=1.0
+        A public number, the norm of a row of features: with its target, a longer row is
+        shortened. `Normalizer` before this brings rows to 1.
+    target_weight : float, default=1.0
+        Size of the target's column beside row_norm.
+    mean_share : float, default=0.1
+        Share of mu**2 for the mean, which gives the intercept; 0: none.
+    ridge : float, default=None
+        In units of the mean Gram matrix of unit rows; None sets it from the noise
+        alone.
+    relation, nominal_n, group_cap, ledger, allow_large_delta, random_state
+        As of `DPClassifier`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Weights of rows as they are.
+    intercept_ : float
+        Added to them.
+    n_features_in_, head_, privacy_, ledger_
+        As of `DPClassifier`; the head gives the target as a part of its range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dphead import DPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(5000, 4)) / 4
+    >>> y = 10 + X @ [4.0, -2.0, 0.0, 1.0] + 0.1 * rng.normal(size=5000)
+    >>> head = DPRegressor(epsilon=2.0, bounds=(5.0, 15.0)).fit(X, y)
+    >>> bool(head.score(X, y) > 0.8)
+    True
+    """
+
+    bounds: tuple[float, float] | None = None
+    row_norm: float = 1.0
+    target_weight: float = 1.0
+    mean_share: float = 0.1
+    ridge: float | None = None
+    group_cap: GroupCap = None
+
+    def fit(self, X: Any, y: Any, groups: Any = None, **refused: Any) -> "DPRegressor":
+        """Charge the ledger, then release and solve.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            Numbers; also a PyTorch tensor.
+        y : array-like of shape (n_rows,)
+            Targets.
+        groups : array-like of shape (n_rows,), default=None
+            Whose a row is, with group_cap.
+        **refused
+            sample_weight is refused.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, LedgerError
+            With nothing charged.
+        """
+        refuse_weights(refused)
+        check_settings(self)
+        X, y, groups = as_arrays(X, y, groups)
+        require_target(y, "targets")
+        target = numbers(y)
+        private = np.isfinite(self.epsilon)
+        x, _ = checked_rows(self, X, target if private else y, y_numeric=True)
+        middle, half = self._range(target)
+        settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
+        solver = RidgeRegression(*settings)
+        scaled = clipped_target(target, middle, half)
+        with np.errstate(all="ignore"):  # a signalling NaN of float32 would warn
+            rows = np.column_stack([x, scaled * solver.column_size])
+        given = column(y)
+
+        def notice() -> str:
+            what = "targets are no finite number"
+            lost = private_notice(is_given(given), np.isfinite(target), what)
+            return told(lost, unread_rows(x))
+
+        head = self._fit_unclassed(solver, rows, groups, notice)
+        self.coef_ = half * head.weights[:, 0]
+        self.intercept_ = float(middle + half * head.intercept[0])
+        return self
+
+    def _range(self, target: np.ndarray) -> tuple[float, float]:
+        """Return the middle of the target's range, and half its length."""
+        bounds = self.bounds
+        if bounds is None and not np.isfinite(self.epsilon):
+            bounds = (float(target.min()), float(target.max()))
+            bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
+        lower, upper = _two_numbers(bounds)
+        # NaN where they are not two numbers; infinite where half their length is
+        if not 0 < (upper - lower) / 2 < np.inf:
+            raise ValueError(
+                "bounds must be declared: two finite numbers, the lower first, got "
+                f"bounds={shown(bounds)}. Pass the public range of the target: its own "
+                "smallest and largest value would reveal rows."
+            )
+        return (lower + upper) / 2, (upper - lower) / 2
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return targets (n,), which may lie outside the range.
+
+        A row that is not finite has NaN.
+        """
+        x = self._new_rows(X)
+        return float_rows(RowTransform(), x) @ self.coef_ + self.intercept_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:
+    """Return targets (n,) scaled and clipped to [-1, 1]; NaN where not finite.
+
+    Each number is converted alone.
+    """
+    with np.errstate(all="ignore"):
+        part = np.clip((target - middle) / half, -1.0, 1.0)
+    return np.where(np.isfinite(target), part, np.nan)
+
+
+def _two_numbers(bounds: Any) -> tuple[float, float]:
+    """Return the two bounds, NaN for anything else."""
+    given = bounds.tolist() if isinstance(bounds, np.ndarray) else bounds
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    if not pair or not all(is_a(part, float) for part in given):
+        return np.nan, np.nan
+    return float(given[0]), float(given[1])
