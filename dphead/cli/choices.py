@@ -14,8 +14,6 @@ import click
 from dphead.cli.command import Sectioned
 from dphead.cli.values import LARGEST, Number, Whole
 
-SETTINGS = "Settings of methods"
-
 
 class NamedPath(click.Path):
     """Accept a path that has a name: an empty one would be the working directory."""
@@ -70,21 +68,12 @@ def check_private(epsilon: float, not_private: bool) -> None:
 
 
 class WithSettings(Sectioned):
-    """Add the settings of all methods as options, before `--dry-run`.
-
-    They have a section of their own in the help.
-    """
-
-    def heading(self, option: click.Parameter) -> str:
-        """Return an option's section: as declared, or that of methods' settings."""
-        found = super().heading(option)
-        own = option in self.params or "--help" in option.opts
-        return found if own else SETTINGS
+    """Add the settings of all methods as options, after `--preset`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the command's own options, with the settings' before `--dry-run`."""
+        """Return the command's own options, with the settings' after `--preset`."""
         own = super().get_params(ctx)
-        at = next(i for i, option in enumerate(own) if option.name == "dry_run")
+        at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
         return [*own[:at], *setting_options(), *own[at:]]
 
 
@@ -102,6 +91,7 @@ def setting_options() -> list[click.Parameter]:
         text = whose + declared.setting.help
         kind = None if flag else _type(declared)
         found.append(click.Option([name], type=kind, default=None, help=text))
+    found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
     return found
 
 

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +24,41 @@ NOT_KEPT = {
     "process_id",
     "connect_timeout",
 }
-Sections = Mapping[str, tuple[str, ...]]
+
+
+def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Declare options under one heading of a command's help."""
+
+    def declare(command: Any) -> Any:
+        # click lists a function's options from the last to the first
+        for option in reversed(options):
+            option(command)
+            command.__click_params__[-1].heading = title
+        return command
+
+    return declare
 
 
 class Sectioned(click.Command):
-    """Group the options of a command's help.
+    """Group the options of a command's help by their `option_group`.
 
-    `sections` maps each heading to the names of its options. Options without a heading
-    come at the end.
+    An option without a heading comes with the options before it.
     """
-
-    def __init__(self, *args: Any, sections: Sections, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.sections = sections
-
-    def heading(self, option: click.Parameter) -> str:
-        """Return the section of the help that an option is in."""
-        for title, names in self.sections.items():
-            if {option.name, *option.opts} & set(names):
-                return title
-        return "Other"
 
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """Write the options by section, in the sections' order."""
-        found: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections}
-        found["Other"] = []
+        found: dict[str, list[tuple[str, str]]] = {}
+        title = "Options"
         for option in self.get_params(ctx):
+            title = getattr(option, "heading", title)
             record = option.get_help_record(ctx)
-            if record is not None and isinstance(option, click.Option):
-                found[self.heading(option)].append(record)
+            if isinstance(option, click.Option) and record is not None:
+                found.setdefault(title, []).append(record)
         for title, records in found.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and keep the given options for `config_text`."""

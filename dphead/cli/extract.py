@@ -9,7 +9,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
-from dphead.cli.command import Sectioned
+from dphead.cli.command import Sectioned, option_group
 from dphead.cli.features_file import (
     Unusable,
     print_budget,
@@ -34,214 +34,215 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.text import section, tied
 
-SECTIONS = {
-    "File and data set": ("output", "dataset_id", "same_data_as", "new_data_set"),
-    "Images and labels": (
-        *("split", "layout", "columns", "limit", "skip_unreadable"),
-        *("classes", "folder_names_are_public", "allow_unlabelled", "ignore_labels"),
-        *("bits", "intensity"),
-    ),
-    "Frozen network": (
-        *("backbone", "weights", "model_args", "image_size", "channels", "mean"),
-        *("std", "interpolation", "crop_pct"),
-    ),
-    "scatternet and patches": ("scatter_j", "scatter_l", "colours"),
-    "Features": ("axes", "mirror", "views", "flip", "normalize", "groups", "dtype"),
-    "Speed, memory and processes": (
-        *("device", "amp", "batch_size", "workers", "block_rows", "shard"),
-    ),
-    "Help": ("--help",),
-}
-
 
 @click.command(
     cls=Sectioned,
-    sections=SECTIONS,
     short_help="Turn images into a features file with a frozen network.",
 )
 @click.argument("source", type=PATH)
-@FEATURES_FILE
-@click.option(
-    "--backbone",
-    required=True,
-    metavar="NAME",
-    help="scatternet, patches, scatternet+patches, deep-patches, or the name of a "
-    "timm model.",
+@option_group(
+    "File and data set",
+    FEATURES_FILE,
+    DATASET_ID,
+    SAME_DATA_AS,
+    NEW_DATA_SET,
 )
-@CLASSES
-@FOLDER_NAMES_ARE_PUBLIC
-@IGNORE_LABELS
-@UNLABELLED
-@click.option(
-    "--split",
-    default="all",
-    show_default=True,
-    type=click.Choice(["all", "train", "test", "validation"]),
+@option_group(
+    "Images and labels",
+    click.option(
+        "--split",
+        default="all",
+        show_default=True,
+        type=click.Choice(["all", "train", "test", "validation"]),
+    ),
+    LAYOUT,
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        callback=values.columns,
+        metavar="ROLE=NAME",
+        help=(
+            "Column of a Hugging Face dataset that holds the image, label, group or "
+            "split, if it has another name; field of a WebDataset sample's .json "
+            "that is the label, group or split."
+        ),
+    ),
+    click.option(
+        "--limit", type=values.COUNT, help="Only the first rows (for trials)."
+    ),
+    click.option(
+        "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
+    ),
+    CLASSES,
+    FOLDER_NAMES_ARE_PUBLIC,
+    UNLABELLED,
+    IGNORE_LABELS,
+    BITS,
+    INTENSITY,
 )
-@LAYOUT
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    callback=values.columns,
-    metavar="ROLE=NAME",
-    help=(
-        "Which column of a Hugging Face dataset holds the image, label, group or "
-        "split, where it has another name; which field of a WebDataset sample's .json "
-        "is the label, group or split."
+@option_group(
+    "Frozen network",
+    click.option(
+        "--backbone",
+        required=True,
+        metavar="NAME",
+        help="scatternet, patches, scatternet+patches, deep-patches, or the name of a "
+        "timm model.",
+    ),
+    click.option(
+        "--weights",
+        type=PATH,
+        help="Local weights (safetensors, pth, npz) instead of the hub's.",
+    ),
+    click.option(
+        "--model-arg",
+        "model_args",
+        multiple=True,
+        callback=values.arguments,
+        metavar="NAME=VALUE",
+        help="For timm.create_model.",
+    ),
+    click.option(
+        "--image-size",
+        callback=values.image_size,
+        metavar="N|H,W",
+        help=(
+            "Size of the network's input in pixels; scatternet and patches need it "
+            "for image files. Default: the network's own, or what the header of "
+            "arrays says."
+        ),
+    ),
+    click.option(
+        "--channels",
+        type=click.Choice(["1", "3"]),
+        callback=lambda _, __, text: None if text is None else int(text),
+        help=(
+            "Of the network's input: 1 refuses colour images, 3 repeats grey ones. "
+            "Default: the network's own; for scatternet and patches what the header of "
+            "arrays says, and 3 for image files. Never found in the images."
+        ),
+    ),
+    click.option(
+        "--mean",
+        callback=values.numbers_of_colours,
+        help="Channel means, comma-separated; default: the model's own.",
+    ),
+    click.option(
+        "--std", callback=values.numbers_of_colours, help="Channel standard deviations."
+    ),
+    click.option(
+        "--interpolation",
+        type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
+        help="none, for scatternet and patches: images must have the declared size.",
+    ),
+    click.option(
+        "--crop-pct",
+        type=values.Number(0.01, 1),
+        help="Side of the centre crop over the resized side.",
     ),
 )
-@BITS
-@INTENSITY
-@click.option(
-    "--weights",
-    type=PATH,
-    help="Local weights (safetensors, pth, npz) instead of the hub's.",
-)
-@click.option(
-    "--model-arg",
-    "model_args",
-    multiple=True,
-    callback=values.arguments,
-    metavar="NAME=VALUE",
-    help="For timm.create_model.",
-)
-@click.option(
-    "--mean",
-    callback=values.numbers_of_colours,
-    help="Channel means, comma-separated; default: the model's own.",
-)
-@click.option(
-    "--std", callback=values.numbers_of_colours, help="Channel standard deviations."
-)
-@click.option(
-    "--interpolation",
-    type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
-    help="none, for scatternet and patches: images must have the declared size.",
-)
-@click.option(
-    "--crop-pct",
-    type=values.Number(0.01, 1),
-    help="Side of the centre crop over the resized side.",
-)
-@click.option(
-    "--image-size",
-    callback=values.image_size,
-    metavar="N|H,W",
-    help=(
-        "Of the network's input in pixels; scatternet and patches need it for image "
-        "files. Default: the network's own, or what the header of arrays says."
+@option_group(
+    "scatternet and patches",
+    click.option(
+        "--scatter-j",
+        default="2",
+        callback=values.scales,
+        show_default=True,
+        help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
+    ),
+    click.option(
+        "--scatter-l",
+        type=values.Whole(1, values.MOST_ANGLES),
+        default=8,
+        show_default=True,
+        help="ScatterNet: number of angles.",
+    ),
+    click.option(
+        "--colours",
+        default="rgb",
+        show_default=True,
+        type=click.Choice(["rgb", "opponent"]),
+        help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
     ),
 )
-@click.option(
-    "--channels",
-    type=click.Choice(["1", "3"]),
-    callback=lambda _, __, text: None if text is None else int(text),
-    help=(
-        "Of the network's input: 1 refuses colour images, 3 repeats grey ones. "
-        "Default: the network's own; for scatternet and patches what the header of "
-        "arrays says, and 3 for image files. Never found in the images."
+@option_group(
+    "Features",
+    click.option(
+        "--axes",
+        type=values.COUNT,
+        help=(
+            "Keep this many directions in which the network's own classes differ "
+            "most, such as 400: better at small budgets and with many classes."
+        ),
+    ),
+    click.option(
+        "--mirror",
+        is_flag=True,
+        help="Mean features of each image and its mirror image, if sides mean nothing.",
+    ),
+    click.option(
+        "--views",
+        default=1,
+        show_default=True,
+        type=values.MANY,
+        help=(
+            "Mean features of so many random views of each image, shifted and mirrored "
+            "(for training rows)."
+        ),
+    ),
+    click.option(
+        "--flip/--no-flip",
+        default=True,
+        show_default=True,
+        help="Whether views may be mirrored.",
+    ),
+    click.option(
+        "--normalize",
+        default=None,
+        show_default="local for scatternet and patches, else none",
+        type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
+        help=(
+            "Of each row alone; synthetic: channels by their mean and spread on random "
+            "images of natural spectrum; local: roots, then synthetic, then places."
+        ),
+    ),
+    click.option(
+        "--groups",
+        type=values.WHOLE,
+        default=0,
+        help="Number of channel groups for --normalize group.",
+    ),
+    click.option(
+        "--dtype",
+        default="float32",
+        show_default=True,
+        type=click.Choice(["float16", "float32"]),
     ),
 )
-@click.option(
-    "--scatter-j",
-    default="2",
-    callback=values.scales,
-    show_default=True,
-    help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
-)
-@click.option(
-    "--scatter-l",
-    type=values.Whole(1, values.MOST_ANGLES),
-    default=8,
-    show_default=True,
-    help="ScatterNet: number of angles.",
-)
-@click.option(
-    "--colours",
-    default="rgb",
-    show_default=True,
-    type=click.Choice(["rgb", "opponent"]),
-    help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
-)
-@click.option(
-    "--axes",
-    type=values.COUNT,
-    help=(
-        "Keep so many directions in which the network's own classes differ most, such "
-        "as 400: better at small budgets and with many classes."
+@option_group(
+    "Speed, memory and processes",
+    click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        type=click.Choice(["auto", "cpu", "cuda"]),
     ),
-)
-@click.option(
-    "--mirror",
-    is_flag=True,
-    help="Mean features of each image and its mirror image, if sides mean nothing.",
-)
-@click.option(
-    "--normalize",
-    default=None,
-    show_default="local for scatternet and patches, else none",
-    type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
-    help=(
-        "Of each row alone; synthetic: channels by their mean and spread on random "
-        "images of natural spectrum; local: roots, then synthetic, then places."
+    click.option("--amp", is_flag=True, help="Mixed precision (GPU only)."),
+    click.option(
+        "--batch-size",
+        type=values.COUNT,
+        help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
     ),
-)
-@click.option(
-    "--groups",
-    type=values.WHOLE,
-    default=0,
-    help="Number of channel groups for --normalize group.",
-)
-@click.option(
-    "--views",
-    default=1,
-    show_default=True,
-    type=values.MANY,
-    help=(
-        "Mean features of so many random views of each image, shifted and mirrored "
-        "(for training rows)."
-    ),
-)
-@click.option(
-    "--flip/--no-flip",
-    default=True,
-    show_default=True,
-    help="Whether views may be mirrored.",
-)
-@click.option(
-    "--dtype",
-    default="float32",
-    show_default=True,
-    type=click.Choice(["float16", "float32"]),
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    type=click.Choice(["auto", "cpu", "cuda"]),
-)
-@click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
-@click.option(
-    "--batch-size",
-    type=values.COUNT,
-    help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
-)
-@BLOCK_ROWS
-@click.option("--workers", type=values.MANY, help="Threads; default: one a core.")
-@click.option(
-    "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
-)
-@DATASET_ID
-@SAME_DATA_AS
-@NEW_DATA_SET
-@click.option("--limit", type=values.COUNT, help="Only the first rows (for trials).")
-@click.option(
-    "--shard",
-    metavar="I/K",
-    help=(
-        "Only part I (from 0) of K, for `features join`; default: torchrun's "
-        "RANK/WORLD_SIZE."
+    click.option("--workers", type=values.MANY, help="Threads; default: one a core."),
+    BLOCK_ROWS,
+    click.option(
+        "--shard",
+        metavar="I/K",
+        help=(
+            "Only part I (from 0) of K, for `features join`; default: torchrun's "
+            "RANK/WORLD_SIZE."
+        ),
     ),
 )
 def extract(**given: Any) -> None:

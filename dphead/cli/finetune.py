@@ -14,232 +14,195 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH, check_private
-from dphead.cli.command import CONFIG, Sectioned, config_text
+from dphead.cli.command import Sectioned, config_text, option_group
 from dphead.cli.options import (
-    ALLOW_LARGE_DELTA,
     BITS,
     CLASSES,
     DATASET_ID,
-    DELTA,
-    DRY_RUN,
-    EPSILON,
     FOLDER_NAMES_ARE_PUBLIC,
+    GUARANTEE,
     INTENSITY,
     LAYOUT,
-    LEDGER,
     NEW_DATA_SET,
-    NOMINAL_N,
     NORM,
-    NOT_PRIVATE,
-    PROTECT,
-    RELATION,
-    RUN_FOLDER,
+    PRINTED,
+    RUN_FILES,
     SAME_DATA_AS,
-    SEED,
-    SPLIT,
-    TEST,
-    TEST_IS,
-    TEST_SPLIT,
-    TUNED,
     UNLABELLED,
-    VERBOSE,
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, is_first, shown
 from dphead.cli.releases import releases_text
 
-SECTIONS = {
-    "Images and files": (
-        *("out", "classes", "folder_names_are_public", "allow_unlabelled", "split"),
-        *("layout", "bits", "intensity", "image_size", "shape", "mean", "std", "test"),
-        *("test_split", "test_is", "vote", "config"),
-    ),
-    "Guarantee": (
-        *("epsilon", "delta", "relation", "nominal_n", "protect", "ledger"),
-        *("same_data_as", "dataset_id", "new_data_set", "tuning", "accountant"),
-        *("allow_large_delta", "not_private"),
-        "seed",
-    ),
-    "Network": (
-        *("model", "weights", "layers", "norm", "groups", "standardise", "init_seed"),
-    ),
-    "Training": (
-        *("preset", "noise_multiplier", "batch_size", "sampling", "steps", "epochs"),
-        *("learning_rate", "optimizer", "momentum", "clip_norm", "weight_decay"),
-        *("decoupled", "average", "ema_decay", "views", "augment"),
-    ),
-    "Memory and devices": ("memory", "device", "bf16", "checkpoint"),
-    "What is printed": ("verbose", "dry_run", "--help"),
-}
-
 
 @click.command(
     cls=Sectioned,
-    sections=SECTIONS,
     short_help="Train a whole network, or some layers of it, with a guarantee.",
 )
 @click.argument("images", type=PATH)
-@RUN_FOLDER
-@click.option(
-    "--model",
-    help=(
-        "wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: "
-        "wrn-16-4)."
+@option_group(
+    "Images and files",
+    *RUN_FILES,
+    CLASSES,
+    FOLDER_NAMES_ARE_PUBLIC,
+    UNLABELLED,
+    LAYOUT,
+    BITS,
+    INTENSITY,
+    click.option(
+        "--image-size",
+        type=values.Whole(1, values.MOST_SIDE),
+        help="Side that images are resized to.",
+    ),
+    click.option(
+        "--shape",
+        callback=values.map_shape,
+        help="CHANNELS,H,W of the maps in a features file.",
+    ),
+    click.option(
+        "--mean",
+        callback=values.numbers_of_colours,
+        help="Of pixels in [0, 1], for all colours or each (default: the model's).",
+    ),
+    click.option(
+        "--std",
+        callback=values.numbers_of_colours,
+        help="They are divided by it. Both are public.",
+    ),
+    click.option(
+        "--vote",
+        type=values.Whole(0, values.SEVERAL),
+        default=0,
+        help="Measure with so many augmented views that vote, too.",
     ),
 )
-@click.option(
-    "--preset",
-    help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...",
+@option_group(
+    "Guarantee",
+    *GUARANTEE,
+    SAME_DATA_AS,
+    DATASET_ID,
+    NEW_DATA_SET,
+    click.option(
+        "--accountant",
+        type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
+        help="Solves for what is left out.",
+    ),
 )
-@click.option(
-    "--weights",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Public weights to start from.",
+@option_group(
+    "Network",
+    click.option(
+        "--model",
+        help=(
+            "wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: "
+            "wrn-16-4)."
+        ),
+    ),
+    click.option(
+        "--weights",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Public weights to start from.",
+    ),
+    click.option(
+        "--layers",
+        callback=values.parts,
+        help="Train the parameters whose names hold one of these regexes, a,b.",
+    ),
+    NORM,
+    click.option(
+        "--groups",
+        type=values.WHOLE,
+        default=16,
+        show_default=True,
+        help="Of group norms; 0 for none.",
+    ),
+    click.option(
+        "--standardise/--no-standardise",
+        default=True,
+        show_default=True,
+        help="Weight standardisation.",
+    ),
+    click.option(
+        "--init-seed",
+        type=values.WHOLE,
+        default=0,
+        show_default=True,
+        help="Of the initial weights. Public.",
+    ),
 )
-@click.option(
-    "--layers",
-    callback=values.parts,
-    help="Train the parameters whose names hold one of these regexes, a,b.",
+@option_group(
+    "Training",
+    click.option(
+        "--preset",
+        help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...",
+    ),
+    click.option(
+        "--noise-multiplier",
+        type=values.NUMBER,
+        help="Left out, it is what the budget asks for.",
+    ),
+    click.option(
+        "--batch-size",
+        type=values.WHOLE,
+        help="Expected size of a batch. Left out: the largest in the budget.",
+    ),
+    click.option(
+        "--sampling",
+        type=click.Choice(["poisson", "allocation"]),
+        help="Poisson batches (default), or each image in one random step of an epoch.",
+    ),
+    click.option(
+        "--steps", type=values.WHOLE, help="Left out: the most that the budget allows."
+    ),
+    click.option("--epochs", type=values.NUMBER, help="Instead of steps."),
+    click.option("--learning-rate", type=values.NUMBER),
+    click.option("--optimizer", type=click.Choice(["sgd", "adam"])),
+    click.option("--momentum", type=values.NUMBER),
+    click.option("--clip-norm", type=values.NUMBER),
+    click.option("--weight-decay", type=values.NUMBER),
+    click.option(
+        "--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's."
+    ),
+    click.option(
+        "--average",
+        type=click.Choice(["ema", "last"]),
+        help="Of the weights (default: ema).",
+    ),
+    click.option("--ema-decay", type=values.NUMBER),
+    click.option(
+        "--views",
+        type=values.Whole(0, values.SEVERAL),
+        help="Augmentation multiplicity K: views averaged before the clip.",
+    ),
+    click.option(
+        "--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"])
+    ),
 )
-@NORM
-@click.option(
-    "--groups",
-    type=values.WHOLE,
-    default=16,
-    show_default=True,
-    help="Of group norms; 0 for none.",
+@option_group(
+    "Memory and devices",
+    click.option(
+        "--memory",
+        default="2GB",
+        show_default=True,
+        callback=values.n_bytes,
+        help="Of the gradients of a chunk of rows.",
+    ),
+    click.option(
+        "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
+    ),
+    click.option(
+        "--bf16",
+        is_flag=True,
+        help="Forward and backward in bfloat16; clipping and noise stay as they are.",
+    ),
+    click.option(
+        "--checkpoint",
+        type=values.Whole(1, 2**20),
+        default=20,
+        show_default=True,
+        help="Steps between them.",
+    ),
 )
-@click.option(
-    "--standardise/--no-standardise",
-    default=True,
-    show_default=True,
-    help="Weight standardisation.",
-)
-@EPSILON
-@DELTA
-@click.option(
-    "--noise-multiplier",
-    type=values.NUMBER,
-    help="Left out, it is what the budget asks for.",
-)
-@click.option(
-    "--batch-size",
-    type=values.WHOLE,
-    help="Expected size of a batch. Left out: the largest in the budget.",
-)
-@click.option(
-    "--sampling",
-    type=click.Choice(["poisson", "allocation"]),
-    help="Poisson batches (default), or each image in one random step of an epoch.",
-)
-@click.option(
-    "--steps", type=values.WHOLE, help="Left out: the most that the budget allows."
-)
-@click.option("--epochs", type=values.NUMBER, help="Instead of steps.")
-@click.option("--learning-rate", type=values.NUMBER)
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]))
-@click.option("--momentum", type=values.NUMBER)
-@click.option("--clip-norm", type=values.NUMBER)
-@click.option("--weight-decay", type=values.NUMBER)
-@click.option(
-    "--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's."
-)
-@click.option(
-    "--average",
-    type=click.Choice(["ema", "last"]),
-    help="Of the weights (default: ema).",
-)
-@click.option("--ema-decay", type=values.NUMBER)
-@click.option(
-    "--views",
-    type=values.Whole(0, values.SEVERAL),
-    help="Augmentation multiplicity K: views averaged before the clip.",
-)
-@click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
-@RELATION
-@NOMINAL_N
-@click.option(
-    "--accountant",
-    type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-    help="Solves for what is left out.",
-)
-@CLASSES
-@FOLDER_NAMES_ARE_PUBLIC
-@UNLABELLED
-@click.option(
-    "--image-size",
-    type=values.Whole(1, values.MOST_SIDE),
-    help="Side that images are resized to.",
-)
-@click.option(
-    "--shape",
-    callback=values.map_shape,
-    help="CHANNELS,H,W of the maps in a features file.",
-)
-@click.option(
-    "--mean",
-    callback=values.numbers_of_colours,
-    help="Of pixels in [0, 1], for all colours or each (default: the model's).",
-)
-@click.option(
-    "--std",
-    callback=values.numbers_of_colours,
-    help="They are divided by it. Both are public.",
-)
-@SPLIT
-@LAYOUT
-@BITS
-@INTENSITY
-@TEST
-@TEST_SPLIT
-@TEST_IS
-@click.option(
-    "--vote",
-    type=values.Whole(0, values.SEVERAL),
-    default=0,
-    help="Measure with so many augmented views that vote, too.",
-)
-@LEDGER
-@SAME_DATA_AS
-@DATASET_ID
-@NEW_DATA_SET
-@PROTECT
-@TUNED
-@ALLOW_LARGE_DELTA
-@SEED
-@click.option(
-    "--init-seed",
-    type=values.WHOLE,
-    default=0,
-    show_default=True,
-    help="Of the initial weights. Public.",
-)
-@click.option(
-    "--memory",
-    default="2GB",
-    show_default=True,
-    callback=values.n_bytes,
-    help="Of the gradients of a chunk of rows.",
-)
-@click.option(
-    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
-)
-@click.option(
-    "--bf16",
-    is_flag=True,
-    help="Forward and backward in bfloat16; clipping and noise stay as they are.",
-)
-@click.option(
-    "--checkpoint",
-    type=values.Whole(1, 2**20),
-    default=20,
-    show_default=True,
-    help="Steps between them.",
-)
-@NOT_PRIVATE
-@CONFIG
-@VERBOSE
-@DRY_RUN
+@option_group("What is printed", *PRINTED)
 def finetune(
     images: Path, dry_run: bool, verbose: bool, not_private: bool, **given: Any
 ) -> None:

@@ -12,148 +12,105 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import (
-    ACCOUNTANTS,
-    PATH,
-    SETTINGS,
-    WithSettings,
-    check_private,
-)
-from dphead.cli.command import CONFIG, config_text
+from dphead.cli.choices import ACCOUNTANTS, PATH, WithSettings, check_private
+from dphead.cli.command import config_text, option_group
 from dphead.cli.options import (
-    ALLOW_LARGE_DELTA,
-    DELTA,
-    DRY_RUN,
-    EPSILON,
     GROUP_CAP,
-    LEDGER,
+    GUARANTEE,
     METHOD,
-    NOMINAL_N,
-    NOT_PRIVATE,
     PRESET,
-    PROTECT,
-    RELATION,
-    RUN_FOLDER,
-    SEED,
-    SPLIT,
-    TEST,
-    TEST_IS,
-    TEST_SPLIT,
-    TUNED,
-    VERBOSE,
+    PRINTED,
+    RUN_FILES,
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_text
 
 MOST_PROCESSES = 1024  # of one host; chosen
-SECTIONS = {
-    "Rows and files": (
-        *("out", "backbones", "split", "classes"),
-        *("test", "test_split", "test_is", "config"),
-    ),
-    "Guarantee": (
-        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "protect"),
-        *("ledger", "tuning", "accountant", "allow_large_delta", "not_private"),
-        "seed",
-    ),
-    "Method": ("method", "preset"),
-    SETTINGS: (),
-    "Memory, processes and hosts": (
-        *("memory", "backend", "processes", "coordinator", "num_processes"),
-        *("process_id", "connect_timeout"),
-    ),
-    "What is printed": ("verbose", "dry_run", "--help"),
-}
 
 
 @click.command(
-    cls=WithSettings,
-    sections=SECTIONS,
-    short_help="Train a private head from a features file.",
+    cls=WithSettings, short_help="Train a private head from a features file."
 )
 @click.argument("features", type=PATH, required=False)
-@RUN_FOLDER
-@click.option(
-    "--backbones",
-    metavar="A.H5,B.H5",
-    callback=values.paths,
-    help=(
-        "Features files of the same images by several networks: the fit chooses among "
-        "them, and FEATURES, by counts that are charged."
+@option_group(
+    "Rows and files",
+    *RUN_FILES,
+    click.option(
+        "--backbones",
+        metavar="A.H5,B.H5",
+        callback=values.paths,
+        help=(
+            "Features files of the same images by other backbones. The fit chooses "
+            "among them and FEATURES, by counts that are charged."
+        ),
+    ),
+    click.option(
+        "--classes",
+        callback=values.names,
+        help="Public class names a,b,c if the file declares none.",
     ),
 )
-@METHOD
-@PRESET
-@EPSILON
-@DELTA
-@RELATION
-@NOMINAL_N
-@GROUP_CAP
-@PROTECT
-@click.option(
-    "--accountant",
-    type=ACCOUNTANTS,
-    help="Solves for the noise (default: the method's, exact where it can be).",
-)
-@click.option(
-    "--classes",
-    callback=values.names,
-    help="Public class names a,b,c if the file declares none.",
-)
-@SPLIT
-@TEST
-@TEST_SPLIT
-@TEST_IS
-@LEDGER
-@TUNED
-@ALLOW_LARGE_DELTA
-@SEED
-@click.option(
-    "--memory",
-    callback=values.n_bytes,
-    help="Bound on the memory of each process, like 2GB: kept, or refused.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "numpy", "jax", "reference"]),
-    default="auto",
-    show_default=True,
-    help="How rows are summed; all give the same head. reference: slow, plain int64.",
-)
-@click.option(
-    "--processes",
-    type=values.Whole(1, MOST_PROCESSES),
-    help="Processes on this host; each reads a part of the rows.",
-)
-@click.option(
-    "--coordinator",
-    help=(
-        "Of processes on many hosts: host:port of process 0, or auto "
-        "(docs/many-hosts.md)."
+@option_group(
+    "Guarantee",
+    *GUARANTEE,
+    GROUP_CAP,
+    click.option(
+        "--accountant",
+        type=ACCOUNTANTS,
+        help="Solves for the noise (default: the method's, exact where it can be).",
     ),
 )
-@click.option(
-    "--num-processes",
-    type=values.MANY,
-    help="How many there are (auto: as SLURM says).",
+@option_group(
+    "Method",
+    METHOD,
+    PRESET,
 )
-@click.option(
-    "--process-id",
-    type=values.WHOLE,
-    help="Which one this is, from 0 (auto: as SLURM says).",
+@option_group(
+    "Memory, processes and hosts",
+    click.option(
+        "--memory",
+        callback=values.n_bytes,
+        help="Bound on the memory of each process, like 2GB: kept, or refused.",
+    ),
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "numpy", "jax", "reference"]),
+        default="auto",
+        show_default=True,
+        help="Summation backend; all give the same head. reference: slow, plain int64.",
+    ),
+    click.option(
+        "--processes",
+        type=values.Whole(1, MOST_PROCESSES),
+        help="Processes on this host; each reads a part of the rows.",
+    ),
+    click.option(
+        "--coordinator",
+        help=(
+            "Of processes on many hosts: host:port of process 0, or auto "
+            "(docs/many-hosts.md)."
+        ),
+    ),
+    click.option(
+        "--num-processes",
+        type=values.MANY,
+        help="How many there are (auto: as SLURM says).",
+    ),
+    click.option(
+        "--process-id",
+        type=values.WHOLE,
+        help="Which one this is, from 0 (auto: as SLURM says).",
+    ),
+    click.option(
+        "--connect-timeout",
+        type=values.NUMBER,
+        default=300,
+        show_default=True,
+        help="Seconds for all to connect.",
+    ),
 )
-@click.option(
-    "--connect-timeout",
-    type=values.NUMBER,
-    default=300,
-    show_default=True,
-    help="Seconds for all to connect.",
-)
-@NOT_PRIVATE
-@CONFIG
-@VERBOSE
-@DRY_RUN
+@option_group("What is printed", *PRINTED)
 def fit(
     dry_run: bool,
     verbose: bool,

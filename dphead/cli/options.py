@@ -10,6 +10,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import METHODS, PATH, RELATIONS, TUNING, NamedPath
+from dphead.cli.command import CONFIG
 
 # --- what a run guarantees ------------------------------------------------------------
 
@@ -105,6 +106,15 @@ PUBLIC_ROWS = click.option(
     help="Declare the features file's rows public: nobody's privacy is at stake.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+# --- what fit and finetune share ------------------------------------------------------
+
+GUARANTEE = (
+    *(EPSILON, DELTA, RELATION, NOMINAL_N, PROTECT, LEDGER, TUNED, ALLOW_LARGE_DELTA),
+    *(NOT_PRIVATE, SEED),
+)
+RUN_FILES = (RUN_FOLDER, SPLIT, TEST, TEST_SPLIT, TEST_IS, CONFIG)
+PRINTED = (VERBOSE, DRY_RUN)
 
 # --- methods of heads -----------------------------------------------------------------
 

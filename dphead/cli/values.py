@@ -77,17 +77,24 @@ SEVERAL = 2**16  # bound of counts that take time or memory each; chosen, not me
 MANY = Whole(1, SEVERAL)
 
 
-def separated(kind: Number, what: str) -> Any:
-    """Return a callback that reads numbers between commas; its error says `what`."""
+def separated(kind: Number, what: str, *counts: int) -> Any:
+    """Return a callback that reads numbers between commas; its error says `what`.
+
+    `counts` are how many there may be; without any, all are valid.
+    """
 
     def read(ctx: Given, option: Given, text: Any) -> tuple[Any, ...] | None:
         if text is None:
             return None
         try:
-            parts = str(text).split(",")
-            return tuple(kind.convert(part, option, ctx) for part in parts)
+            found = tuple(
+                kind.convert(one, option, ctx) for one in str(text).split(",")
+            )
         except click.BadParameter as error:
             raise click.BadParameter(f"write {what}; each is {kind}.") from error
+        if counts and len(found) not in counts:
+            raise click.BadParameter(f"write {what}, got {text!r}.")
+        return found
 
     return read
 
@@ -97,6 +104,9 @@ numbers_of_colours = separated(
 )
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
+intensity = separated(Number(-LARGEST), "LOW,HIGH", 2)
+map_shape = separated(COUNT, "CHANNELS,H,W", 3)
+sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
 
 
 def parts(_: Given, __: Given, text: str | None) -> tuple[str, ...]:
@@ -117,37 +127,10 @@ def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
     return tuple(map(Path, found))
 
 
-def image_size(_: Given, __: Given, text: str | None) -> Any:
+def image_size(ctx: Given, option: Given, text: Any) -> Any:
     """Parse N, or H,W as two numbers."""
-    try:
-        sides = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        sides = (0,)
-    if len(sides) > 2 or not all(1 <= side <= MOST_SIDE for side in sides):
-        raise click.BadParameter(f"write N or H,W in pixels, got {text!r}")
-    return sides[0] if len(sides) == 1 else sides or None
-
-
-def intensity(_: Given, __: Given, text: str | None) -> tuple[float, ...] | None:
-    """Parse LOW,HIGH as two numbers."""
-    try:
-        found = tuple(float(part) for part in text.split(",")) if text else None
-    except ValueError:
-        found = ()
-    if found is not None and len(found) != 2:
-        raise click.BadParameter(f"write LOW,HIGH, got {text!r}")
-    return found
-
-
-def map_shape(_: Given, __: Given, text: str | None) -> tuple[int, ...] | None:
-    """Parse CHANNELS,H,W as three numbers."""
-    try:
-        found = tuple(int(part) for part in text.split(",")) if text else None
-    except ValueError:
-        found = ()
-    if found is not None and (len(found) != 3 or min(found) < 1):
-        raise click.BadParameter(f"write CHANNELS,H,W, got {text!r}.")
-    return found
+    found = sides(ctx, option, text)
+    return found[0] if found and len(found) == 1 else found
 
 
 def n_bytes(_: Given, __: Given, text: str | None) -> int | None:
