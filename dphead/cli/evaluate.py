@@ -3,6 +3,7 @@
 What they print is exact for these rows, and outside the guarantee.
 """
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,33 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
+from dphead.cli.command import Sectioned, option_group
 from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import section, tied
 
 SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
-SPLIT_OF_SOURCE = click.option("--split", help="Split of SOURCE, if it has several.")
-VOTE = click.option(
-    "--vote",
-    type=values.Whole(0, values.SEVERAL),
-    default=0,
-    help="A network trained on views: so many views of an image vote.",
-)
-WEIGHTS = click.option(
-    "--weights",
-    type=PATH,
-    help="A head's backbone's weights file, to turn images into features.",
-)
-DEVICE = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu or cuda."
+READING = option_group(
+    "Rows and networks",
+    click.option("--split", help="Split of SOURCE, if it has several."),
+    LAYOUT,
+    BITS,
+    INTENSITY,
+    click.option(
+        "--vote",
+        type=values.Whole(0, values.SEVERAL),
+        default=0,
+        help="Number of views of an image that vote (a network trained on views).",
+    ),
+    click.option(
+        "--weights",
+        type=PATH,
+        help="Weights file of a head's backbone, to turn images into features.",
+    ),
+    click.option(
+        "--device", default="auto", show_default=True, help="auto, cpu or cuda."
+    ),
 )
 
 
@@ -48,53 +56,39 @@ class Asked:
     weights: Path | None
     device: str
 
+    def __post_init__(self) -> None:
+        check_there("a run folder", self.run)
+        check_there("images or a features file", self.source)
+        check_there("a weights file", self.weights)
+        network, given = self.of_network, {"vote": self.vote, "weights": self.weights}
+        unused = "weights" if network else "vote"
+        if given[unused]:
+            kind = "head" if network else "network"
+            raise ValueError(
+                f"--{unused} is for the run folder of a {kind}, got "
+                f"{unused}={given[unused]}. Leave it out."
+            )
+
     @property
     def of_network(self) -> bool:
         """Return whether the run is of a whole network, not of a head."""
         return (self.run / "model.json").exists()
 
-    def check_there(self) -> None:
-        """Raise ValueError for a path that does not exist."""
-        check_there("a run folder", self.run)
-        check_there("images or a features file", self.source)
-        check_there("a weights file", self.weights)
 
-
-@dataclass(frozen=True)
-class Predicted:
-    """Hold predictions.
-
-    `probabilities` has shape (n, n_classes). `names` are the rows', or None; `classes`
-    are the classes' names.
-    """
-
-    probabilities: Any
-    names: Any
-    classes: list[str]
-
-
-@click.command(short_help="Measure a head or a network on labelled rows.")
+@click.command(cls=Sectioned, short_help="Measure a head or a network on labeled rows.")
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
-@SPLIT_OF_SOURCE
-@LAYOUT
-@BITS
-@INTENSITY
-@VOTE
-@WEIGHTS
-@DEVICE
-@AS_JSON
+@READING
+@option_group("What is printed", AS_JSON)
 def evaluate(as_json: bool, **given: Any) -> None:
-    """Accuracy, its standard error, top-5, per-class accuracy and calibration of what
-    RUN holds, on SOURCE.
+    """Measure what RUN holds on SOURCE: accuracy and its standard error, top-5 and
+    per-class accuracy, calibration.
 
-    SOURCE is images in any form `extract` reads, or a features file.
-    The numbers are exact functions of those rows and are not covered by the guarantee
-    of RUN: nothing is stored. A row without a class, unreadable or not finite, counts
-    as wrong.
+    SOURCE is images in any form `extract` reads, or a features file. The numbers are
+    exact functions of its rows. The guarantee of RUN does not cover them, and nothing
+    is stored. A row without a class, unreadable or not finite, counts as wrong.
     """
     asked = Asked(**given)
-    asked.check_there()
 
     from dphead.fit.report import plain
 
@@ -106,12 +100,15 @@ def evaluate(as_json: bool, **given: Any) -> None:
         click.echo(json.dumps(plain(metrics)))
         return
     what = "network" if asked.of_network else "head"
-    for label, lines in _shown_metrics(metrics, names, asked.vote).items():
-        click.echo(section(label, lines))
+    lines = _shown_metrics(metrics, names, asked.vote)
     if none := metrics["n_without_class"]:
-        click.echo(section("No class", [f"{without_class(none)}, counted as wrong"]))
-    note = f"exact functions of these rows: the {what}'s guarantee does not cover them."
-    click.echo(section("Note", [f"These figures are {note}"]))
+        lines["No class"] = [f"{without_class(none)}, counted as wrong"]
+    lines["Note"] = [
+        "These figures are exact functions of these rows: "
+        f"the {what}'s guarantee does not cover them."
+    ]
+    for label, texts in lines.items():
+        click.echo(section(label, texts))
 
 
 def without_class(count: int) -> str:
@@ -153,22 +150,6 @@ def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
     return [*lines, f"and {rest:,} others, all with --json"] if rest else lines
 
 
-def _heads_do_not_vote(vote: int) -> None:
-    if vote:
-        raise ValueError(
-            f"a vote needs the run folder of a network, got {vote=} for a head. Leave "
-            "--vote out."
-        )
-
-
-def _networks_have_weights(weights: Path | None) -> None:
-    if weights is not None:
-        raise ValueError(
-            f"a network's weights are in its run folder, got {weights=}. Leave "
-            "--weights out."
-        )
-
-
 def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
     """Refuse samples declared in another range than that of the training images.
 
@@ -185,38 +166,60 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
         )
 
 
+def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
+    """Return ((network, state, rows), the network's facts)."""
+    from dphead.finetune import saved
+
+    network, state, facts = saved.load_network(asked.run, asked.device)
+    _check_range(asked, facts.get("pixels", {}))
+    read = (asked.source, asked.split, asked.layout, measured)
+    return (network, state, saved.open_rows(network, facts, *read)), facts
+
+
 def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """Return (metrics, class names)."""
     if asked.of_network:
         from dphead.finetune import saved
 
-        _networks_have_weights(asked.weights)
-        network, state, facts = saved.load_network(asked.run, asked.device)
-        _check_range(asked, facts.get("pixels", {}))
-        rows = saved.open_rows(
-            network, facts, asked.source, asked.split, asked.layout, measured=True
-        )
+        opened, facts = _open_network(asked, measured=True)
         progress.begin("measuring")
-        found = saved.evaluate(network, state, rows, asked.vote)
-        return found, facts["class_names"]
-    import tempfile
-
+        return saved.evaluate(*opened, asked.vote), facts["class_names"]
     from dphead.fit import files
 
-    _heads_do_not_vote(asked.vote)
     with tempfile.TemporaryDirectory() as folder:
-        source = _features(asked, Path(folder), progress, labelled=True)
-        split = asked.split if source == asked.source else None
+        source, split = _features(asked, folder, progress, labelled=True)
         head, facts, x, y = files.open_matching(asked.run, source, split, labelled=True)
     return files.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
 
 
-def _features(
-    asked: Asked, folder: Path, progress: Progress, labelled: bool = False
-) -> Path:
-    """Return the features file for a head.
+def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
+    """Return (probabilities, class names, the rows' names or None)."""
+    from dphead.analysis.metrics import probabilities
 
-    It is the source, or a file extracted from images into `folder`.
+    if asked.of_network:
+        from dphead.finetune import saved
+
+        opened, facts = _open_network(asked, measured=False)
+        progress.begin("predicting")
+        p = saved.scores(*opened, asked.vote)
+        # votes are counts of views
+        p = p / p.sum(axis=1, keepdims=True) if asked.vote else probabilities(p)
+        return p, facts["class_names"], opened[2].names
+    from dphead.fit import files
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, split = _features(asked, folder, progress)
+        head, facts, x, _ = files.open_matching(asked.run, source, split)
+        names = files.row_names(source, split)
+    return probabilities(head.scores(x), head.loss), facts["class_names"], names
+
+
+def _features(
+    asked: Asked, folder: str, progress: Progress, labelled: bool = False
+) -> tuple[Path, str | None]:
+    """Return the features file for a head, and the split to read.
+
+    It is the source, or a file extracted from the split's images into `folder`.
     """
     from dphead.fit import files
     from dphead.fit.head_file import load_head
@@ -225,7 +228,7 @@ def _features(
     _check_range(asked, made.get("transform") or {})
     if files.is_features_file(asked.source):
         files.check_layout(asked.layout, asked.source)
-        return asked.source
+        return asked.source, asked.split
     progress.begin("loading the frozen network")
     images = files.Images(
         asked.source, asked.split, asked.layout, labelled, asked.weights, asked.device
@@ -234,93 +237,58 @@ def _features(
     def told(done: int, total: int) -> None:
         progress(done, total, "extracting features")
 
-    return files.extract_like(asked.run, images, folder / "features.h5", told)
+    return files.extract_like(
+        asked.run, images, Path(folder, "features.h5"), told
+    ), None
 
 
-@click.command(short_help="Predict classes for a features file or images.")
+@click.command(
+    cls=Sectioned, short_help="Predict classes for a features file or images."
+)
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
-@click.option(
-    "-o", "--output", type=PATH, help="File to write (default: standard output)."
+@option_group(
+    "Table of predictions",
+    click.option(
+        "-o", "--output", type=PATH, help="File to write (default: standard output)."
+    ),
+    click.option(
+        "--top",
+        type=values.COUNT,
+        default=3,
+        show_default=True,
+        help="Number of most likely classes to list for each image.",
+    ),
+    click.option(
+        "--format",
+        "asked_format",
+        type=click.Choice(["csv", "json", "parquet"]),
+        help="Default: by the file's name, else csv.",
+    ),
 )
-@click.option(
-    "--top",
-    type=values.COUNT,
-    default=3,
-    show_default=True,
-    help="The so many most likely classes of each image.",
-)
-@click.option(
-    "--format",
-    "asked_format",
-    type=click.Choice(["csv", "json", "parquet"]),
-    help="Default: by the file's name, else csv.",
-)
-@SPLIT_OF_SOURCE
-@LAYOUT
-@BITS
-@INTENSITY
-@VOTE
-@WEIGHTS
-@DEVICE
+@READING
 def predict(
     output: Path | None, top: int, asked_format: str | None, **given: Any
 ) -> None:
     """Write row, file name and the most likely classes with their probabilities for
     each row of SOURCE: a features file, or images in any form `extract` reads.
 
-    Images go through the network and settings that the run folder records. A features
-    file's rows have names where the table that `extract` wrote is beside it. With a
-    vote, the probability is the share of the views. A row that is not finite, or an
+    Images go through the network and settings that the run folder records. Rows of a
+    features file have names if the table that `extract` wrote is beside it. With
+    --vote, the probability is the share of the views. A row that is not finite, or an
     image that cannot be read, has no class and no probability.
     """
     asked = Asked(**given)
-    asked.check_there()
 
     from dphead.analysis.metrics import classified
     from dphead.cli.predictions import format_of, table, write
 
     kind = format_of(output, asked_format)
     with shown("reading rows") as progress:
-        found = _predicted(asked, progress)
-    write(table(found.probabilities, found.classes, found.names, top), output, kind)
+        found, classes, names = _predicted(asked, progress)
+    write(table(found, classes, names, top), output, kind)
     if output is not None:
-        wrote = f"{output}: {len(found.probabilities):,} rows"
-        click.echo(section("Wrote", [wrote]))
-    if none := int((~classified(found.probabilities)).sum()):
+        click.echo(section("Wrote", [f"{output}: {len(found):,} rows"]))
+    if none := int((~classified(found)).sum()):
         # standard output may hold the table
         click.echo(section("No class", [without_class(none)]), err=output is None)
-
-
-def _predicted(asked: Asked, progress: Progress) -> Predicted:
-    if asked.of_network:
-        return _predicted_by_network(asked, progress)
-    import tempfile
-
-    from dphead.analysis.metrics import probabilities
-    from dphead.fit import files
-
-    _heads_do_not_vote(asked.vote)
-    with tempfile.TemporaryDirectory() as folder:
-        source = _features(asked, Path(folder), progress)
-        # extraction has already selected the split
-        split = asked.split if source == asked.source else None
-        head, facts, x, _ = files.open_matching(asked.run, source, split)
-        names = files.row_names(source, split)
-    p = probabilities(head.scores(x), head.loss)
-    return Predicted(p, names, facts["class_names"])
-
-
-def _predicted_by_network(asked: Asked, progress: Progress) -> Predicted:
-    from dphead.analysis.metrics import probabilities
-    from dphead.finetune import saved
-
-    _networks_have_weights(asked.weights)
-    network, state, facts = saved.load_network(asked.run, asked.device)
-    _check_range(asked, facts.get("pixels", {}))
-    rows = saved.open_rows(network, facts, asked.source, asked.split, asked.layout)
-    progress.begin("predicting")
-    scores = saved.scores(network, state, rows, asked.vote)
-    shares = scores / scores.sum(axis=1, keepdims=True) if asked.vote else None
-    p = probabilities(scores) if shares is None else shares
-    return Predicted(p, rows.names, facts["class_names"])

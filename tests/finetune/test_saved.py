@@ -238,7 +238,7 @@ def test_weights_are_not_given_again(folder):
         "--weights",
         folder / "test.npz",
     )
-    assert "in its run folder" in refused(done)
+    assert "run folder of a head" in refused(done)
 
 
 def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
