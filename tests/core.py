@@ -11,6 +11,7 @@ from dphead.data.blocks import CHUNK
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -90,6 +91,13 @@ def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     return release(
         query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum)
     )
+
+
+def run(query, rows, spec, fit, noise=None, summer=None):
+    """The next release of a reserved fit, of rows that are not transformed."""
+    noise = noise or KnownNoise(1)
+    parts = {"ledger": fit, "noise": noise, "summer": summer or door()}
+    return release(query, Params(), rows, spec, **parts)
 
 
 def release_many(query, params, rows, times, seed=None, **spec):

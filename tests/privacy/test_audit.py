@@ -15,11 +15,10 @@ import dphead.privacy
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.query import Params
-from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums, Gradient
 
 
-@pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))
+@pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 12))
 def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
     """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up,
     a row weighed 1.2 C.
@@ -61,23 +60,6 @@ def test_a_ledger_refuses_releases_of_another_relation():
             plan_hash="",
         )
     assert reserve([spec]).fit_id
-
-
-def test_a_private_n_may_exceed_its_public_stand_in():
-    """Under add_remove nothing may depend on n: neither the noise nor the room that a
-    sum has in int64.
-    """
-    query = ClassSums(M)
-    scales = {
-        noise_scale(query, spec_of(query, n, relation=relation), 0.0)
-        for n in (100, 1000)
-        for relation in ("add_remove", "zero_out")
-    }
-    assert len(scales) == 1
-    many = 2**62 // Gradient(M).max_entry + 1
-    noise_scale(Gradient(M), spec_of(Gradient(M), many, relation="add_remove"), 0.0)
-    with pytest.raises(ValueError, match="below 2"):
-        noise_scale(Gradient(M), spec_of(Gradient(M), many), 0.0)
 
 
 def test_a_committed_charge_survives_a_loss_of_power(tmp_path):

@@ -210,9 +210,7 @@ def test_the_noise_that_ran_is_the_noise_of_the_spec(
         assert np.abs(exact * unit - slow).max() <= 2e-3 * N * single
 
 
-@pytest.mark.parametrize(
-    "name, epsilon", [("sgd", 1.0), ("sgd", 8.0), ("centred", 1.0)]
-)
+@pytest.mark.parametrize("name, epsilon", [("sgd", 1.0), ("centred", 1.0)])
 def test_poisson_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilon):
     result, ran, rows = watched_fit(monkeypatch, tmp_path, POISSON[name], epsilon)
     assert len(ran) == len(rows) == len(POISSON[name].plan(FACTS))

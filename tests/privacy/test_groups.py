@@ -5,24 +5,23 @@ accountants, the ledger.
 import json
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from core import (
     NAMES,
     QUERIES,
     D,
-    KnownNoise,
     M,
-    door,
     integer_sum,
     reserve,
+    run,
     spec_of,
     toy,
 )
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import exact_delta, sampled_group, worst
 from scipy.stats import binom, norm
 
 from dphead.data.arrays import ArrayRows
@@ -41,7 +40,6 @@ from dphead.privacy.accounting.pld import loss_distribution
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
-from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.statistics import ClassSums
 from dphead.solvers import LeastSquares, ProblemInfo
@@ -212,51 +210,11 @@ def test_one_poisson_release_of_a_group_against_its_integral(sigma, q, k):
             assert seen <= worst(distribution, eps) + 6 * 4e-4
 
 
-def worst(distribution, eps):
-    """Delta at eps: the larger of the two directions."""
-    return max(float(losses.deltas(np.array([eps]))[0]) for losses in distribution)
-
-
 def exact_group_delta(sigma, q, k, eps):
-    """N(0) against the binomial mixture in 30 digits: (mixture first, N(0) first)."""
-    with mpmath.workdps(30):
-        s = mpmath.mpf(sigma)
-        p = mpmath.mpf(q)
-        weights = [
-            mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j) for j in range(k + 1)
-        ]
-        while weights[-1] < mpmath.mpf("1e-40"):  # 30 digits do not see them
-            weights.pop()
-
-        def loss(x):
-            terms = (
-                w * mpmath.exp((j * x - mpmath.mpf(j * j) / 2) / s**2)
-                for j, w in enumerate(weights)
-            )
-            return mpmath.log(mpmath.fsum(terms))
-
-        def mixture(side):
-            return mpmath.fsum(w * mpmath.ncdf(side(j)) for j, w in enumerate(weights))
-
-        deltas = []
-        for level in (mpmath.mpf(eps), -mpmath.mpf(eps)):
-            low = -20 * s - 9
-            high = 20 * s + 9 + k
-            for _ in range(100):
-                middle = (low + high) / 2
-                low, high = (low, middle) if loss(middle) > level else (middle, high)
-            t = high
-            plain = mpmath.ncdf(t / s)
-            if level == eps:
-                deltas.append(
-                    mixture(lambda j, t=t: (j - t) / s)
-                    - mpmath.exp(eps) * mpmath.ncdf(-t / s)
-                )
-            else:
-                deltas.append(
-                    plain - mpmath.exp(eps) * mixture(lambda j, t=t: (t - j) / s)
-                )
-    return [float(d) for d in deltas]
+    """N(0) against the binomial mixture: (mixture first, N(0) first)."""
+    group, plain = sampled_group(q, k), [(1, 0)]
+    pairs = [(group, plain), (plain, group)]
+    return [exact_delta(*pair, sigma, eps) for pair in pairs]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +263,6 @@ def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
         (3.0, 1e-4, 1000, 1e-5),  # 0.192; 12.3 if all rows came or none
         (2.0, 1e-3, 64, 1e-6),
         (0.1, 1e-3, 64, 1e-6),
-        (60.0, 0.1, 200, 1e-7),
         (30.0, 1 - 1e-9, 50, 1e-5),
         (1.0, 1e-9, 1000, 1e-7),
     ],
@@ -332,13 +289,10 @@ def test_each_direction_of_a_group_is_its_own():
 @pytest.mark.parametrize(
     ("sigma", "q", "count", "k", "width"),
     [
-        (1.0, 0.01, 500, 1, 1e-3),
         (4.0, 0.05, 1000, 2, 1e-3),
         (20.0, 0.05, 1000, 8, 1e-3),
         (2.0, 1e-3, 1000, 64, 1e-3),  # 4.98; far above 100 if all rows came or none
-        (30.0, 1e-3, 10_000, 64, 1e-4),
         (3.0, 1e-4, 30, 1000, 1e-3),
-        (90.0, 0.01, 100, 1000, 1e-3),
     ],
 )
 def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
@@ -380,7 +334,6 @@ def test_more_rows_more_releases_and_less_noise_cost_more(events):
     ("sigma", "q", "count", "k"),
     [
         (0.01, 1e-9, 10**6, 1000),
-        (1.0, 1 - 1e-9, 1, 20),
         (1.0, 1e-9, 10**6, 10_000),
         (100.0, 1 - 1e-9, 1, 200),
         (1e4, 1 - 1e-9, 100, 10_000),
@@ -398,13 +351,6 @@ def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
     every = compose_epsilon([GaussianEvent(sigma, 1.0, count, k)], 1e-5)
     assert row * (1 - 1e-3) <= found
     assert found <= every * (1 + 1e-3) or found == math.inf
-
-
-def test_poisson_groups_lie_between_one_row_and_the_full_batch():
-    one, two, five = (
-        compose_epsilon([GaussianEvent(5.0, 0.05, 100, k)], 1e-5) for k in (1, 2, 5)
-    )
-    assert one < two < five < compose_epsilon([GaussianEvent(5.0, 1.0, 100, 5)], 1e-5)
 
 
 def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
@@ -481,15 +427,7 @@ def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
     (spec,) = specs(planned)
     fit = reserve([spec])
     with pytest.raises(ValueError, match="group_cap must be the planned one"):
-        release(
-            ClassSums(M),
-            Params(),
-            rows,
-            spec,
-            ledger=fit,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(ClassSums(M), rows, spec, fit)
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 
 
@@ -510,40 +448,11 @@ def test_rows_beyond_the_cap_are_not_sampled():
     spec = spec_of(ClassSums(M), 200, sampling_prob=0.9, group_cap=4)
     fit = reserve([spec] * 20)
     for _ in range(20):
-        release(
-            ClassSums(M),
-            Params(),
-            rows,
-            spec,
-            ledger=fit,
-            noise=NoiseSource(),
-            summer=door(),
-        )
+        run(ClassSums(M), rows, spec, fit, NoiseSource())
     sampled = np.bincount(np.concatenate(asked), minlength=200)
     assert np.all(sampled[4:50] == 0)
     assert np.all(sampled[:4] > 5)
     assert np.all(sampled[50:] > 5)
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-def test_a_sample_has_the_same_sum_to_the_last_bit_whatever_else_is_there(query):
-    """More rows, or more of a group, may not change the blocks that hold the sampled
-    rows.
-    """
-    x, y = toy(1500, seed=5)
-    params = Params(weights=np.zeros((D, M)))
-    chosen = np.arange(3, 1200)
-    sums = [
-        integer_sum(query, params, ArrayRows(x[:n], y[:n]), indices=chosen)
-        for n in (1200, 1290, 1500)
-    ]
-    assert np.array_equal(sums[0], sums[1])
-    assert np.array_equal(sums[0], sums[2])
-    layouts = [
-        [b.index.tolist() for b in ArrayRows(x[:n], y[:n]).blocks(chosen)]
-        for n in (1200, 1500)
-    ]
-    assert layouts[0] == layouts[1]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -12,7 +12,6 @@ from core import (
     clipped_sum,
     hostile,
     integer_sum,
-    release_one,
     sensitivity,
     toy,
 )
@@ -96,7 +95,8 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
     ] == IDS
     x, _ = toy(20)
     for query in REFUSING:
-        for way in (*WAYS, JaxSums()):
+        # XLA compiles each anew: one query shows that its sums ask the same function
+        for way in (*WAYS, JaxSums()) if query == REFUSING[0] else WAYS:
             with pytest.raises(ValueError, match="takes label sets of its n_classes"):
                 integer_sum(
                     query, params_of(query), x, sets_of("any", 20), block_sum=way
@@ -443,28 +443,6 @@ def test_rows_of_sets_beyond_their_groups_cap_count_zero(query):
             sets[first],
         ),
     )
-
-
-@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
-def test_a_poisson_batch_of_sets_is_of_the_rows_that_were_drawn(relation):
-    """With hardly any noise, and rows that can be told apart: each is there whole or
-    not at all, and about a third are.
-    """
-    x = np.eye(50, dtype=np.float32)
-    sets = sets_of("all", 50)
-    query = Gradient(M, "sigmoid")
-    released = release_one(
-        query,
-        Params(weights=np.zeros((50, M))),
-        ArrayRows(x, sets),
-        sigma=1e-3,
-        sampling_prob=0.3,
-        relation=relation,
-    )
-    there = released.value[:, 0] / -0.5
-    assert np.abs(there - np.rint(there)).max() < 0.05
-    assert set(np.rint(there)) == {0.0, 1.0}
-    assert 5 <= np.rint(there).sum() <= 27
 
 
 def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charge():

@@ -18,6 +18,7 @@ from core import (
     integer_sum,
     release_one,
     reserve,
+    run,
     sensitivity,
     spec_of,
     toy,
@@ -307,39 +308,13 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
     ]
     for other in others:
         with pytest.raises(LedgerError):
-            release(
-                query,
-                Params(),
-                rows,
-                other,
-                ledger=ledger,
-                noise=KnownNoise(1),
-                summer=door(),
-            )
+            run(query, rows, other, ledger)
     with pytest.raises(ValueError, match="planned"):
-        release(
-            Gram(M),
-            Params(),
-            rows,
-            spec,
-            ledger=ledger,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(Gram(M), rows, spec, ledger)
     assert Counted.reads == 0
-    release(
-        query, Params(), rows, spec, ledger=ledger, noise=KnownNoise(1), summer=door()
-    )
+    run(query, rows, spec, ledger)
     with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
-        release(
-            query,
-            Params(),
-            rows,
-            spec,
-            ledger=ledger,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(query, rows, spec, ledger)
     assert Counted.reads == 1
 
 
@@ -366,26 +341,10 @@ def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_pr
     for relation in ("zero_out", "replace_one"):
         spec = spec_of(query, 39, relation=relation)
         with pytest.raises(ValueError, match="n_rows"):
-            release(
-                query,
-                Params(),
-                rows,
-                spec,
-                ledger=reserve([spec]),
-                noise=KnownNoise(1),
-                summer=door(),
-            )
+            run(query, rows, spec, reserve([spec]))
     assert Counted.reads == 0
     spec = spec_of(query, 39, relation="add_remove")
-    release(
-        query,
-        Params(),
-        rows,
-        spec,
-        ledger=reserve([spec]),
-        noise=KnownNoise(1),
-        summer=door(),
-    )
+    run(query, rows, spec, reserve([spec]))
 
 
 def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
@@ -405,24 +364,8 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
             return super().blocks(indices)
 
     fit = reserve([spec, spec], Ledger(path), tmp_path / "run")
-    release(
-        query,
-        Params(),
-        Spy(x, y),
-        spec,
-        ledger=fit,
-        noise=KnownNoise(1),
-        summer=door(),
-    )
-    release(
-        query,
-        Params(),
-        Spy(x, y),
-        spec,
-        ledger=fit,
-        noise=KnownNoise(1),
-        summer=door(),
-    )
+    run(query, Spy(x, y), spec, fit)
+    run(query, Spy(x, y), spec, fit)
     assert seen == [["started", "reserved"], ["committed", "started"]]
 
 
@@ -436,15 +379,7 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
 
     monkeypatch.setattr("dphead.privacy.atomic_write.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        release(
-            query,
-            Params(),
-            ArrayRows(*toy(40)),
-            spec,
-            ledger=fit,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(query, ArrayRows(*toy(40)), spec, fit)
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
 
 
@@ -471,15 +406,7 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
             order.append(sql)
 
     fit.ledger._db.set_trace_callback(trace)
-    release(
-        query,
-        Params(),
-        ArrayRows(*toy(40)),
-        spec,
-        ledger=fit,
-        noise=KnownNoise(1),
-        summer=door(),
-    )
+    run(query, ArrayRows(*toy(40)), spec, fit)
     # the first is that of "started"
     assert order == ["COMMIT", "fsync", "replace", "fsync", "COMMIT"]
 
@@ -490,15 +417,7 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
     spec = spec_of(ClassSums(M), 40, sigma=sigma)
     ledger = reserve([spec])
     with pytest.raises(ValueError, match="units of the sum"):
-        release(
-            ClassSums(M),
-            Params(),
-            rows,
-            spec,
-            ledger=ledger,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(ClassSums(M), rows, spec, ledger)
     assert Counted.reads == 0
     assert ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 
@@ -518,15 +437,7 @@ def test_sums_without_noise_never_reach_the_disk(tmp_path):
     spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
     ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
     with pytest.raises(ValueError, match="must not reach the disk"):
-        release(
-            query,
-            Params(),
-            ArrayRows(x, y),
-            spec,
-            ledger=ledger,
-            noise=KnownNoise(1),
-            summer=door(),
-        )
+        run(query, ArrayRows(x, y), spec, ledger)
     assert not list((tmp_path / "store").glob("*.npy"))
 
 
@@ -562,14 +473,6 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
     rows = ArrayRows(*toy(40))
     for sigma, clip_norm in ((1.0, 0.7), (0.0, 0.7), (0.0, math.inf)):
         spec = spec_of(query, 40, sigma=sigma, clip_norm=clip_norm)
-        release(
-            query,
-            Params(),
-            rows,
-            spec,
-            ledger=reserve([spec]),
-            noise=KnownNoise(1),
-            summer=Watched(),
-        )
+        run(query, rows, spec, reserve([spec]), summer=Watched())
     assert asked[:3] == [0.7, 0.7, "norm"]
     assert len(asked) == 4

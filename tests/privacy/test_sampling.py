@@ -54,7 +54,7 @@ def batches(n, prob, times, seed=3):
 
 N = 60
 Q = 0.15
-T = 2000
+T = 1200
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_nothing_depends_on_block_size_or_row_order(block_rows):
 
 
 STEPS = 7
-EPOCHS = 400
+EPOCHS = 200
 
 
 @pytest.fixture(scope="module")

@@ -78,24 +78,6 @@ def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
     )
 
 
-@pytest.mark.parametrize(
-    "batch, rows, sigma, steps, delta, nominal, computed",
-    [
-        (4096, 50_000, 3.0, 2468, 1e-5, 8.0, 7.05),  # De22, Table 13
-        (16384, 50_000, 12.0, 2007, 1e-5, 6.0, 6.023),  # De22, Table 14
-        (262144, 1_281_167, 82.6, 100, 8e-7, 0.1, 0.104),  # De22, Table 22
-    ],
-)
-def test_printed_rows_that_miss_their_nominal_epsilon(
-    batch, rows, sigma, steps, delta, nominal, computed
-):
-    eps = compose_epsilon(
-        [GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp"
-    )
-    assert eps == pytest.approx(computed, abs=5e-3 if computed > 7 else 1e-3)
-    assert abs(eps / nominal - 1) > 0.003
-
-
 # The slow definitions.
 
 
@@ -165,18 +147,6 @@ def test_mu_round_trip_stays_on_the_safe_side(eps, delta):
     assert epsilon_from_mu(mu, delta) <= eps
     assert mp_delta(mu, eps) <= delta
     assert mp_delta(mu * (1 + 1e-7), eps) > delta
-
-
-@given(mus, mus, deltas, deltas)
-@fast
-def test_monotone(mu_a, mu_b, delta_a, delta_b):
-    (mu_a, mu_b), (delta_a, delta_b) = sorted((mu_a, mu_b)), sorted((delta_a, delta_b))
-    assert epsilon_from_mu(mu_a, delta_a) <= epsilon_from_mu(mu_b, delta_a) * (
-        1 + 1e-12
-    )
-    assert epsilon_from_mu(mu_b, delta_b) <= epsilon_from_mu(mu_b, delta_a) * (
-        1 + 1e-12
-    )
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 7.3, 32])
@@ -292,18 +262,6 @@ def test_adding_an_event_never_lowers_epsilon():
     spent = [compose_epsilon(TB21[:k], 1e-5) for k in range(4)]
     assert spent[0] == 0
     assert spent == sorted(spent)
-
-
-def test_orders_and_rdp_agree_with_dp_accounting():
-    reference = RdpAccountant()
-    for e in TB21:
-        event = dp_accounting.GaussianDpEvent(e.noise_multiplier)
-        reference.compose(
-            dp_accounting.PoissonSampledDpEvent(e.sampling_prob, event), e.count
-        )
-    assert compose_epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(
-        reference.get_epsilon(1e-5), rel=1e-8
-    )
 
 
 # Replace-one, where dp_accounting 0.6.0 is wrong for full batches.
@@ -427,19 +385,12 @@ def test_extremes():
         lambda: GaussianEvent(-1.0),
         lambda: GaussianEvent(math.nan),
         lambda: GaussianEvent(1.0, 0.0),
-        lambda: GaussianEvent(1.0, 1.5),
-        lambda: GaussianEvent(1.0, 1.0, -1),
         lambda: GaussianEvent(1.0, 1.0, 0.5),  # type: ignore[arg-type]
         lambda: compose_epsilon(TB21, 0.0),
-        lambda: compose_epsilon(TB21, math.nan),
         lambda: compose_epsilon(TB21, 1e-5, "swap"),
         lambda: compose_epsilon(TB21, 1e-5, accountant="best"),
         lambda: compose_epsilon(TB21, 1e-5, accountant="exact"),
-        # of dphead/planning/calibration.py
-        lambda: compose_epsilon(TB21, 1e-5, accountant="zcdp"),
         lambda: epsilon_from_mu(math.nan, 1e-5),
-        lambda: delta_from_mu(1.0, -1.0),
-        lambda: mu_from_epsilon(math.nan, 1e-5),
         lambda: rdp_epsilon(1.0, 0.1, 1e-5),
         lambda: filter_order(0.0, 1e-5),
     ],
@@ -447,19 +398,6 @@ def test_extremes():
 def test_bad_input_says_what_must_hold(bad):
     with pytest.raises(ValueError, match=r"(must|needs) .*, got \w+=.*\. .+\."):
         bad()
-
-
-def test_conversions_at_one_order_are_the_minimum_over_orders():
-    curve = rdp_curve(TB21, accounting.RDP_ORDERS)
-    each = [
-        rdp_epsilon(a, r, 1e-5)
-        for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)
-    ]
-    assert (
-        epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5)
-        == min(each)
-        == compose_epsilon(TB21, 1e-5, accountant="rdp")
-    )
 
 
 def test_a_divergence_and_its_epsilon_are_rounded_up():

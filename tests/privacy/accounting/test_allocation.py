@@ -79,7 +79,7 @@ def test_delta_of_an_epoch_of_two_steps_is_not_below_its_integral(sigma, directi
         assert kept.sum() + found.infinite >= least - 1e-13
 
 
-@pytest.mark.parametrize("sigma, steps", [(0.7, 5), (1.0, 20), (2.0, 7), (1.0, 300)])
+@pytest.mark.parametrize("sigma, steps", [(0.7, 5), (2.0, 7), (1.0, 40)])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_delta_of_an_epoch_against_draws(sigma, steps, direction):
     """The definition, drawn: t numbers, one of which has mean 1 ("removed"), and the
@@ -263,7 +263,7 @@ def test_an_epoch_costs_about_what_poisson_batches_of_its_size_cost(
     assert found < 0.5 * known
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("sigma", [0.01, 0.3])
 def test_with_little_noise_an_epoch_costs_no_more_than_its_row_in_one_step(sigma):
     known = epsilon_from_mu(1 / sigma, 1e-5)
     assert compose_epsilon(epochs(sigma, 10), 1e-5) <= known
@@ -271,31 +271,10 @@ def test_with_little_noise_an_epoch_costs_no_more_than_its_row_in_one_step(sigma
     assert compose_epsilon(epochs(sigma, 10), 1e-5) > 0.5 * known
 
 
-def test_more_noise_and_fewer_epochs_cost_less():
-    costs = [compose_epsilon(epochs(s, 50, 4), 1e-5) for s in (0.7, 0.9, 1.5, 4.0)]
-    assert costs == sorted(costs, reverse=True)
-    costs = [compose_epsilon(epochs(1.0, 50, n), 1e-5) for n in (1, 2, 8)]
-    assert costs == sorted(costs)
-
-
 def test_a_part_of_an_epoch_costs_all_of_it():
     begun = [GaussianEvent(1.0, count=51, epoch_steps=50)]
     assert begun[0].epochs == 2
     assert compose_epsilon(begun, 1e-5) == compose_epsilon(epochs(1.0, 50, 2), 1e-5)
-
-
-def test_epochs_compose_with_full_and_poisson_batches():
-    """The sum is above each alone, and below the sum of epsilons at half of delta."""
-    parts = [
-        [GaussianEvent(8.0, count=2)],
-        [GaussianEvent(2.0, 0.01, 100)],
-        epochs(1.0, 50),
-    ]
-    together = compose_epsilon([event for part in parts for event in part], 1e-5)
-    alone = [compose_epsilon(part, 1e-5) for part in parts]
-    assert (
-        max(alone) < together < sum(compose_epsilon(part, 1e-5 / 3) for part in parts)
-    )
 
 
 def test_what_no_accountant_knows_of_allocated_rows_is_refused():

@@ -12,6 +12,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import exact_delta, exact_excess, sampled_group, worst
 from scipy.stats import binom, norm
 
 from dphead.privacy.accounting import (
@@ -25,52 +26,6 @@ from dphead.privacy.accounting.losses import Losses, composed, self_composed
 from dphead.privacy.accounting.pld import loss_distribution
 
 UNIT = 2.0**-53
-
-
-def worst(distribution, eps):
-    """Delta at eps: the larger of the two directions."""
-    return max(float(losses.deltas(np.array([eps]))[0]) for losses in distribution)
-
-
-def exact_delta(upper, lower, sigma, eps):
-    """sup over sets of P - e^eps Q in 60 digits, for mixtures [(weight, mean)] whose
-    ratio is monotone.
-    """
-    with mpmath.workdps(60):
-        return float(
-            exact_excess(upper, lower, sigma, eps)
-            + max(0, 1 - mpmath.exp(mpmath.mpf(eps)))
-        )
-
-
-def exact_excess(upper, lower, sigma, eps):
-    """Delta less max(0, 1 - e^eps), in 60 digits."""
-    with mpmath.workdps(60):
-        s = mpmath.mpf(sigma)
-        e = mpmath.exp(mpmath.mpf(eps))
-
-        def density(mixture, x):
-            return mpmath.fsum(w * mpmath.npdf(x, m, s) for w, m in mixture)
-
-        def beyond(mixture, x, side):
-            return mpmath.fsum(w * mpmath.ncdf(side * (x - m) / s) for w, m in mixture)
-
-        def gain(x):
-            return density(upper, x) - e * density(lower, x)
-
-        # where P is the larger
-        side = -1 if sum(w * m for w, m in upper) > sum(w * m for w, m in lower) else 1
-        low = -mpmath.mpf(60) * (1 + s)
-        high = mpmath.mpf(60) * (1 + s)
-        if (gain(low) > 0) == (gain(high) > 0):
-            return mpmath.mpf(0)
-        rising = gain(high) > 0
-        for _ in range(220):
-            middle = (low + high) / 2
-            low, high = (
-                (low, middle) if (gain(middle) > 0) == rising else (middle, high)
-            )
-        return beyond(upper, low, side) - e * beyond(lower, low, side) - max(0, 1 - e)
 
 
 def hockey_stick(q, sigma, eps, upper, lower):
@@ -226,7 +181,6 @@ def test_delta_of_full_batches_is_not_below_the_truth(mu):
     [
         (0.1, 0.2, 2),
         (0.03, 0.3, 3),
-        (2.0, 0.4, 40),
         (1.0, 1e-9, 2),
         (3.0, 1e-4, 1000),  # of 1,001 numbers of rows ten are kept
         (20.0, 0.9, 60),  # and here the larger ones
@@ -237,13 +191,7 @@ def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
     """Beside 60 digits, also where the group is hardly ever missed, or hardly ever
     sampled.
     """
-    with mpmath.workdps(60):
-        p = mpmath.mpf(q)
-        mixture = [
-            (mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j), j) for j in range(k + 1)
-        ]
-        # weights beside which 60 digits are coarse
-        mixture = [(w, j) for w, j in mixture if w > mpmath.mpf("1e-60")]
+    mixture = sampled_group(q, k)
     upper, lower = (
         (mixture, [(1, 0)]) if direction == "removed" else ([(1, 0)], mixture)
     )
@@ -410,9 +358,10 @@ def test_delta_and_epsilon_of_a_grid_are_its_definition(
 def test_sums_of_many_chances_are_not_below_the_definition():
     rng = np.random.default_rng(0)
     losses = Losses(-100, rng.random(1000) / 1000, 0.0, 0.01)
-    asked = rng.uniform(0, 8, 60)
+    asked = rng.uniform(0, 8, 20)
     for eps, found in zip(asked, losses.deltas(asked), strict=True):
-        assert slow_delta(losses, eps) <= found <= slow_delta(losses, eps) * (1 + 1e-13)
+        slow = slow_delta(losses, eps)
+        assert slow <= found <= slow * (1 + 1e-13)
     above = losses._tails[1][0]
     # a long double is two floats
     parts = Fraction(float(above)) + Fraction(float(above - float(above)))
@@ -668,9 +617,9 @@ def test_a_small_delta_takes_the_less_of_both_accountants(event):
 
 def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
     """Composed one by one: what is cut off at the ends is counted."""
-    events = [GaussianEvent(1 + i / 100, 0.01) for i in range(12)]
+    events = [GaussianEvent(1 + i / 100, 0.01) for i in range(6)]
     least, most = (
-        compose_epsilon([GaussianEvent(sd, 0.01, 12)], 1e-5) for sd in (1.11, 1.0)
+        compose_epsilon([GaussianEvent(sd, 0.01, 6)], 1e-5) for sd in (1.05, 1.0)
     )
     assert least <= compose_epsilon(events, 1e-5) <= most
     assert max(len(part.chances) for part in loss_distribution(events)) < 400_000

@@ -2,12 +2,11 @@
 record in the order of the charges.
 """
 
-import json
 import math
 
 import pytest
 from core import python, reserve
-from ledgers import DELTA, QUERY, run_release, specs
+from ledgers import DELTA, run_release, specs
 
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
@@ -112,8 +111,7 @@ def test_a_fit_with_a_seed_counts_as_one_without_noise(prob):
         reserve(known, kept)
 
 
-@pytest.mark.parametrize("budget", [1.0, 3.0])
-@pytest.mark.parametrize("prob", [1.0, 0.1])
+@pytest.mark.parametrize(("budget", "prob"), [(1.0, 1.0), (3.0, 1.0), (1.0, 0.1)])
 def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
     """As many fits as it takes, each of a third of it, or all of it at once."""
     for fits in (1, 3):
@@ -124,7 +122,7 @@ def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
             accounting.compose_epsilon([GaussianEvent(sigma, prob, 4)], DELTA)
             < budget / fits
         ):
-            sigma *= 0.97
+            sigma *= 0.95
         refused = 0
         while refused < 3:
             try:
@@ -216,14 +214,6 @@ def test_a_budget_counts_every_epoch_of_a_fit():
             reserve(specs(30, 2.0, epoch_steps=10), ledger)
 
 
-def test_a_release_without_allocation_is_stored_as_it_was_before_there_was_any():
-    """Interrupted fits of older versions go on: their specs are compared as texts."""
-    old = set(specs(1)[0].row())
-    assert "epoch_steps" not in old
-    allocated = set(specs(1, epoch_steps=10)[0].row())
-    assert allocated - old == {"epoch_steps"}
-
-
 def test_a_full_batch_budget_refuses_poisson_batches():
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)
@@ -312,23 +302,6 @@ def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
     with pytest.raises(LedgerError, match="exceeded"):
         reserve(specs(1, 50.0), ledger)
     assert len(Ledger().fits()) == 0
-
-
-def test_the_record_is_plain_data_with_every_setting(path):
-    ledger = Ledger(path)
-    reserve(specs(2, 3.0, clip_norm=0.5), ledger)
-    fit = ledger.fits()[0]
-    json.dumps(fit)
-    assert fit["relation"] == "zero_out"
-    assert [r["sequence"] for r in fit["releases"]] == [0, 1]
-    spec = {
-        "label": "test",
-        "query": QUERY.name,
-        "clip_norm": 0.5,
-        "noise_multiplier": 3.0,
-        "n_rows": 40,
-    }
-    assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
 
 
 def test_no_time_finer_than_an_hour_leaves_a_ledger(path):

@@ -48,10 +48,6 @@ def test_an_insert_that_replaces_a_row_is_refused(path, table):
     assert list(db.execute(f"SELECT * FROM {table}")) == before
 
 
-def test_the_file_is_written_through_to_the_disk(path):
-    assert Ledger(path)._db.execute("PRAGMA synchronous").fetchone() == (3,)
-
-
 def test_a_ledger_belongs_to_one_data_set(path):
     Ledger(path, "one").close()
     Ledger(path).close()
@@ -318,24 +314,6 @@ def test_a_ledger_that_another_process_holds_is_called_that(path, held, monkeypa
             use()
     held.execute("ROLLBACK")
     assert len(open_before.fits()) == 1
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, "held by another process"),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, "that you may read and write"),
-        (sqlite3.SQLITE_CANTOPEN, "that you may read and write"),
-        (sqlite3.SQLITE_FULL, "Make room"),
-        (sqlite3.SQLITE_IOERR_WRITE, "mend the disk"),
-        (sqlite3.SQLITE_CORRUPT, "sound SQLite file"),
-        (sqlite3.SQLITE_NOTADB, "sound SQLite file"),
-    ],
-)
-def test_an_error_of_sqlite_is_called_what_it_is(path, code, said):
-    error = sqlite3.OperationalError("as SQLite says it")
-    error.sqlite_errorcode = code
-    assert said in str(Ledger(path)._unsound(error))
 
 
 def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
