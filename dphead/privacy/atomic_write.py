@@ -29,6 +29,7 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
     OSError
         With the path, if the disk does not take the file.
     """
+    # The target of a link is replaced, and beside it: a rename cannot leave its disk.
     final = Path(os.path.realpath(path))
     partial = final.with_name(f"{final.name}.part")
     with _whole(path, lambda: partial.unlink(missing_ok=True)):
@@ -38,11 +39,16 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
             return
         with open(partial, "wb") as file:
             if final.exists():
+                # Before a byte is written, so that nobody reads a private file
+                # meanwhile.
                 os.fchmod(file.fileno(), stat.S_IMODE(final.stat().st_mode))
             write(file)
             file.flush()
+            # Data first, then its name: after a crash the name may not lead to an empty
+            # file.
             os.fsync(file.fileno())
         os.replace(partial, final)
+    # The new name is durable only when its folder is.
     sync(final.parent)
 
 

@@ -152,6 +152,9 @@ class ReleaseSpec:
                 )
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
+            # The ledger must hold the very number that the noise was made with. NumPy
+            # scalars are printed and rounded in other ways, and float64 has no larger
+            # whole numbers.
             whole = type(value) is int and abs(value) <= 2**53
             if not whole and not isinstance(value, float):
                 raise ValueError(
@@ -168,6 +171,7 @@ class ReleaseSpec:
                 "noise_multiplier must be finite and >= 0, got "
                 f"{self.noise_multiplier=}. Correct it."
             )
+        # Units and sums stay far inside the range of float64 and int64.
         if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
             raise ValueError(
                 f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
@@ -175,6 +179,7 @@ class ReleaseSpec:
             )
         check_whole("n_rows", self.n_rows, 0)
         self.event()  # raises ValueError for a release that cannot be charged
+        # No dominating pair is known for these (proofs/groups.md, allocation.md).
         groups = self.group_cap is not None and self.group_cap > 1
         if groups and self.sampling_prob < 1 and self.relation == "replace_one":
             raise ValueError(

@@ -62,8 +62,11 @@ class NoiseSource:
         repeat.
         """
         if self.seed is None:
+            # A fresh key for each call: if two releases shared a stream, their
+            # difference would have no noise.
             key = secrets.token_bytes(32)
         else:
+            # A hash, so that releases and purposes have unrelated streams.
             key = hashlib.blake2b(
                 f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32
             ).digest()

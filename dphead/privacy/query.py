@@ -52,6 +52,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
     NumPy integers are refused: they wrap around, so a sensitivity made of them could be
     too small.
     """
+    # `type` also refuses bool, which is a kind of int.
     if type(value) is not int or value < least:
         raise ValueError(
             f"{name} must be a whole number (int) of at least {least}, got "
@@ -152,6 +153,7 @@ class Statistic:
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
         """Return the integers of rows x (k, n_features) float32."""
+        # Other statistics need a row's direction: their factors clip it afterwards.
         if self.clips == "features":
             return clipped_rows(transform, x, clip_norm)
         return direction_rows(transform, x)
@@ -201,6 +203,7 @@ class Chunk:
         w = self.weights.w.T.astype(xp.float64)
         z = xp.matmul(q, w)
         rate = self.rows.scale[:, None] * self.weights.step
+        # A rate of infinity times a score of 0 would be NaN.
         return z, xp.minimum(rate, MAX_SCORE_RATE)
 
 
@@ -220,6 +223,7 @@ def labelled(query: Statistic, y: Array) -> Array:
     """
     if y.ndim == 1:
         return (y >= 0) & (y < query.n_classes)
+    # From shapes alone: whether this raises must not depend on a row's value.
     if not query.takes_sets or y.shape[1:] != (query.n_classes,):
         raise ValueError(
             "rows with several classes need a statistic that takes label sets of its "
@@ -235,6 +239,7 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     A row where `keep` is False is all zeros.
     """
     classes = xp.arange(n_classes)
+    # Every class is compared for every row, so the work does not depend on labels.
     same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
@@ -249,6 +254,7 @@ def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
 def root(squared: int) -> float:
     """Return the square root of a whole number, as a float64 that is not below it."""
     value = sqrt(squared)
+    # sqrt rounds to nearest. A root that is too small would make the noise too small.
     while Fraction(value) ** 2 < squared:
         value = nextafter(value, inf)
     return value

@@ -109,14 +109,16 @@ def release(
         indices = _sampled(rows, spec, draw)
     else:
         indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
+    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
     following = ledger.following()
-    next_spec = None if following is None else ReleaseSpec(**following)
-    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices, next_spec)
-    if not np.isfinite(spec.clip_norm):
+    if np.isfinite(spec.clip_norm):
+        next_spec = None if following is None else ReleaseSpec(**following)
+        request = replace(request, following=next_spec)
+    else:
         # Such a release has no noise: there is no privacy to lose by reading norms.
         clip_norm = query.no_clip(summer.largest_norm(request), params)
         clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
-        request = replace(request, clip_norm=clip_norm, following=None)
+        request = replace(request, clip_norm=clip_norm)
         unit = query.unit(request.clip_norm, transform.append)
     value = summer(request)
     if value.dtype != np.int64 or value.shape != query.shape(width):

@@ -119,6 +119,7 @@ class Allocation:
         """
         if step == 0:
             self._steps = random_steps(n_rows, steps, generator)
+        # Another process, or a step that was not committed: rows could be used twice.
         elif step != self._next:
             self._steps = None
         self._next = -1  # until this release is committed
@@ -161,6 +162,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
             "a group must keep a whole number of rows, at least one, got "
             f"group_cap={cap}. Use 1 or more."
         )
+    # Stable, so that the rows of a group stay in the order of their slots.
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.searchsorted(ordered, ordered)  # position of the group's first row

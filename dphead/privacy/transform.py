@@ -192,6 +192,7 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
         if transform.scale is not None:
             scale = np.asarray(transform.scale, np.float64)
             values = values * scale
+        # They are zeros, which `center` would move.
         values[~rows.finite] = np.nan
         rows = fine(values)
         if transform.unit_norm and transform.center is not None:

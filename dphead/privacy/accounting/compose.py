@@ -71,6 +71,7 @@ def compose_epsilon(
         raise ValueError(
             "exact needs full batches, got events='Poisson batches'. Use pld or rdp."
         )
+    # Checked before an accountant is called: none of them takes a noise of 0.
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if mu is not None and accountant in ("auto", "exact"):
@@ -81,6 +82,7 @@ def compose_epsilon(
     from dphead.privacy.accounting.pld import pld_epsilon  # the import takes seconds
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
+    # Both are upper bounds. With little noise the grid of an epoch is too coarse.
     if any(e.epoch_steps > 1 for e in events):
         return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
     units = max((e.rows_per_unit for e in events), default=1)

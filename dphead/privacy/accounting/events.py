@@ -47,7 +47,10 @@ class GaussianEvent:
     def __post_init__(self) -> None:
         sd, q = self.noise_multiplier, self.sampling_prob
         count, rows = self.count, self.rows_per_unit
+        # NaN and infinity fail the first comparison.
         whole = 0 <= count < math.inf and count == int(count)
+        # A NumPy integer could wrap around, and True is an int too: only `int` is
+        # taken.
         some = type(rows) is int and 1 <= rows < 2**31
         unit = "a protected unit must have a row, or a whole number (int) of them"
         require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
@@ -58,6 +61,7 @@ class GaussianEvent:
         many = type(steps) is int and 1 <= steps < 2**31
         epoch = "an epoch must have a step, or a whole number (int) of them"
         require(many, epoch, "epoch_steps", steps)
+        # The pair of an allocated epoch is proved for one row of a full batch only.
         alone = steps == 1 or (q == 1 and rows == 1)
         only = "allocated rows must be units, and in no Poisson batches"
         require(alone, only, "(sampling_prob, rows_per_unit)", (q, rows))
@@ -95,6 +99,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
     Plans, the ledger and `ReleaseSpec` all get their events here. So a release cannot
     be charged as one thing and reported as another.
     """
+    # A seed makes the noise known, which protects nobody: the accountants see none.
     cap = release["group_cap"]
     private = release.get("private", True)
     return GaussianEvent(

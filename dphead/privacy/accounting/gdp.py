@@ -71,6 +71,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
         return 0.0
+    # Ends at neighboring floats. `high` satisfies delta all the time, so it is safe.
     while low < (middle := (low + high) / 2) < high:
         if log_delta(mu, middle) <= target:
             high = middle
@@ -88,6 +89,7 @@ def log_delta(mu: float, epsilon: float) -> float:
     """
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
+    # Both terms hold phi(t), which is factored out so that it cannot underflow alone.
     tail = _mills_ratio(t - mu)
     if t > 0:
         excess = float(ndtr(t)) - math.exp(log_phi) * tail

@@ -68,6 +68,7 @@ class Losses:
         """
         losses, above, scaled = self._tails
         grid = np.concatenate([[0.0], losses])
+        # delta falls with epsilon, so the first point that is small enough decides.
         enough = self.deltas(grid) <= delta
         if not enough[-1]:
             return math.inf
@@ -119,6 +120,8 @@ def self_composed(one: Losses, count: int) -> Losses:
     """Compose `count` releases. What the transforms may lose becomes infinite loss."""
     if count == 1:
         return one
+    # Chernoff bounds at these orders find where the tails of the sum end. Orders near
+    # 1/sqrt(count) fit a sum of many, orders near 1 a sum of few.
     scales = np.array([1.0, count**-0.5]) / len(one.chances)
     signed = np.concatenate([CHERNOFF_ORDERS, np.negative(CHERNOFF_ORDERS)])
     orders = list(np.outer(signed, scales).ravel())
@@ -134,9 +137,11 @@ def self_composed(one: Losses, count: int) -> Losses:
     composed = np.asarray(irfft(power, size))
     chances = np.roll(composed, -low)[:points]
     mass = one.mass**count
+    # Of `count` releases, the chance that any of them has an infinite loss.
     share = min(one.infinite / one.mass, 1 - UNIT_ROUNDOFF)
     finite = math.log1p(-share)
     infinite = TAIL_MASS - mass * math.expm1(count * finite)
+    # A power multiplies the relative error of the transform by `count`.
     norm = float(np.linalg.norm(chances)) / mass
     share = count * (_transform_error(size) + 16 * UNIT_ROUNDOFF)
     forward = share * norm ** (1 - 1 / count) + 2 * share**2

@@ -76,6 +76,8 @@ def rdp_curve(
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
             total = total + np.asarray(orders) * (half * (1 + rounding))
             continue
+        # No divergence is proved for what is refused here: proofs/allocation.md for
+        # epochs, proofs/poisson.md for replace-one, proofs/groups.md for units.
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         steps = event.epoch_steps
         known = "RDP needs full or Poisson batches"
@@ -191,6 +193,7 @@ def filter_order(epsilon: float, delta: float) -> float:
     Feldman, Zrnic 2021.
     """
     check(delta)
+    # Only the budget may decide: an order chosen after a fit would be no filter.
     finite = 0 < epsilon < math.inf
     require(finite, "epsilon must be positive and finite", "epsilon", epsilon)
 

@@ -82,6 +82,8 @@ def spent(
     alone = relation != "replace_one" and all(
         e.rows_per_unit == e.epoch_steps == 1 for e in events
     )
+    # One fit was planned before any release, so its PLD is valid. Of the others the
+    # ledger has no divergence, and `check_divergence` refuses a second fit.
     if fits == 1 or not alone:
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
     # The order of a filter is fixed with the budget. The best order of a curve that is
@@ -96,6 +98,7 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
 
     A part of an epoch costs as much as all of it.
     """
+    # Equal releases in a row: `Charge.step_of` counts their epochs in the same way.
     for text, equal in groupby(canonical(s) for s in specs):
         steps = json.loads(text).get("epoch_steps", 1)
         count = len(list(equal))

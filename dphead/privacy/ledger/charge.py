@@ -117,6 +117,7 @@ class Charge(Generic[Book]):
         was returned is never redrawn.
         """
         sequence = self._next
+        # Texts are compared, so every field of the spec counts.
         if self._reserved(sequence) != canonical(spec):
             raise LedgerError(
                 f"a release must be the next one reserved, got sequence={sequence}, "
@@ -131,6 +132,8 @@ class Charge(Generic[Book]):
                 sequence,
             )
             states = dict(progress)
+            # A damaged state may have been "committed": drawing again would answer one
+            # charge twice.
             if set(states) - set(STATES):
                 raise LedgerError(
                     f"a release's states must be known ones, got {sorted(states)}. "
@@ -142,6 +145,7 @@ class Charge(Generic[Book]):
                     f"a release must follow returned ones, got {sequence=} after "
                     f"{before} of them. The last one failed: resume the fit."
                 )
+            # Logged before a row is read: what a crash left is deleted and drawn again.
             if "committed" not in states:
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
@@ -169,6 +173,7 @@ class Charge(Generic[Book]):
             self._reserved(sequence),
         )[0]
         first = 0 if before is None else before + 1
+        # Equal releases in a row may be several epochs.
         return (sequence - first) % epoch_steps
 
     def _reserved(self, sequence: int) -> Any:
@@ -206,6 +211,9 @@ class Charge(Generic[Book]):
         """
         try:
             with self.ledger.transaction():
+                # First the log: its unique index refuses a second value before it is
+                # written. The transaction ends, and shows the commit, only when the
+                # file is on disk.
                 self._log(sequence, "committed", _digest(value))
                 if self.store is not None:
                     write_atomically(
@@ -236,9 +244,11 @@ class Charge(Generic[Book]):
                 f"releases must be committed before they are forgotten, got {done} "
                 f"of {count}. Resume."
             )
+        # A checkpoint holds what was computed from these values.
         for file in self.store.glob("*.npy") if self.store is not None else ():
             if int(file.stem) < count:
                 file.unlink()
+        # Never back: a release would be handed out a second time.
         self._next = max(self._next, count)
 
     def _committed(self, stop: int) -> int:

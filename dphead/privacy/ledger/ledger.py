@@ -98,6 +98,7 @@ class Ledger(LedgerFile):
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction():
             seals.check_undamaged(self)
+            # A budget chosen after a release would be chosen by what was released.
             if self.budget() is None and self.count_fits():
                 raise LedgerError(
                     "a budget must be set before the first fit, got a ledger with "
@@ -194,6 +195,7 @@ class Ledger(LedgerFile):
         reserved is within the budget, if there is one, whatever happens next. Epsilon
         may exceed it by a relative 1e-9 (`_check`).
         """
+        # One relation and one unit, so that the epsilons of all releases add up.
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
             raise LedgerError(
@@ -220,6 +222,8 @@ class Ledger(LedgerFile):
         try:
             with self.transaction():
                 seals.check_undamaged(self)
+                # A crash between the charge and the first release leaves the id
+                # charged.
                 if self.holds(fit_id):
                     raise LedgerError(
                         f"a fit must be charged once, got {fit_id=} again. Resume it."
@@ -229,6 +233,7 @@ class Ledger(LedgerFile):
                 self.execute(NEW_FIT, fit)
                 for one in releases:
                     self.execute(NEW_RELEASE, one)
+                # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
         except BaseException:
             reserved.leave()
@@ -298,11 +303,13 @@ class Ledger(LedgerFile):
                 "a ledger with a budget takes private fits only, got epsilon = inf: a "
                 "fit without noise, or with a seed. Use a finite epsilon and no seed."
             )
+        # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:
             check_divergence([*old, *new], relation)
         target, delta = budget["epsilon"], budget["delta"]
         number = self.count_fits() + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
+        # `not <=` refuses NaN too.
         if not total <= target * (1 + 1e-9):
             raise LedgerError(
                 f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
@@ -324,6 +331,7 @@ class Ledger(LedgerFile):
         return fits
 
     def _releases(self, fit_id: str) -> list[dict[str, Any]]:
+        # The last state of a release wins: `dict` keeps it.
         progress = self.query(
             "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", fit_id
         )

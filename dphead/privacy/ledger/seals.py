@@ -20,6 +20,7 @@ def seal(file: LedgerFile) -> None:
     last = file.first("SELECT fits, digest FROM seals ORDER BY id DESC")
     before, digest = last or (0, "")
     count = file.first("SELECT COUNT(*) FROM fits")[0]
+    # All facts, but only the fits since the last seal: the chain covers the others.
     meta = json.dumps(file.facts(), sort_keys=True)
     digest = _chained(digest, count, meta, _charged(file, before, count))
     file.execute(
@@ -43,6 +44,7 @@ def _charged(file: LedgerFile, first: int, stop: int) -> str:
         )
         for fit in fits
     ]
+    # `repr`: a damaged column may hold bytes, which JSON does not take.
     return json.dumps([fits, releases], default=repr)
 
 
@@ -78,6 +80,7 @@ def damage_of(file: LedgerFile) -> list[str]:
 
 
 def _damage(file: LedgerFile) -> list[str]:
+    # SQLite compares each index with its table.
     (found,) = file.first("PRAGMA integrity_check(1)")
     if found != "ok":
         return [f"a file that is not as SQLite wrote it ({found})"]
@@ -89,6 +92,7 @@ def _damage(file: LedgerFile) -> list[str]:
         digest = _chained(digest, fits, fixed, _charged(file, done, fits))
         if digest != kept:
             return [f"a change in fits {done + 1} to {fits}, or in their seal"]
+        # Facts may be added after a seal. A sealed fact never changes.
         if any(meta.get(k) != v for k, v in json.loads(fixed).items()):
             return [f"a change in what was fixed before fit {fits + 1}"]
         done = fits
@@ -106,6 +110,8 @@ def _disorder(file: LedgerFile) -> list[str]:
     reserved = dict(counts)
     done = Counter[str]()
     begun = set()
+    # The order of a release: started, redrawn after each crash, committed. The next one
+    # begins after the commit only.
     for fit_id, sequence, state in file.query(
         "SELECT fit_id, sequence, state FROM progress ORDER BY id"
     ):
