@@ -158,7 +158,7 @@ def describe(file: FeaturesFile, facts: ProblemInfo) -> dict[str, Any]:
         np.ascontiguousarray(file.block_digest).tobytes()
     ).hexdigest()[:16]
     return {
-        "backbone": file.attrs["backbone"],
+        "backbone": file.config["backbone"],
         "digest": digest,
         "n_rows": facts.n_rows,
         "n_features": facts.n_features,

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import h5py
-from dphead_extract.features.reading import sha256_json
-from dphead_extract.features.seal import BYTES, read_seal, write_seal
+from dphead_extract.features.seal import read_seal, write_seal
 from dphead_extract.features.writing import digests_of, extents
 
 
@@ -17,17 +16,19 @@ def edited(path: Path, change, *, digests: bool = True, complete: bool = True) -
     read_seal(path)
     with h5py.File(path, "r+", locking=False) as file:
         change(file)
-        if "config" in file.attrs:
-            file.attrs["config_hash"] = sha256_json(json.loads(file.attrs["config"]))
         if digests:
             file["block_digest"][:] = list(digests_of(file))
-        columns = list(extents(file).values())
+        columns = extents(file).values()
     write_seal(path, columns, complete)
     return path
 
 
-def of_before_seals(path: Path, complete: bool = True) -> Path:
-    """The same file as versions without a seal wrote it."""
-    edited(path, lambda file: file.attrs.create("complete", complete))
-    path.write_bytes(path.read_bytes()[BYTES:])
-    return path
+def with_config(**changes):
+    """A change that sets entries of the configuration; None removes one."""
+
+    def change(file):
+        config = json.loads(file.attrs["config"]) | changes
+        kept = {key: value for key, value in config.items() if value is not None}
+        file.attrs["config"] = json.dumps(kept)
+
+    return change

@@ -164,7 +164,7 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
         with open_features(output) as file:
             size = f"{file.n_rows:,} rows x {file.n_features:,} features"
             wrote = f"{output}: {tied(size)} of {len(shards)} shards"
-            click.echo(section("Wrote", [f"{wrote}, by {file.attrs['backbone']}"]))
+            click.echo(section("Wrote", [f"{wrote}, by {file.config['backbone']}"]))
             click.echo(section("Data set", [file.dataset_id]))
             if file.class_names is not None:
                 print_budget(output)

@@ -286,18 +286,6 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
         )
 
 
-def check_views(file: FeaturesFile, relation: str) -> None:
-    """Raise FormatError under add/remove if a row's views follow its slot.
-
-    Under add/remove, one row less moves all later slots and so changes their views.
-    """
-    if relation == "add_remove" and file.views.get("keyed_by") == "slot":
-        raise FormatError(
-            "under add_remove a row's views must follow its image, got a features "
-            f"file of an earlier version with views={file.views}. Extract it again."
-        )
-
-
 def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
     """Return the positions of a split's rows in the file.
 

@@ -23,7 +23,6 @@ from dphead.data.features import (
     check_classes,
     check_groups,
     check_one_each,
-    check_views,
     open_features,
     split_slots,
 )
@@ -247,7 +246,6 @@ def from_file(
     split, cap = estimator.split, estimator.group_cap
     with open_features(Path(path)) as file:
         check_groups(file, cap)
-        check_views(file, estimator.relation)
         n_rows = len(split_slots(file, split))
         if label_sets is None:
             names = _names_of(file, classes)

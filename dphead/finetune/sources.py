@@ -13,7 +13,7 @@ from dphead_extract.features.format import open_features
 from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex
 
-from dphead.data.features import check_views, load_features
+from dphead.data.features import load_features
 from dphead.finetune.images import load_images
 from dphead.finetune.models import pixel_scale
 from dphead.finetune.options import FinetuneOptions
@@ -92,7 +92,6 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
         )
     rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
     with file:
-        check_views(file, options.relation)
         if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
             raise ValueError(
                 f"feature maps need their shape, got shape={options.shape} for "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.format import FeaturesFile, open_features
-from dphead_extract.features.seal import HDF5, MAGIC
+from dphead_extract.features.seal import MAGIC
 
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.protected import made_of_images
@@ -31,7 +31,7 @@ def is_features_file(path: Path) -> bool:
     if not path.is_file():
         return False
     with open(path, "rb") as file:
-        return file.read(len(MAGIC)).startswith((MAGIC, HDF5))
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
@@ -67,8 +67,7 @@ def classes_declared(file: FeaturesFile) -> str:
 
     It is the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag").
     """
-    declared = file.class_names and file.classes_public
-    return file.attrs["classes_declared"] if declared else "fit-flag"
+    return file.classes_declared or "fit-flag"
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
         "normalization",
         "library_versions",
     )
-    return {k: file.attrs.get(k) for k in keys} | {"views": file.views}
+    return {k: file.config[k] for k in keys} | {"views": file.views}
 
 
 def check_features(
@@ -94,7 +93,7 @@ def check_features(
 
     `own` is the head's backbone, named in the error.
     """
-    theirs = f"{file.attrs['backbone']}, {file.n_features} columns"
+    theirs = f"{file.config['backbone']}, {file.n_features} columns"
     ours = f"{n_features} columns" if own is None else f"{own}, {n_features} columns"
     if file.n_features != n_features or file.feature_space != feature_space:
         raise ValueError(

@@ -15,7 +15,7 @@ import numpy as np
 from dphead_extract.features.format import FeaturesFile
 
 from dphead.analysis.protected import thing_of
-from dphead.data.features import FeaturesRows, check_views, load_features
+from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.backbones import (
     check_options,
     check_same_images,
@@ -231,7 +231,6 @@ def prepare(
 
     Raises ValueError if the options do not fit the file.
     """
-    check_views(file, options.relation)
     grouped = file.group is not None
     ungrouped = check_unit(
         grouped,
@@ -399,7 +398,7 @@ def open_test(run: PreparedHead) -> TestRows | None:
     path = options.test or train.path
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
-        own = train.attrs["backbone"]
+        own = train.config["backbone"]
         check_features(file, train.feature_space, train.n_features, own)
         origin = test_origin(
             file.dataset_id == train.dataset_id,

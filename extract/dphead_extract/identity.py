@@ -123,9 +123,7 @@ def _same_as(given: Declared, source: Source, n_rows: int) -> Identity:
                 f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
             )
         rows = slice(source.first, source.first + source.n_rows)
-        return Identity(
-            n_rows, other.dataset_id, other.attrs["salt"], other.row_digest[rows]
-        )
+        return Identity(n_rows, other.dataset_id, other.salt, other.row_digest[rows])
 
 
 def _begun(output: Path, shard: Shard) -> bool:
@@ -134,8 +132,8 @@ def _begun(output: Path, shard: Shard) -> bool:
         return True
     path = shard.path(output)
     for place in (path, path.with_name(path.name + ".part")):
-        with suppress(FormatError, OSError), open_h5(place) as file:
-            return "config" in file.attrs and "block_digest" in file
+        with suppress(FormatError, OSError), open_h5(place)[0]:
+            return True
     return False
 
 

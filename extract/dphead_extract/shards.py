@@ -8,7 +8,6 @@ Like the features it is private.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import check_disk, name_once, names_path, write_names
+from dphead_extract.features.disk import check_disk, name_once, read_names, write_names
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import Header, block_digest, check_dataset_id
 from dphead_extract.features.writing import FeaturesWriter, first_difference
@@ -210,7 +209,7 @@ def join(paths: Sequence[str | Path], output: str | Path) -> None:
 
 def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
     for file in files:
-        if "shard" not in file.attrs["config"]:
+        if "shard" not in file.config:
             raise FormatError(
                 f"only shards can be joined, got path={str(file.path)!r}, a whole "
                 "features file. Leave it out."
@@ -218,14 +217,14 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
         _check_same_run(files[0], file)
     found: dict[int, FeaturesFile] = {}
     for file in files:
-        index = file.attrs["config"]["shard"]["index"]
+        index = file.config["shard"]["index"]
         if index in found:
             raise FormatError(
                 f"every shard must be given once, got shard={index} in "
                 f"{str(found[index].path)!r} and {str(file.path)!r}. Leave one out."
             )
         found[index] = file
-    count = files[0].attrs["config"]["shard"]["count"]
+    count = files[0].config["shard"]["count"]
     missing = [
         re.sub(r"shard-\d+-of-", f"shard-{i}-of-", files[0].path.name)
         for i in range(count)
@@ -254,30 +253,26 @@ def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
 
 def _configuration(file: FeaturesFile) -> dict[str, Any]:
     """Return everything that all shards of a file share."""
-    config = {
-        key: value for key, value in file.attrs["config"].items() if key != "n_rows"
-    }
+    config = {key: value for key, value in file.config.items() if key != "n_rows"}
     shard = {key: value for key, value in config["shard"].items() if key != "index"}
     return {
         **config,
         "shard": shard,
         "dataset_id": file.dataset_id,
-        "salt": file.attrs["salt"],
+        "salt": file.salt,
     }
 
 
 def _whole_header(file: FeaturesFile) -> Header:
     """Return the header that a single process would have written."""
-    config = dict(file.attrs["config"])
+    config = dict(file.config)
     config["n_rows"] = config.pop("shard")["n_rows"]
     known = {
         field.name: config.pop(field.name)
         for field in fields(Header)
         if field.name in config
     }
-    return Header(
-        **known, config=config, dataset_id=file.dataset_id, salt=file.attrs["salt"]
-    )
+    return Header(**known, config=config, dataset_id=file.dataset_id, salt=file.salt)
 
 
 def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str, Any]:
@@ -292,12 +287,6 @@ def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str,
 
 def _join_names(files: list[FeaturesFile], output: Path) -> None:
     """Join the shards' private tables of names, or do nothing if one was removed."""
-    paths = [names_path(file.path) for file in files]
-    if all(path.exists() for path in paths):
-        names: list[str] = []
-        for path in paths:
-            with open(
-                path, newline="", encoding="utf-8", errors="surrogateescape"
-            ) as file:
-                names += [row[1] for row in list(csv.reader(file))[1:]]
-        write_names(output, names)
+    tables = [read_names(file.path, file.n_rows) or [] for file in files]
+    if all(tables):
+        write_names(output, [name for table in tables for name in table])

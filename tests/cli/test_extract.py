@@ -134,7 +134,7 @@ def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     # the same images, whatever is declared, so the same ledger
     assert "these images were extracted before" in done.out
     with open_features(plain) as one, open_features(twelve) as two:
-        assert two.attrs["transform"] == one.attrs["transform"] | {"bits": 12}
+        assert two.config["transform"] == one.config["transform"] | {"bits": 12}
         assert one.feature_space != two.feature_space
         assert not np.array_equal(one.features, two.features)
     run = tmp_path / "run"
@@ -171,7 +171,7 @@ def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     (tmp_path / "f.h5").unlink()
     fitted(*command, "--intensity", "0,4095")
     with open_features(tmp_path / "f.h5") as file:
-        assert file.attrs["transform"]["intensity"] == [0.0, 4095.0]
+        assert file.config["transform"]["intensity"] == [0.0, 4095.0]
     assert "declared once" in refused(
         dphead(*command, "--bits", 12, "--intensity", "0,4095")
     )

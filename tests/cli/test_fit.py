@@ -23,7 +23,7 @@ from commands import (
     rows,
 )
 from dphead_extract.features.format import open_features, write_features
-from features import edited
+from features import edited, with_config
 
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
@@ -155,7 +155,7 @@ def test_classes_must_be_public_and_distinct(tmp_path, run):
 
 def test_class_names_that_were_not_declared_public_are_not_used(tmp_path, run):
     path = features_file(tmp_path / "f.h5")
-    edited(path, lambda file: file.attrs.modify("classes_public", False))
+    edited(path, with_config(classes_declared=""))
     text = refused(dphead("fit", path, "-o", run, *LS))
     assert "public" in text
     assert "owl" not in text
@@ -435,9 +435,9 @@ def test_no_file_of_the_run_holds_what_is_private(features, run):
         x = file.features[:]
         y = file.labels
         secrets = [
-            file.attrs["salt"],
+            file.salt,
             file.config_hash,
-            file.attrs["config"]["source_digest"],
+            file.config["source_digest"],
         ]
         raw = [d.tobytes() for d in (*file.row_digest, *file.block_digest)] + [
             row.tobytes() for row in x

@@ -68,9 +68,9 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
             "none",
         ]
         np.testing.assert_array_equal(file.labels, digits[1][:300])
-        assert file.attrs["transform"]["colours"] == 1
-        assert file.attrs["backbone_kwargs"] == {"J": 1, "L": 8}
-        assert set(file.attrs["library_versions"]) >= {"torch", "timm", "numpy"}
+        assert file.config["transform"]["colours"] == 1
+        assert file.config["backbone_kwargs"] == {"J": 1, "L": 8}
+        assert set(file.config["library_versions"]) >= {"torch", "timm", "numpy"}
     names = tmp_path / "f.h5.names.csv"
     assert stat.S_IMODE(names.stat().st_mode) == 0o600
     assert names.read_text().splitlines()[1] == "0,npz:0"
@@ -110,7 +110,7 @@ def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path, kind):
     extract(options(digits_npz, tmp_path / "f.h5", normalize=norm, dtype="float16"))
     with open_features(tmp_path / "f.h5") as file:
         assert file.dtype == np.float16
-        assert file.attrs["normalization"]["kind"] == kind
+        assert file.config["normalization"]["kind"] == kind
         if kind == "unit":
             np.testing.assert_allclose(
                 np.linalg.norm(
@@ -296,7 +296,7 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, tmp_path,
                 dict(zip(rows, file.labels.tolist(), strict=True)),
                 file.split_names,
             )
-            assert file.attrs["config"]["layout"] == "any/class"
+            assert file.config["layout"] == "any/class"
         (source / other).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 77).save(source / other)
     (alone, splits), (beside, same) = found["alone"], found["beside"]
@@ -352,8 +352,8 @@ def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path)
     assert wide.shape[3] == 4
     assert half.shape[3] == 2
     with open_features(tmp_path / "f.h5") as file:
-        assert file.attrs["transform"]["image_size"] == [8, 4]
-        assert file.attrs["transform"]["colours"] == 1
+        assert file.config["transform"]["image_size"] == [8, 4]
+        assert file.config["transform"]["colours"] == 1
 
 
 def test_the_header_of_arrays_is_what_is_declared_about_them(

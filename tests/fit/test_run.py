@@ -22,11 +22,10 @@ from commands import (
     report_of,
     rows,
 )
-from dphead_extract.features.format import FormatError, open_features, write_features
-from features import edited
+from dphead_extract.features.format import open_features, write_features
+from features import edited, with_config
 
 from dphead.data.features import load_features
-from dphead.estimators import DPLeastSquaresClassifier
 from dphead.fit.files import is_features_file
 from dphead.fit.head_file import load_head
 from dphead.fit.options import FitOptions
@@ -234,31 +233,13 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
         )
 
 
-def test_views_that_followed_the_slot_are_refused_under_add_remove(tmp_path):
-    """A file of before: one row less changed the views of all later ones.
-
-    Views of today follow the image.
-    """
-    old, new = (features_file(tmp_path / name) for name in ("old.h5", "new.h5"))
+def test_a_report_says_how_rows_are_means_of_views(tmp_path):
+    path = features_file(tmp_path / "f.h5")
     how = {"count": 2, "flip": True, "keyed_by": "image"}
-
-    def as_before(file):
-        views = {"views": {"count": 2, "flip": True}}
-        file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | views)
-        del file.attrs["views"]
-
-    edited(old, as_before)
-    edited(new, lambda file: file.attrs.create("views", json.dumps(how)))
+    edited(path, with_config(views=how))
     add_remove = ("--relation", "add_remove", "--nominal-n", 250)
-    message = refused(dphead("fit", old, "-o", tmp_path / "a", *FC, *add_remove))
-    assert "views must follow its image" in message
-    assert not (tmp_path / "a").exists()
-    fitted("fit", old, "-o", tmp_path / "b", *FC)
-    fitted("fit", new, "-o", tmp_path / "c", *FC, *add_remove)
-    assert report_of(tmp_path / "c")["data"]["extraction"]["views"] == how
-    model = DPLeastSquaresClassifier(relation="add_remove", nominal_n=250)
-    with pytest.raises(FormatError, match="views must follow its image"):
-        model.fit(old)
+    fitted("fit", path, "-o", tmp_path / "run", *FC, *add_remove)
+    assert report_of(tmp_path / "run")["data"]["extraction"]["views"] == how
 
 
 @pytest.mark.parametrize(

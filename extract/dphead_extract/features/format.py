@@ -3,15 +3,14 @@
 The modules of this format may import only numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
-values. The attributes are public, except ``config``, ``config_hash``, ``salt`` and the
-digests: these identify the data and must never leave the file.
+values, and so do ``config`` and ``salt``: digests in them identify the data.
 
 | dataset         | type, shape              | meaning                                 |
 |-----------------|--------------------------|-----------------------------------------|
 | `/features`     | float16 or float32 (n,d) | pooled features; zero where not `valid` |
 | `/labels`       | int32 (n,)               | index into the class names, or -1       |
 | `/valid`        | bool (n,)                | false: unreadable, a masked row         |
-| `/split`        | uint8 (n,)               | index into its ``split_names``          |
+| `/split`        | uint8 (n,)               | index into the split names              |
 | `/group`        | int64 (n,), optional     | `group_ids`; -1 for a row on its own    |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
 | `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
@@ -26,14 +25,13 @@ The file begins with 2,048 bytes of its own (`features.seal`). They say whether 
 complete, and hold a digest of everything outside the columns. HDF5's tools skip them.
 Each column lies in one piece.
 
-Attributes: ``schema_version``, ``block_rows``, ``dataset_id``, ``salt``,
-``class_names`` (JSON or ""), ``classes_public``, ``classes_declared`` ("classes-flag",
-"folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``, ``weights_sha256``,
-``transform``, ``normalization``, ``library_versions``, ``config`` (JSON),
-``config_hash``, and ``views`` (JSON). ``views`` is {} if a row is one image as it is.
-It has ``count``, ``flip`` and ``keyed_by`` ("image") if a row is the mean of augmented
-views. Files that are older than this attribute open too: `FeaturesFile.views` says
-"slot" for their views.
+Attributes: ``schema_version``, ``dataset_id``, ``salt`` and ``config``. ``config`` is
+JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,
+``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``split_names``,
+``backbone``, ``backbone_kwargs``, ``weights_sha256``, ``transform``, ``normalization``
+and ``library_versions``. It also holds every option that can change a value in the
+file, and ``views`` if a row is the mean of augmented views of its image: ``count``,
+``flip`` and ``keyed_by`` ("image").
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

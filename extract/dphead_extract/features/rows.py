@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import FormatError
-from dphead_extract.features.reading import ROW_COLUMNS
+from dphead_extract.features.reading import ROW_COLUMNS, layout
 from dphead_extract.items import (
     NO_GROUP,
     declared_dtype,
@@ -19,6 +19,8 @@ from dphead_extract.items import (
     read_column,
     text_group,
 )
+
+DEFAULTS = {"labels": -1, "valid": 1, "group": NO_GROUP}  # 0 for other columns
 
 
 @dataclass
@@ -52,14 +54,15 @@ class Header:
 
         A first run draws these two.
         """
-        return {
-            **{
-                k: v
-                for k, v in vars(self).items()
-                if k not in ("config", "dataset_id", "salt")
-            },
-            **self.config,
-        }
+        apart = ("config", "dataset_id", "salt")
+        own = {k: v for k, v in vars(self).items() if k not in apart}
+        return {**own, **self.config}
+
+    @property
+    def n_classes(self) -> int:
+        """Return how many labels are classes; without class names all of int32."""
+        names = self.class_names
+        return np.iinfo(np.int32).max if names is None else len(names)
 
     def check(self) -> None:
         """Raise FormatError for sizes, a dtype, class names or an id that cannot be."""
@@ -203,45 +206,32 @@ def prepare_block(
             f"shape={features.shape}. Append whole blocks in order."
         )
     valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
-    with np.errstate(over="ignore"):
-        stored = np.where(valid[:, None], features, 0).astype(header.dtype)
-    if not np.isfinite(stored).all():
-        bad = int((~np.isfinite(stored)).any(axis=1).sum())
-        raise FormatError(
-            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, "
-            f"{bad} bad rows in a block. Check the images and the weights; if values "
-            "exceed 65504 use --dtype float32."
-        )
-    labels = np.asarray(columns.get("labels", np.full(n_rows, -1)), np.int64)
-    high = (
-        len(header.class_names)
-        if header.class_names is not None
-        else np.iinfo(np.int32).max
-    )
-    block = {
-        "features": stored,
-        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(
-            np.int32
-        ),
-        "valid": valid,
-        "split": np.asarray(columns.get("split", np.zeros(n_rows)), np.uint8),
-        "row_digest": np.asarray(
-            columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8
-        ),
-        "image_hash": np.asarray(
-            columns.get("image_hash", np.zeros(n_rows)), np.uint64
-        ),
-    }
-    if header.has_group:
-        ids = np.asarray(columns.get("group", np.full(n_rows, NO_GROUP)))
-        check_ids(ids)
-        block["group"] = ids.astype(np.int64, copy=False)
-    for name, values in block.items():
-        if len(values) != n_rows:
+    given = {**columns, "features": np.where(valid[:, None], features, 0)}
+    block: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in layout(header.identity(), n_rows).items():
+        if name in given:
+            values = np.asarray(given[name])
+        else:
+            values = np.full(shape, DEFAULTS.get(name, 0))
+        if name == "labels":
+            labels = values.astype(np.int64)
+            values = np.where((labels >= 0) & (labels < header.n_classes), labels, -1)
+        elif name == "group":
+            check_ids(values)
+        if values.shape != shape:
             raise FormatError(
-                f"column {name} must have {n_rows} rows, got rows={len(values)}. "
+                f"column {name} must have shape {shape}, got shape={values.shape}. "
                 "Append whole blocks."
             )
+        with np.errstate(over="ignore"):
+            block[name] = values.astype(dtype, copy=False)
+    finite = np.isfinite(block["features"]).all(axis=1)
+    if not finite.all():
+        raise FormatError(
+            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, "
+            f"{int((~finite).sum())} bad rows in a block. Check the images and the "
+            "weights; if values exceed 65504 use --dtype float32."
+        )
     return block
 
 

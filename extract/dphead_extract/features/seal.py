@@ -11,34 +11,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from dphead_extract.errors import FormatError
 
 BYTES = 2048  # HDF5 needs a power of two, at least 512, before its own data
 MAGIC = b"dphead features\n"
-HDF5 = b"\x89HDF\r\n\x1a\n"
 # HDF5 marks a file that is open for writing here, but never reads it in this layout
 OPEN_MARK = (BYTES + 20, 4)
-Extents = list[tuple[int, int]]  # first byte and number of bytes of each column
+Extent = tuple[int, int]  # first byte and number of bytes of a column
 
 
-def write_seal(path: Path, columns: Extents, complete: bool) -> None:
+def write_seal(path: Path, columns: Iterable[Extent], complete: bool) -> None:
     """Write the first bytes of a file that was made with room for them."""
-    held = _seal(path, columns, complete)
+    held = _seal(path, sorted(columns), complete)
     with open(path, "r+b") as file:
         file.write(held)
 
 
-def read_seal(path: Path) -> bool | None:
-    """Return whether the file is complete; None if it is older than seals.
+def read_seal(path: Path) -> bool:
+    """Return whether the file is complete.
 
     Raises FormatError if it is not a features file, or not as it was written.
     """
     with open(path, "rb") as file:
         held = file.read(BYTES)
-    if held.startswith(HDF5):
-        return None
     if not held.startswith(MAGIC):
         raise FormatError(
             "a features file must be HDF5 written by `dphead extract`, got "
@@ -58,17 +56,16 @@ def read_seal(path: Path) -> bool | None:
     return bool(said["complete"])
 
 
-def _seal(path: Path, columns: Extents, complete: bool) -> bytes:
+def _seal(path: Path, columns: list[Extent], complete: bool) -> bytes:
     said = {
         "complete": complete,
-        "columns": sorted(columns),
-        "bytes": path.stat().st_size,
-        "sha256": _digest_outside(path, sorted(columns)),
+        "columns": columns,
+        "sha256": _digest_outside(path, columns),
     }
     return (MAGIC + json.dumps(said).encode()).ljust(BYTES)
 
 
-def _digest_outside(path: Path, columns: Extents) -> str:
+def _digest_outside(path: Path, columns: list[Extent]) -> str:
     """Return the sha256 of a file's bytes after the seal that belong to no column.
 
     A killed run leaves HDF5's mark and can be resumed, so the mark is left out. Raises

@@ -7,10 +7,10 @@ results: read the list, never publish it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -61,39 +61,39 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     unreadable rows, equal images, near-equal images in two splits, and groups in two
     splits.
     """
-    with open_features(path) as file:
-        problems = _blocks(file)
-        problems += _labels(file)
-        problems += _equal(file)
-        problems += _groups(file)
-        problems += _across_splits(file)
+    with ExitStack() as stack:
+        file = stack.enter_context(open_features(path))
+        found = [*_blocks(file), *_labels(file), *_images(file), *_groups(file)]
+        told = _told(found, file)
         if against is not None:
-            with open_features(against) as other:
-                theirs = read_names(other.path, other.n_rows)
-                for problem in _blocks(other):
-                    problems.append(Problem(f"{against}: {_told(problem, theirs)}"))
-                problems += _between(file, other)
-        names = read_names(file.path, file.n_rows)
-    return [_told(problem, names) for problem in problems]
+            other = stack.enter_context(open_features(against))
+            told += [
+                f"{against}: {problem}" for problem in _told(_blocks(other), other)
+            ]
+            told += _told(_between(file, other), file)
+        return told
 
 
-class Problem(NamedTuple):
-    """Describe what is wrong, and in which rows (their ordinals) if it is in some."""
-
-    text: str
-    rows: np.ndarray | None = None
+# what is wrong, and the rows where it is (their ordinals); None if it is in no row
+Problem = tuple[str, np.ndarray | None]
 
 
-def _told(problem: Problem, names: list[str] | None) -> str:
-    """Return a problem in words, with the first rows by name if names are known."""
-    if problem.rows is None:
-        return problem.text
-    rows = problem.rows.tolist()
-    first = [str(row) if names is None else names[row] for row in rows[:_SHOWN_ROWS]]
-    if len(rows) > _SHOWN_ROWS:
-        first.append("...")
+def _told(problems: Iterable[Problem], file: FeaturesFile) -> list[str]:
+    """Return problems in words, with the first rows by name if names are known.
+
+    Problems that are in none of the rows are left out.
+    """
+    names, told = read_names(file.path, file.n_rows), []
     lead = "rows " if names is None else ""
-    return f"{problem.text}: {len(rows)} ({lead}{', '.join(first)})"
+    for text, rows in problems:
+        if rows is None:
+            told.append(text)
+        elif len(rows):
+            shown = rows[:_SHOWN_ROWS].tolist()
+            first = [str(row) if names is None else names[row] for row in shown]
+            first += ["..."] * (len(rows) > _SHOWN_ROWS)
+            told.append(f"{text}: {len(rows)} ({lead}{', '.join(first)})")
+    return told
 
 
 def check_blocks(file: FeaturesFile) -> None:
@@ -101,159 +101,109 @@ def check_blocks(file: FeaturesFile) -> None:
 
     Call it before a charge: a damaged row would be in the head, and nobody would know.
     """
-    for start, stop, _, sound in blocks(file):
+    for start, block, sound in blocks(file):
         if not sound:
             raise FormatError(
                 "rows of a features file must be as they were written, got rows "
-                f"{start} to {stop - 1} of {str(file.path)!r} damaged. Extract it "
-                "again."
+                f"{start} to {start + len(block['valid']) - 1} of {str(file.path)!r} "
+                "damaged. Extract it again."
             )
 
 
-def blocks(
-    file: FeaturesFile,
-) -> Iterator[tuple[int, int, dict[str, np.ndarray], bool]]:
-    """Yield each block: first row, row after its last, columns, whether it is sound.
+def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], bool]]:
+    """Yield each block: its first row, its columns, and whether it is sound.
 
-    A block is sound if its columns match its digest. Raises FormatError unless each
-    block has a digest.
+    A block is sound if its columns match its digest.
     """
-    size, digests = int(file.attrs["block_rows"]), file.block_digest
-    if len(digests) != -(-file.n_rows // size):
-        raise FormatError(
-            f"a features file must have a digest for each block, got {len(digests)} "
-            f"for {file.n_rows} rows in blocks of {size} in {str(file.path)!r}. "
-            "Extract it again."
-        )
+    size = file.config["block_rows"]
     for index, start in enumerate(range(0, file.n_rows, size)):
-        stop = min(start + size, file.n_rows)
-        block = file.block(start, stop)
-        sound = np.array_equal(block_digest(block), digests[index])
-        yield start, stop, block, sound
+        block = file.block(start, start + size)
+        sound = np.array_equal(block_digest(block), file.block_digest[index])
+        yield start, block, sound
 
 
-def _blocks(file: FeaturesFile) -> list[Problem]:
-    problems = []
+def _blocks(file: FeaturesFile) -> Iterator[Problem]:
     infinite, nonzero = [], []
-    for start, stop, block, sound in blocks(file):
+    for start, block, sound in blocks(file):
         if not sound:
             text = (
-                f"rows {start} to {stop - 1} are not as they were written (their "
-                "digest does not match)"
+                f"rows {start} to {start + len(block['valid']) - 1} are not as they "
+                "were written (their digest does not match)"
             )
-            problems.append(Problem(text))
-        finite = np.isfinite(block["features"]).all(axis=1)
-        infinite.append(start + np.flatnonzero(~finite))
-        nonzero.append(
-            start + np.flatnonzero(~block["valid"] & block["features"].any(axis=1))
-        )
-    for rows, text in (
-        (np.concatenate(infinite), "rows with non-finite features"),
-        (np.concatenate(nonzero), "masked rows that are not zero"),
-    ):
-        if len(rows):
-            problems.append(Problem(text, rows))
-    return problems
+            yield text, None
+        x = block["features"]
+        infinite.append(start + np.flatnonzero(~np.isfinite(x).all(axis=1)))
+        nonzero.append(start + np.flatnonzero(~block["valid"] & x.any(axis=1)))
+    yield "rows with non-finite features", np.concatenate(infinite)
+    yield "masked rows that are not zero", np.concatenate(nonzero)
 
 
-def _labels(file: FeaturesFile) -> list[Problem]:
-    problems = []
-    unreadable = np.flatnonzero(~file.valid)
-    if len(unreadable) == file.n_rows:
-        problems.append(Problem("no row is valid"))
-    elif len(unreadable):
+def _labels(file: FeaturesFile) -> Iterator[Problem]:
+    if not file.valid.any():
+        yield "no row is valid", None
+    else:
         what = "rows kept as masked (unreadable, or not finite)"
-        problems.append(Problem(what, unreadable))
+        yield what, np.flatnonzero(~file.valid)
     if file.class_names is None:
         if (file.labels >= 0).any():
-            text = "labels are there but the classes were not declared (--classes)"
-            problems.append(Problem(text))
-        return problems
-    if (file.labels == -1).all():
-        return [*problems, Problem("no row has a label")]
-    outside = np.flatnonzero((file.labels < 0) | (file.labels >= len(file.class_names)))
-    if len(outside):
+            yield "labels are there but the classes were not declared (--classes)", None
+    elif (file.labels == -1).all():
+        yield "no row has a label", None
+    else:
+        outside = (file.labels < 0) | (file.labels >= len(file.class_names))
         text = "rows without a label, or with one outside the classes"
-        problems.append(Problem(text, outside))
-    return problems
+        yield text, np.flatnonzero(outside)
 
 
-def _equal(file: FeaturesFile) -> list[Problem]:
+def _images(file: FeaturesFile) -> Iterator[Problem]:
     """Report images that occur more than once: each row should be another image."""
-    keys, real = _images(file), _has_image(file)
-    found = {"in two splits": _in_two(keys, file.split, real)}
+    digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
+    keys = np.unique(digests, return_inverse=True)[1]
+    real = file.valid & file.row_digest.any(axis=1)
+    ordinals = np.arange(file.n_rows)
+    across = _in_two(keys, file.split, real)
+    found = {"in two splits": across}
     found["in two classes"] = _in_two(keys, file.labels, real & (file.labels >= 0))
     if file.group is not None:
-        alone = -1 - np.arange(file.n_rows)  # rows without a group, each on its own
-        groups = np.where(file.group < 0, alone, file.group)
+        # each row without a group is on its own
+        groups = np.where(file.group < 0, -1 - ordinals, file.group)
         found["in two groups"] = _in_two(keys, groups, real)
-    reported = np.concatenate(list(found.values()))
-    twice = _in_two(keys, np.arange(file.n_rows), real)
-    found["that stand twice"] = np.setdiff1d(twice, reported)
-    return [
-        Problem(f"equal images {where}", rows)
-        for where, rows in found.items()
-        if len(rows)
-    ]
-
-
-def _groups(file: FeaturesFile) -> list[Problem]:
-    """Report groups that are named like a missing value: each is one group."""
-    problems = []
-    for name in _LIKE_MISSING if file.group is not None else ():
-        rows = np.flatnonzero(file.group == text_group(name))
-        if len(rows):
-            text = f"rows of one group named {name} (leave the group empty if missing)"
-            problems.append(Problem(text, rows))
-    return problems
-
-
-def _images(file: FeaturesFile) -> np.ndarray:
-    """Return (n,) int64 numbers that are equal for equal images."""
-    digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
-    return np.unique(digests, return_inverse=True)[1]
-
-
-def _has_image(file: FeaturesFile) -> np.ndarray:
-    return file.valid & file.row_digest.any(axis=1)
-
-
-def _across_splits(file: FeaturesFile) -> list[Problem]:
-    problems = []
-    if len(file.split) and int(file.split.max(initial=0)) >= len(file.split_names):
-        problems.append(Problem("split codes beyond split_names"))
-    if len(np.unique(file.split)) < 2:
-        return problems
-    equal = _in_two(_images(file), file.split, _has_image(file))
-    near = np.setdiff1d(near_equal(file.image_hash, file.split, file.valid), equal)
+    twice = _in_two(keys, ordinals, real)
+    found["that stand twice"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
+    for where, rows in found.items():
+        yield f"equal images {where}", rows
+    hashes = (file.image_hash, file.split, file.valid)
+    near = np.setdiff1d(near_equal(*hashes), across)
     if len(near):
-        chance = sum(near_by_chance(file.image_hash, file.split, file.valid).values())
-        text = f"{_NEAR} in two splits, {chance:,} by chance"
-        problems.append(Problem(text, near))
-    if file.group is not None:
-        shared = _in_two(file.group, file.split, file.group != NO_GROUP)
-        if len(shared):
-            problems.append(Problem("rows whose group is in two splits", shared))
-    return problems
+        chance = sum(near_by_chance(*hashes).values())
+        yield f"{_NEAR} in two splits, {chance:,} by chance", near
 
 
-def _between(file: FeaturesFile, other: FeaturesFile) -> list[Problem]:
+def _groups(file: FeaturesFile) -> Iterator[Problem]:
+    """Report groups that are named like a missing value, and groups in two splits."""
+    if int(file.split.max(initial=0)) >= len(file.split_names):
+        yield "split codes beyond split_names", None
+    if file.group is None:
+        return
+    for name in _LIKE_MISSING:
+        text = f"rows of one group named {name} (leave the group empty if missing)"
+        yield text, np.flatnonzero(file.group == text_group(name))
+    grouped = file.group != NO_GROUP
+    yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
+
+
+def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[Problem]:
     hashes = np.concatenate([file.image_hash, other.image_hash])
     valid = np.concatenate([file.valid, other.valid])
-    side = np.concatenate(
-        [np.zeros(file.n_rows, np.uint8), np.ones(other.n_rows, np.uint8)]
-    )
+    side = np.repeat(np.array([0, 1], np.uint8), [file.n_rows, other.n_rows])
     near = near_equal(hashes, side, valid)
-    near = near[near < file.n_rows]
     chance = near_by_chance(hashes, side, valid)[0]
     text = f"{_NEAR} to one of {other.path.name}, {chance:,} by chance"
-    found = [Problem(text, near)] if len(near) else []
+    yield text, near[near < file.n_rows]
     if file.feature_space == other.feature_space:
         own, theirs = _features_digests(file), set(_features_digests(other))
         equal = np.flatnonzero([key is not None and key in theirs for key in own])
-        text = f"rows whose features are those of a row of {other.path.name}"
-        found += [Problem(text, equal)] if len(equal) else []
-    return found
+        yield f"rows whose features are those of a row of {other.path.name}", equal
 
 
 def _features_digests(file: FeaturesFile) -> list[bytes | None]:
@@ -262,8 +212,8 @@ def _features_digests(file: FeaturesFile) -> list[bytes | None]:
     It is None for a row of an image, which hashes compare, and for a masked row.
     """
     found: list[bytes | None] = []
-    for start, stop, block, _ in blocks(file):
-        used = file.valid[start:stop] & (file.image_hash[start:stop] == 0)
+    for _, block, _ in blocks(file):
+        used = block["valid"] & (block["image_hash"] == 0)
         rows = zip(block["features"], used, strict=True)
         found += [blake2b(x.tobytes()).digest() if use else None for x, use in rows]
     return found
@@ -272,9 +222,8 @@ def _features_digests(file: FeaturesFile) -> list[bytes | None]:
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
     """Return the ordinals of used rows with a key that is in more than one split."""
     rows = np.flatnonzero(use)
-    own_keys = keys[rows].astype(np.int64)
-    own_splits = split[rows].astype(np.int64)
-    pairs = np.unique(np.stack([own_keys, own_splits], 1), axis=0)
+    pairs = np.stack([keys[rows], split[rows]], 1).astype(np.int64)
+    pairs = np.unique(pairs, axis=0)
     values, counts = np.unique(pairs[:, 0], return_counts=True)
     return rows[np.isin(keys[rows], values[counts > 1])]
 
@@ -287,22 +236,23 @@ def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.n
     compared.
     """
     rows = np.flatnonzero(valid & (hashes != 0))
-    found = np.zeros(len(hashes), bool)
     pairs = np.stack([hashes[rows], split[rows].astype(np.uint64)], 1)
     unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
+    keys, codes = unique.T
     hit = np.zeros(len(unique), bool)
     for low, width in ((0, 22), (22, 21), (43, 21)):
-        band = (unique[:, 0] >> np.uint64(low)) & np.uint64((1 << width) - 1)
+        band = (keys >> np.uint64(low)) & np.uint64((1 << width) - 1)
         order = np.argsort(band, kind="stable")
-        ordered = band[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        for bucket in np.split(order, starts[1:]):
-            codes = unique[bucket, 1]
-            if len(bucket) > 1 and (codes != codes[0]).any():
-                _compare(unique, bucket, hit)
-    found[rows] = hit[inverse]
-    return np.flatnonzero(found)
+        starts = np.flatnonzero(np.diff(band[order])) + 1
+        for bucket in np.split(order, starts):
+            if len(bucket) < 2 or (codes[bucket] == codes[bucket[0]]).all():
+                continue
+            for start in range(0, len(bucket), 1024):
+                part = bucket[start : start + 1024, None]
+                bits = np.bitwise_count(keys[part] ^ keys[bucket])
+                near = (bits <= _NEAR_BITS) & (codes[part] != codes[bucket])
+                hit[part[:, 0]] |= near.any(axis=1)
+    return rows[hit[inverse.ravel()]]
 
 
 def near_by_chance(
@@ -341,14 +291,3 @@ def near_by_chance(
     return Counter(
         {largest: round(share_rest * len(own)), others: round(share_apart * n_others)}
     )
-
-
-def _compare(unique: np.ndarray, bucket: np.ndarray, hit: np.ndarray) -> None:
-    for start in range(0, len(bucket), 1024):
-        part = bucket[start : start + 1024]
-        near = (
-            np.bitwise_count(unique[part, 0][:, None] ^ unique[bucket, 0][None, :])
-            <= _NEAR_BITS
-        )
-        near &= unique[part, 1][:, None] != unique[bucket, 1][None, :]
-        hit[part] |= near.any(axis=1)

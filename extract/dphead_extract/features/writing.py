@@ -23,12 +23,12 @@ import numpy as np
 
 from dphead_extract.errors import FormatError, ResumableError
 from dphead_extract.features.reading import (
-    ROW_COLUMNS,
     SCHEMA_VERSION,
     canonical_json,
+    layout,
+    n_blocks,
     open_h5,
-    read_attributes,
-    sha256_json,
+    read_config,
 )
 from dphead_extract.features.rows import (
     Header,
@@ -40,6 +40,10 @@ from dphead_extract.features.rows import (
 from dphead_extract.features.seal import BYTES, write_seal
 
 Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
+
+
+class Refused(FormatError):
+    """Report a file that another configuration made."""
 
 
 class FeaturesWriter:
@@ -68,41 +72,43 @@ class FeaturesWriter:
         header.check()
         self.path, self.header = Path(path), header
         self.part = self.path.with_name(self.path.name + ".part")
-        self.n_blocks = -(-header.n_rows // header.block_rows)
-        self.identity = _plain(header.identity())
-        self.already_complete = self.restarted = False
-        if self.path.exists():
-            with open_h5(self.path) as file:
-                self._refuse_if_different(self.path, file)
-                self._take_identifiers(file)
-            self.already_complete, self._file, self.next_row = True, None, header.n_rows
-        elif self.part.exists() and self._usable_part():
-            self._file = self._opened()
-            with open_h5(self.part) as file:
-                self._take_identifiers(file)
-                done = sound_blocks(file) * header.block_rows
-                self._places = extents(file)
-            self.next_row = min(done, header.n_rows)
-        else:
+        self.config = json.loads(canonical_json(header.identity()))
+        self.next_row = 0
+        self._file: BinaryIO | None = None
+        self.already_complete, self.restarted = self.path.exists(), False
+        if self.already_complete:
+            with open_h5(self.path)[0] as file:
+                self._take_identifiers(self.path, file)
+            self.next_row = header.n_rows
+        elif not (self.part.exists() and self._resume()):
             self.dataset_id = header.dataset_id or uuid.uuid4().hex
             self.salt = header.salt or secrets.token_hex(16)
-            self._places = self._create()
-            self._file, self.next_row = self._opened(), 0
+            self._create()
+            self._file = self._locked()
 
-    def _take_identifiers(self, file: h5py.File) -> None:
-        self.dataset_id, self.salt = (
-            str(file.attrs["dataset_id"]),
-            str(file.attrs["salt"]),
-        )
-        wanted = self.header.dataset_id
-        if wanted is not None and wanted != self.dataset_id:
-            raise FormatError(
-                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
-                f"dataset_id={wanted!r}. Leave --dataset-id out, or write to another "
-                "file."
-            )
+    def _resume(self) -> bool:
+        """Go on with the .part, or remove it and return False if it is damaged.
 
-    def _opened(self) -> BinaryIO:
+        It is damaged if a kill came before its layout was on the disk. Nothing is lost
+        then.
+        """
+        self._file = self._locked()
+        try:
+            with open_h5(self.part)[0] as file:
+                self._take_identifiers(self.part, file)
+                self._places = extents(file)
+                done = sound_blocks(file) * self.header.block_rows
+        except Refused:
+            self.close()
+            raise
+        except FormatError:
+            self.discard()
+            self.restarted = True
+            return False
+        self.next_row = min(done, self.header.n_rows)
+        return True
+
+    def _locked(self) -> BinaryIO:
         """Open the .part and lock it for this process.
 
         Raises FormatError if another process writes it. There is no lock on file
@@ -121,58 +127,58 @@ class FeaturesWriter:
             pass
         return file
 
-    def _usable_part(self) -> bool:
-        """Return whether the .part can be resumed; remove it if not.
+    def _take_identifiers(self, path: Path, file: h5py.File) -> None:
+        """Take the data set's id and salt from a file of the same configuration.
 
-        It cannot if a kill came before its layout was on the disk. Nothing is lost
-        then.
+        Raises Refused if its configuration or its id is another.
         """
-        try:
-            file = open_h5(self.part)
-        except FormatError:
-            return self._discard_part()
-        with file:
-            if "config" not in file.attrs or "block_digest" not in file:
-                return self._discard_part()
-            self._refuse_if_different(self.part, file)
-        return True
-
-    def _discard_part(self) -> bool:
-        self.part.unlink()
-        self.restarted = True
-        return False
-
-    def _refuse_if_different(self, path: Path, file: h5py.File) -> None:
-        if file.attrs.get("config_hash") == sha256_json(self.identity):
-            return
-        if (
-            file.attrs.get("schema_version") != SCHEMA_VERSION
-            or "config" not in file.attrs
-        ):
-            raise FormatError(
-                "the output must be new or from the same command, got another kind of "
-                f"file at {str(path)!r}. Choose another output or remove it."
+        key, there, here = first_difference(read_config(file), self.config)
+        if there != here:
+            if key == "source_digest":
+                there, here = "other images or labels", "these"
+            raise Refused(
+                f"a features file holds one configuration only, got {key}={here} where "
+                f"{str(path)!r} has {key}={there}. Repeat the first command exactly, "
+                "choose another output, or remove the file."
             )
-        key, theirs, ours = first_difference(
-            read_attributes(file)["config"], self.identity
-        )
-        if key == "source_digest":
-            theirs, ours = "other images or labels", "these"
-        raise FormatError(
-            f"a features file holds one configuration only, got {key}={ours} where "
-            f"{str(path)!r} has {key}={theirs}. Repeat the first command exactly, "
-            "choose another output, or remove the file."
-        )
+        ids: Any = file.attrs
+        self.dataset_id, self.salt = str(ids["dataset_id"]), str(ids["salt"])
+        if self.header.dataset_id not in (None, self.dataset_id):
+            raise Refused(
+                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
+                f"dataset_id={self.header.dataset_id!r}. Leave --dataset-id out, or "
+                "write to another file."
+            )
 
-    def _create(self) -> Places:
-        """Make the .part with room for all rows, and return where each column lies."""
+    def _create(self) -> None:
+        """Make the .part with room for all rows, and note where each column lies."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            places = self._layout()
-            write_seal(self.part, list(places.values()), complete=False)
+            # rows are private: only the owner may read them
+            os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
+            # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
+            # file of a killed run opens again.
+            with h5py.File(
+                self.part,
+                "w",
+                libver=("earliest", "v108"),
+                locking=False,
+                track_order=False,
+                userblock_size=BYTES,
+            ) as file:
+                file.attrs["schema_version"] = SCHEMA_VERSION
+                file.attrs["dataset_id"] = self.dataset_id
+                file.attrs["salt"] = self.salt
+                file.attrs["config"] = canonical_json(self.config)
+                for name, (shape, dtype) in layout(self.config).items():
+                    _allocate(file, name, shape, dtype)
+                shape = (n_blocks(self.config), 32)
+                _allocate(file, "block_digest", shape, "uint8")
+                self._places = extents(file)
+            write_seal(self.part, self._places.values(), complete=False)
             _sync(self.part)
         except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
             raise self._full(error) from error
-        return places
 
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
@@ -180,58 +186,6 @@ class FeaturesWriter:
             f"({type(error).__name__}: {error}). Make room, if that is why, and run "
             "the same command again: it resumes."
         )
-
-    def _layout(self) -> Places:
-        h, n = self.header, self.header.n_rows
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # rows are private: only the owner may read them
-        os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
-        # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
-        # file of a killed run opens again.
-        with h5py.File(
-            self.part,
-            "w",
-            libver=("earliest", "v108"),
-            locking=False,
-            track_order=False,
-            userblock_size=BYTES,
-        ) as file:
-            for key, value in self._attributes().items():
-                file.attrs[key] = value
-            _allocate(file, "features", (n, h.n_features), h.dtype)
-            _allocate(file, "labels", (n,), "int32")
-            _allocate(file, "valid", (n,), "bool")
-            _allocate(file, "split", (n,), "uint8")
-            file["split"].attrs["split_names"] = canonical_json(list(h.split_names))
-            if h.has_group:
-                _allocate(file, "group", (n,), "int64")
-            _allocate(file, "row_digest", (n, 16), "uint8")
-            _allocate(file, "image_hash", (n,), "uint64")
-            _allocate(file, "block_digest", (self.n_blocks, 32), "uint8")
-            return extents(file)
-
-    def _attributes(self) -> dict[str, Any]:
-        h = self.header
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "block_rows": h.block_rows,
-            "dataset_id": self.dataset_id,
-            "salt": self.salt,
-            "class_names": ""
-            if h.class_names is None
-            else canonical_json(list(h.class_names)),
-            "classes_public": bool(h.class_names is not None and h.classes_declared),
-            "classes_declared": h.classes_declared if h.class_names is not None else "",
-            "backbone": h.backbone,
-            "backbone_kwargs": canonical_json(h.backbone_kwargs),
-            "weights_sha256": h.weights_sha256,
-            "transform": canonical_json(h.transform),
-            "normalization": canonical_json(h.normalization),
-            "library_versions": canonical_json(h.library_versions),
-            "views": canonical_json(h.config.get("views", {})),
-            "config": canonical_json(self.identity),
-            "config_hash": sha256_json(self.identity),
-        }
 
     def next_block(self) -> tuple[int, int]:
         """Return the first row of the next block, and the row after its last."""
@@ -292,7 +246,7 @@ class FeaturesWriter:
         self.close()
         try:
             _sync(self.part)
-            write_seal(self.part, list(self._places.values()), complete=True)
+            write_seal(self.part, self._places.values(), complete=True)
             _sync(self.part)
             os.replace(self.part, self.path)
             _sync(self.path.parent)
@@ -317,7 +271,7 @@ class FeaturesWriter:
         self.close()
 
 
-def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) -> None:
+def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> None:
     """Make a dataset in one piece, with its place in the file fixed now.
 
     Any range of rows is then one read into the caller's array, twice as fast as chunks.
@@ -336,13 +290,10 @@ def extents(file: h5py.File) -> Places:
 def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
     """Yield the digest, uint8 (32,), that each block of a file should have."""
     columns: Any = file
-    attributes: Any = file.attrs
-    size = int(attributes["block_rows"])
-    names = [name for name in ROW_COLUMNS if name in file]
-    for start in range(0, len(columns["features"]), size):
-        yield block_digest(
-            {name: columns[name][start : start + size] for name in names}
-        )
+    config = read_config(file)
+    for start in range(0, config["n_rows"], config["block_rows"]):
+        rows = slice(start, start + config["block_rows"])
+        yield block_digest({name: columns[name][rows] for name in layout(config)})
 
 
 def sound_blocks(file: h5py.File) -> int:
@@ -360,14 +311,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON gives it back (tuples become lists).
-
-    Configurations are compared in this form.
-    """
-    return json.loads(canonical_json(value))
 
 
 def first_difference(

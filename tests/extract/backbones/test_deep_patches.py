@@ -180,8 +180,8 @@ def test_what_deep_patches_cannot_do_is_refused():
 def test_a_features_file_of_deep_patches_says_what_made_it(in_two_batch_sizes):
     backbone = BackboneOptions("deep-patches", scatter_j=(1,), mirror=True)
     with open_features(in_two_batch_sizes(backbone)) as a:
-        assert a.attrs["backbone"] == "deep-patches"
-        assert a.attrs["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
+        assert a.config["backbone"] == "deep-patches"
+        assert a.config["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
         assert a.n_features == 2 * FILTERS * 2**2
 
 

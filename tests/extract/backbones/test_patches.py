@@ -161,7 +161,7 @@ def test_what_patches_cannot_do_is_refused():
 def test_a_features_file_of_patches_says_what_made_it(in_two_batch_sizes):
     backbone = BackboneOptions("patches", image_size=12, mirror=True)
     with open_features(in_two_batch_sizes(backbone)) as a:
-        assert a.attrs["backbone"] == "patches"
-        assert a.attrs["backbone_kwargs"]["filters"] == FILTERS
-        assert len(a.attrs["weights_sha256"]) == 64
+        assert a.config["backbone"] == "patches"
+        assert a.config["backbone_kwargs"]["filters"] == FILTERS
+        assert len(a.config["weights_sha256"]) == 64
         assert a.n_features == 2 * FILTERS * PLACES**2
