@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dphead
 from dphead.analysis.metrics import probabilities
@@ -23,6 +22,7 @@ from dphead.planning.methods import settable
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
 
+LeastSquares = dphead.DPLeastSquaresClassifier
 METHODS = [
     dphead.DPAutoClassifier,
     dphead.DPLeastSquaresClassifier,
@@ -32,17 +32,9 @@ METHODS = [
     dphead.DPAdamClassifier,
     dphead.DPPrototypeClassifier,
 ]
-EXPECTED_FAILURES: dict[str, str] = {}  # check name: reason; none is needed
+
+
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
-
-
-@parametrize_with_checks(
-    [m(epsilon=np.inf) for m in [*METHODS, dphead.DPHeadClassifier]],
-    expected_failed_checks=lambda _: EXPECTED_FAILURES,
-    xfail_strict=True,
-)
-def test_scikit_learn_checks(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +86,6 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
 # Parameters
 
 
-@all_methods
-def test_an_estimator_says_what_its_solver_declares_of_each_setting(method):
-    for name, declared in settable(method.method).items():
-        said = f"{declared.must_be}, default={declared.default_text}"
-        assert f"\n    {name} : {said}\n" in method.__doc__
-    if method is dphead.DPAdamClassifier:
-        line = "learning_rate : positive, at most 1e+15, default=0.1\n"
-        assert line in method.__doc__
-
-
 def test_any_method_by_name_is_the_class_of_that_method(blobs):
     named = dphead.DPHeadClassifier(
         method="dp-fc",
@@ -121,53 +103,18 @@ def test_any_method_by_name_is_the_class_of_that_method(blobs):
 
 
 @all_methods
-def test_settings_are_the_solvers_own_and_default_to_them(method):
+def test_settings_are_the_solvers_own_as_it_describes_them(method):
     own = {f.name for f in fields(method)} - {f.name for f in fields(base.DPClassifier)}
     assert own == set(settable(method.method))
     assert {getattr(method(), name) for name in own} == {None}
-
-
-@all_methods
-def test_clone_and_set_params_round_trip(method):
-    model = (
-        method(epsilon=2.0, classes=["a", "b"], feature_clip=0.5)
-        if "feature_clip" in _names(method)
-        else method()
-    )
-    twin = clone(model)
-    assert twin is not model
-    assert twin.get_params() == model.get_params()
-    assert set(model.get_params()) == _names(method)
-    assert method(**model.get_params()).get_params() == model.get_params()
-
-
-def _names(method):
-    return {f.name for f in fields(method)}
-
-
-def test_a_setting_reaches_the_solver(blobs):
-    model = dphead.DPFeatureCovarianceClassifier(
-        classes=range(3), steps=3, center_share=0.0
-    ).fit(*blobs)
-    assert [(r["label"], r["count"]) for r in model.privacy_.releases] == [
-        ("gram", 1),
-        ("gradient", 3),
-    ]
-
-
-def test_a_preset_gives_the_papers_settings(blobs):
-    model = dphead.DPNewtonClassifier(
-        classes=range(3), preset="fc23", ridge=0.1, learning_rate=1.0
-    ).fit(*blobs)
-    assert model.privacy_.private
-    assert model.privacy_.delta == 1e-5
-    with pytest.raises(ValueError, match="preset"):
-        dphead.DPPrototypeClassifier(classes=range(3), preset="no-such").fit(*blobs)
+    for name, declared in settable(method.method).items():
+        said = f"{declared.must_be}, default={declared.default_text}"
+        assert f"\n    {name} : {said}\n" in method.__doc__
 
 
 @pytest.mark.parametrize(("given", "delta"), [(None, 8e-7), (1e-4, 1e-4)])
 def test_a_presets_delta_is_used_unless_one_is_given(blobs, given, delta):
-    model = dphead.DPLeastSquaresClassifier(
+    model = LeastSquares(
         classes=range(3), preset="fc23-imagenet", alpha=1.0, ridge=0.1, delta=given
     ).fit(*blobs)
     assert model.privacy_.delta == delta
@@ -176,14 +123,11 @@ def test_a_presets_delta_is_used_unless_one_is_given(blobs, given, delta):
 # The guarantee
 
 
-@all_methods
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
-def test_privacy_states_the_guarantee(method, relation, blobs):
+def test_privacy_states_the_guarantee(relation, blobs):
     nominal = 250 if relation == "add_remove" else None
-    model = method(
-        epsilon=2.0, delta=1e-5, classes=range(3), relation=relation, nominal_n=nominal
-    ).fit(*blobs)
-    p = model.privacy_
+    given = {"classes": range(3), "relation": relation, "nominal_n": nominal}
+    p = dphead.DPAutoClassifier(epsilon=2.0, delta=1e-5, **given).fit(*blobs).privacy_
     assert p.private
     assert p.neighboring_relation == relation
     assert p.delta == 1e-5
@@ -191,33 +135,14 @@ def test_privacy_states_the_guarantee(method, relation, blobs):
     assert p.epsilon <= 2.0
     assert p.rho == pytest.approx(p.mu**2 / 2)
     assert p.n_rows == (nominal or 300)
-    assert p.mu == pytest.approx(
-        np.sqrt(sum(r["count"] * r["mu"] ** 2 for r in p.releases))
-    )
+    squares = (r["count"] * r["mu"] ** 2 for r in p.releases)
+    assert p.mu == pytest.approx(np.sqrt(sum(squares)))
     assert p.notes == (guarantee.ONE_FIT, guarantee.OUT_OF_SIGHT)
     assert p.profiles
 
 
-def test_poisson_batches_have_no_mu(blobs):
-    settings = {
-        "sampling_prob": 0.2,
-        "steps": 2,
-        "center_share": 0.0,
-        "accountant": "rdp",
-    }
-    p = (
-        dphead.DPSGDClassifier(epsilon=4.0, classes=range(3), **settings)
-        .fit(*blobs)
-        .privacy_
-    )
-    assert p.private
-    assert p.mu is None
-    assert p.rho is None
-    assert p.epsilon <= 4.0
-
-
 def test_infinite_epsilon_is_not_private(blobs):
-    p = dphead.DPLeastSquaresClassifier(epsilon=np.inf).fit(*blobs).privacy_
+    p = LeastSquares(epsilon=np.inf).fit(*blobs).privacy_
     assert not p.private
     assert p.epsilon == np.inf
     assert p.profiles == {}
@@ -226,10 +151,9 @@ def test_infinite_epsilon_is_not_private(blobs):
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-@all_methods
-def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
+def test_a_seed_repeats_the_fit_and_is_not_private(seed, blobs):
     """Also the seed that is false in Python."""
-    model = method(classes=range(3), random_state=seed)
+    model = LeastSquares(classes=range(3), random_state=seed)
     first = clone(model).fit(*blobs)
     second = clone(model).fit(*blobs)
     assert_array_equal(first.head_.weights, second.head_.weights)
@@ -240,25 +164,20 @@ def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
     assert guarantee.SEEDED in privacy.notes
     assert first.ledger_.spent(1e-5).epsilon == np.inf
     assert f"seed {seed}: not private" in first.ledger_.fits()[0]["description"]
-    other = clone(model).set_params(random_state=8).fit(*blobs)
-    assert not np.array_equal(first.head_.weights, other.head_.weights)
+    for other in (8, None):
+        third = clone(model).set_params(random_state=other).fit(*blobs)
+        assert not np.array_equal(first.head_.weights, third.head_.weights)
 
 
-@all_methods
-def test_without_a_seed_every_fit_differs(method, blobs):
-    model = method(classes=range(3))
-    assert not np.array_equal(
-        clone(model).fit(*blobs).head_.weights, clone(model).fit(*blobs).head_.weights
-    )
+def test_without_a_seed_every_fit_differs(blobs):
+    one, other = (LeastSquares(classes=range(3)).fit(*blobs).coef_ for _ in range(2))
+    assert not np.array_equal(one, other)
 
 
 @all_methods
 def test_private_fits_learn(method, digits):
     x, y = digits
-    model = method(epsilon=4.0, classes=range(10)).fit(
-        x[:1300],
-        y[:1300],
-    )
+    model = method(epsilon=4.0, classes=range(10)).fit(x[:1300], y[:1300])
     assert model.score(x[1300:], y[1300:]) > 0.7
 
 
@@ -283,36 +202,6 @@ def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
     assert_array_equal(dirty.head_.weights, wiped.head_.weights)
 
 
-@pytest.mark.parametrize(
-    "strange",
-    [
-        None,
-        np.nan,
-        float("inf"),
-        "zebra",
-        [1, 2],
-        {"a": 1},
-        object(),
-        10**30,
-        np.array([1, 2]),
-        2.5,
-    ],
-)
-def test_any_label_may_stand_among_the_labels(strange, blobs):
-    x, y = blobs
-    labels = np.empty(300, object)
-    labels[:] = [str(v) for v in y]
-    labels[5] = strange
-    model = dphead.DPLeastSquaresClassifier(classes=["0", "1", "2"], random_state=1)
-    kept = np.array([*y.astype(str)])
-    kept[5] = "no class"
-    for given in (labels, labels.tolist()):
-        assert_array_equal(
-            clone(model).fit(x, given).head_.weights,
-            clone(model).fit(x, kept).head_.weights,
-        )
-
-
 class Hostile(int):
     """A label that stops whoever looks at it."""
 
@@ -323,33 +212,21 @@ class Hostile(int):
         raise KeyboardInterrupt
 
 
-STRANGE = {
-    "hostile": Hostile(1),
-    "void": np.void(b"1"),
-    "date": np.datetime64("nat"),
-    "time": np.timedelta64(5),
-}
-
-
-@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
-def test_no_code_of_a_label_runs(strange):
+def test_no_code_of_a_label_runs():
     """It would after the charge, and what it raises would tell that the row is
     there.
     """
-    labels = inputs.column([0, 1, strange, np.int8(1), True, 1.0])
-    assert inputs.positions(
-        labels,
-        np.array([0, 1]),
-    ).tolist() == [0, 1, -1, 1, 1, 1]
+    strange = [Hostile(1), np.void(b"1"), np.datetime64("nat"), np.timedelta64(5)]
+    labels = inputs.column([0, 1, *strange, np.int8(1), True, 1.0])
+    found = inputs.positions(labels, np.array([0, 1])).tolist()
+    assert found == [0, 1, *[-1] * len(strange), 1, 1, 1]
 
 
 def test_a_sequence_of_labels_is_read_one_by_one_as_a_list_is():
     """One text must not turn the numbers beside it into texts that are classes."""
     labels = inputs.column(deque([0, 1, "x", "1"]))
-    assert inputs.positions(
-        labels,
-        np.array(["0", "1"]),
-    ).tolist() == [-1, -1, -1, 1]
+    found = inputs.positions(labels, np.array(["0", "1"]))
+    assert found.tolist() == [-1, -1, -1, 1]
 
 
 @pytest.mark.parametrize("row", [[1.0, "3"], [1.0, b"3"]])
@@ -372,26 +249,12 @@ def test_a_private_number_of_rows_may_be_any(method, n, blobs):
         method(classes=range(3)).fit(x, y)
 
 
-@pytest.mark.parametrize(
-    "kind", [np.int8, np.uint64, np.float32, bool, object, str, "S3"]
-)
-def test_positions_of_labels(kind):
-    classes = np.array([0, 1]).astype(kind)
-    assert_array_equal(
-        inputs.positions(
-            np.array([1, 0, 1, 1]).astype(kind),
-            classes,
-        ),
-        [1, 0, 1, 1],
-    )
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_a_row_that_is_not_finite_has_no_class(blobs, value):
     """1e300 is beyond float32, which training holds rows in."""
     x, y = blobs
     settings = {"epsilon": 8.0, "classes": range(3), "error_bars": True}
-    model = dphead.DPLeastSquaresClassifier(**settings).fit(x, y)
+    model = LeastSquares(**settings).fit(x, y)
     bad = x.copy()
     bad[[1, 2], 3] = value
     for numbers in (model.predict_proba, model.decision_function, model.decision_std):
@@ -413,7 +276,7 @@ def test_a_masked_row_of_a_file_has_no_class(tmp_path, blobs):
     x = np.where(np.arange(300)[:, None] == 5, 0, x)  # as extraction writes it
     valid = np.arange(300) != 5
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], valid=valid)
-    model = dphead.DPLeastSquaresClassifier(epsilon=8.0).fit(tmp_path / "f.h5")
+    model = LeastSquares(epsilon=8.0).fit(tmp_path / "f.h5")
     p = model.predict_proba(tmp_path / "f.h5")
     assert np.flatnonzero(np.isnan(p).any(axis=1)).tolist() == [5]
     with pytest.raises(ValueError, match="unreadable image, in 1 of 300 rows"):
@@ -426,7 +289,7 @@ def test_a_masked_row_of_a_file_has_no_class(tmp_path, blobs):
 def test_a_file_of_another_width_is_refused(tmp_path, blobs):
     """numpy would repeat one column beside a center."""
     x, y = blobs
-    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3)).fit(x, y)
+    model = LeastSquares(epsilon=8.0, classes=range(3)).fit(x, y)
     write_features(tmp_path / "one.h5", x[:, :1], y, ["0", "1", "2"])
     for ask in (
         model.predict,
@@ -455,46 +318,23 @@ class Unreadable:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 0.0}, "epsilon must be > 0"),
-        ({"epsilon": -1.0}, "epsilon must be > 0"),
         ({"epsilon": float("nan")}, "epsilon must be > 0"),
-        ({"delta": 0.0}, "delta must be in"),
         ({"delta": 1 / 300}, "allow_large_delta"),
         ({"classes": None}, "classes must be declared"),
         ({"classes": [0]}, "at least two classes"),
-        ({"classes": [0, 0, 1]}, "distinct"),
         ({"classes": ["0", "1", "2"]}, "of one kind"),
         ({"classes": range(301)}, "a row for each class"),
         ({"relation": "add_remove"}, "nominal_n"),
-        ({"relation": "add_remove", "nominal_n": 0}, "nominal_n must be a whole"),
-        (
-            {"relation": "add_remove", "nominal_n": 300, "delta": 1e-2},
-            "allow_large_delta",
-        ),
         ({"nominal_n": 300}, "nominal_n"),
-        ({"relation": "both"}, "relation must be one of"),
         ({"random_state": np.random.RandomState(0)}, "random_state"),
-        (
-            {
-                "ridge": 1.0,
-                "normalization": {
-                    "n_channels": 3,
-                    "mean_clip": 1.0,
-                    "square_clip": 1.0,
-                },
-            },
-            "n_channels",
-        ),
     ],
 )
 def test_unusable_settings_are_refused_and_nothing_is_charged(
-    settings, message, blobs, tmp_path, monkeypatch
+    settings, message, blobs, monkeypatch
 ):
     monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
-    book = Ledger(tmp_path / "ledger.sqlite")
-    model = dphead.DPLeastSquaresClassifier(
-        **{"classes": range(3), "ledger": book, **settings}
-    )
+    book = Ledger()
+    model = LeastSquares(**{"classes": range(3), "ledger": book, **settings})
     with pytest.raises(ValueError, match=message):
         model.fit(*blobs)
     assert book.fits() == []
@@ -514,7 +354,7 @@ def test_unusable_settings_are_refused_and_nothing_is_charged(
 )
 def test_shapes_and_dtypes_are_refused(x, y, message):
     with pytest.raises(ValueError, match=message):
-        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(x, y)
+        LeastSquares(classes=range(3)).fit(x, y)
 
 
 def test_sparse_input_is_refused():
@@ -522,13 +362,11 @@ def test_sparse_input_is_refused():
 
     for matrix in (csr_array(np.eye(20)), dok_array(np.eye(20))):
         with pytest.raises(TypeError, match=r"[Ss]parse"):
-            dphead.DPLeastSquaresClassifier(classes=[0, 1]).fit(matrix, [0, 1] * 10)
+            LeastSquares(classes=[0, 1]).fit(matrix, [0, 1] * 10)
 
 
 def test_a_large_delta_can_be_confirmed(blobs):
-    model = dphead.DPLeastSquaresClassifier(
-        classes=range(3), delta=0.01, allow_large_delta=True
-    )
+    model = LeastSquares(classes=range(3), delta=0.01, allow_large_delta=True)
     with pytest.warns(dphead.PrivacyWarning, match="delta must be below 1/n"):
         model.fit(*blobs)
     assert any("delta must be below" in note for note in model.privacy_.notes)
@@ -542,7 +380,7 @@ def test_an_exceeded_budget_is_refused_before_rows_are_read(
 ):
     book = Ledger(tmp_path / "ledger.sqlite")
     book.set_budget(1.0, 1e-5)
-    model = dphead.DPLeastSquaresClassifier(
+    model = LeastSquares(
         epsilon=1.0, classes=range(3), ledger=tmp_path / "ledger.sqlite"
     ).fit(*blobs)
     assert guarantee.ONE_FIT not in model.privacy_.notes
@@ -556,22 +394,14 @@ def test_rows_are_charged_before_they_are_read(blobs, tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
     book = Ledger(tmp_path / "ledger.sqlite")
     with pytest.raises(AssertionError, match="rows were read"):
-        dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book).fit(*blobs)
+        LeastSquares(classes=range(3), ledger=book).fit(*blobs)
     assert len(book.fits()) == 1
-
-
-@all_methods
-def test_a_clone_shares_its_ledger(method):
-    book = Ledger()
-    assert clone(method(ledger=book)).ledger is book
 
 
 def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
     book = Ledger()
     search = GridSearchCV(
-        dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book),
-        {"ridge": [0.01, 0.1]},
-        cv=2,
+        LeastSquares(classes=range(3), ledger=book), {"ridge": [0.01, 0.1]}, cv=2
     )
     search.fit(*blobs)
     assert clone(search.best_estimator_).ledger is book
@@ -582,7 +412,7 @@ def test_clones_keep_requests_of_metadata(blobs):
     import sklearn
 
     with sklearn.config_context(enable_metadata_routing=True):
-        model = dphead.DPLeastSquaresClassifier().set_score_request(sample_weight=True)
+        model = LeastSquares().set_score_request(sample_weight=True)
         assert (
             clone(model).get_metadata_routing().score.requests["sample_weight"] is True
         )
@@ -591,21 +421,20 @@ def test_clones_keep_requests_of_metadata(blobs):
 def test_it_works_in_a_pipeline(blobs):
     x, y = blobs
     model = make_pipeline(
-        Normalizer(), dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3))
+        Normalizer(), LeastSquares(epsilon=8.0, classes=range(3))
     ).fit(x, y)
     assert model.score(x, y) > 0.7
     assert guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
 
 
-@all_methods
-def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(method, blobs, tmp_path):
+def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(blobs, tmp_path):
     x, y = blobs
-    model = method(classes=range(3), ledger=tmp_path / "ledger.sqlite").fit(x, y)
+    model = LeastSquares(classes=range(3), ledger=tmp_path / "book.sqlite").fit(x, y)
     twin = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(model))))
     assert_array_equal(twin.decision_function(x), model.decision_function(x))
     assert twin.privacy_ == model.privacy_
     assert twin.ledger_.fits() == model.ledger_.fits()
-    alone = pickle.loads(pickle.dumps(method(classes=range(3)).fit(x, y)))
+    alone = pickle.loads(pickle.dumps(LeastSquares(classes=range(3)).fit(x, y)))
     assert not hasattr(alone, "ledger_")
     assert alone.privacy_.releases
 
@@ -616,7 +445,7 @@ def test_a_pickled_estimator_finds_its_ledger_from_another_folder_or_none(
     x, y = blobs
     monkeypatch.chdir(tmp_path)
     book = Ledger("book.sqlite")
-    model = dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book).fit(x, y)
+    model = LeastSquares(classes=range(3), ledger=book).fit(x, y)
     fits = model.ledger_.fits()
     kept = pickle.dumps(model)
     other = tmp_path / "other"
@@ -659,25 +488,18 @@ def test_data_frames_keep_their_names(blobs):
     pandas = pytest.importorskip("pandas")
     x, y = blobs
     frame = pandas.DataFrame(x, columns=[f"c{i}" for i in range(8)])
-    model = dphead.DPLeastSquaresClassifier(classes=range(3)).fit(
-        frame, pandas.Series(y)
-    )
+    model = LeastSquares(classes=range(3)).fit(frame, pandas.Series(y))
     assert list(model.feature_names_in_) == list(frame.columns)
     with pytest.raises(ValueError, match="real numeric dtype"):
-        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(
-            frame.assign(c0="word"), y
-        )
+        LeastSquares(classes=range(3)).fit(frame.assign(c0="word"), y)
 
 
 # Features files
 
 
-@all_methods
-def test_a_features_file_brings_its_classes_and_its_ledger(
-    method, features, blobs, home
-):
+def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs, home):
     (path, dataset_id), (x, y) = features, blobs
-    model = method(epsilon=8.0, split="train").fit(path)
+    model = LeastSquares(epsilon=8.0, split="train").fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
     assert model.n_features_in_ == 8
     assert model.privacy_.n_rows == 200
@@ -698,10 +520,8 @@ def test_a_features_file_brings_its_classes_and_its_ledger(
 
 def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
     x, y = blobs
-    of_file = dphead.DPLeastSquaresClassifier(split="train", random_state=3).fit(
-        features[0]
-    )
-    of_arrays = dphead.DPLeastSquaresClassifier(classes=range(3), random_state=3).fit(
+    of_file = LeastSquares(split="train", random_state=3).fit(features[0])
+    of_arrays = LeastSquares(classes=range(3), random_state=3).fit(
         x[:200].astype(np.float32), y[:200]
     )
     assert_array_equal(of_file.head_.weights, of_arrays.head_.weights)
@@ -714,23 +534,21 @@ def test_a_files_budget_is_checked_before_its_rows_are_read(features, monkeypatc
     open_ledger(None, dataset_id).set_budget(0.5, 1e-5)
     monkeypatch.setattr(inputs, "FeaturesRows", Unreadable)
     with pytest.raises(LedgerError, match="budget must not be exceeded"):
-        dphead.DPLeastSquaresClassifier(split="train").fit(path)
+        LeastSquares(split="train").fit(path)
 
 
 def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
     path, _ = features
     x, y = blobs
-    fit = dphead.DPLeastSquaresClassifier(split="train").fit
+    fit = LeastSquares(split="train").fit
     with pytest.raises(FormatError, match="split"):
-        dphead.DPLeastSquaresClassifier().fit(path)
+        LeastSquares().fit(path)
     with pytest.raises(ValueError, match="own labels"):
         fit(path, y)
     with pytest.raises(FormatError, match="must exist"):
         fit(tmp_path / "none.h5")
     with pytest.raises(ValueError, match="classes must equal"):
-        dphead.DPLeastSquaresClassifier(
-            split="train", classes=["dog", "cat", "bird"]
-        ).fit(path)
+        LeastSquares(split="train", classes=["dog", "cat", "bird"]).fit(path)
     write_features(
         tmp_path / "other.h5",
         x.astype(np.float32),
@@ -741,24 +559,20 @@ def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
     with pytest.raises(ValueError, match="own network"):
         fit(path).predict(tmp_path / "other.h5")
     with pytest.raises(LedgerError, match="this data set"):
-        dphead.DPLeastSquaresClassifier(ledger=fit(path).ledger_).fit(
-            tmp_path / "other.h5"
-        )
+        LeastSquares(ledger=fit(path).ledger_).fit(tmp_path / "other.h5")
 
 
 def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
     x, y = blobs
     write_features(tmp_path / "bare.h5", x.astype(np.float32), y)
     with pytest.raises(ValueError, match="declared public"):
-        dphead.DPLeastSquaresClassifier().fit(tmp_path / "bare.h5")
-    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=["x", "y", "z"]).fit(
-        tmp_path / "bare.h5"
-    )
+        LeastSquares().fit(tmp_path / "bare.h5")
+    model = LeastSquares(epsilon=8.0, classes=["x", "y", "z"]).fit(tmp_path / "bare.h5")
     assert model.score(tmp_path / "bare.h5") > 0.8
     # its labels are positions, and these names of numbers are not
     for classes in ([1, 2, 3], ["2", "1", "0"]):
         with pytest.raises(ValueError, match=r"are positions.*'0', '1', '2'"):
-            dphead.DPLeastSquaresClassifier(classes=classes).fit(tmp_path / "bare.h5")
+            LeastSquares(classes=classes).fit(tmp_path / "bare.h5")
 
 
 def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
@@ -785,7 +599,7 @@ def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
 def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
     x, y = blobs
     groups = np.arange(300) // 3
-    make = dphead.DPLeastSquaresClassifier
+    make = LeastSquares
     model = make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
         x, y, groups=groups
     )
@@ -801,11 +615,7 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(
                 x, y, groups=given
             )
-    for wrong in (
-        groups > 50,
-        groups * 1j,
-        groups[:-1],
-    ):
+    for wrong in (groups > 50, groups * 1j, groups[:-1]):
         with pytest.raises(ValueError, match="floats of at most 64 bits"):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
                 x, y, groups=wrong
@@ -850,7 +660,7 @@ def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features
     transform moves, exactly so.
     """
     x, y = blobs
-    make = dphead.DPLeastSquaresClassifier
+    make = LeastSquares
     model = make(
         epsilon=4.0,
         delta=1e-4,

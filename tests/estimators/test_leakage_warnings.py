@@ -32,10 +32,7 @@ def make(**changes):
 def blobs():
     draw = np.random.default_rng(0)
     y = draw.integers(0, 3, 90)
-    return draw.normal(size=(90, 4)) + 3 * np.eye(
-        3,
-        4,
-    )[y], y
+    return draw.normal(size=(90, 4)) + 3 * np.eye(3, 4)[y], y
 
 
 def warned(fit) -> list[str]:
@@ -48,25 +45,14 @@ def warned(fit) -> list[str]:
 
 STEPS = {
     "a scaler": ([StandardScaler()], ["standardscaler"]),
-    "two": (
-        [
-            StandardScaler(),
-            Normalizer(),
-            PCA(2),
-        ],
-        ["standardscaler", "pca"],
-    ),
+    "two": ([StandardScaler(), Normalizer(), PCA(2)], ["standardscaler", "pca"]),
     "a pipeline in a pipeline": ([make_pipeline(PCA(2))], ["pipeline"]),
     "a row by itself": ([Normalizer(), FunctionTransformer(np.tanh)], []),
     "nothing": (["passthrough"], []),
 }
 
 
-@pytest.mark.parametrize(
-    ("steps", "named"),
-    STEPS.values(),
-    ids=STEPS,
-)
+@pytest.mark.parametrize(("steps", "named"), STEPS.values(), ids=STEPS)
 def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
     pipeline = make_pipeline(*steps, make())
     texts = warned(lambda: pipeline.fit(*blobs))
@@ -79,12 +65,7 @@ def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
 
 def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
     """Also where the pipeline's memory has each of its steps cloned."""
-    pipeline = [
-        Normalizer(),
-        DPPCA(n_components=2),
-        StandardScaler(),
-        make(),
-    ]
+    pipeline = [Normalizer(), DPPCA(n_components=2), StandardScaler(), make()]
     for memory in (None, str(tmp_path)):
         (text,) = warned(
             lambda m=memory: make_pipeline(*pipeline, memory=m).fit(*blobs)
@@ -98,27 +79,9 @@ def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
 def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
     x, y = blobs
     frozen = FrozenEstimator(StandardScaler().fit(np.eye(4)))
-    assert (
-        warned(
-            lambda: make_pipeline(frozen, make()).fit(
-                x,
-                y,
-            )
-        )
-        == []
-    )
+    assert warned(lambda: make_pipeline(frozen, make()).fit(x, y)) == []
     outer = Pipeline(
-        [
-            ("scale", StandardScaler()),
-            (
-                "inner",
-                make_pipeline(
-                    frozen,
-                    PCA(2),
-                    make(),
-                ),
-            ),
-        ]
+        [("scale", StandardScaler()), ("inner", make_pipeline(frozen, PCA(2), make()))]
     )
     (text,) = warned(lambda: outer.fit(x, y))
     assert "before this one, scale, pca, were" in text
@@ -133,15 +96,7 @@ def test_a_step_that_is_private_itself_is_not_named(blobs):
         def transform(self, x):
             return x
 
-    assert (
-        warned(
-            lambda: make_pipeline(
-                Private(),
-                make(),
-            ).fit(*blobs)
-        )
-        == []
-    )
+    assert warned(lambda: make_pipeline(Private(), make()).fit(*blobs)) == []
 
 
 def test_without_noise_there_is_nothing_to_warn_of(blobs):
