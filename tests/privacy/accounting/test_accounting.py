@@ -247,7 +247,7 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
     st.floats(0.001, 0.5),
     st.integers(1, 2000),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
     events = [GaussianEvent(sigma, q, steps)]
     pld = compose_epsilon(events, 1e-5)
