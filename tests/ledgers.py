@@ -19,6 +19,16 @@ def specs(count=1, sigma=1.0, **more):
     return [spec_of(QUERY, 40, sigma=sigma, **more)] * count
 
 
+def stored(folder, *given, **more):
+    """A fit of such releases, with its ledger and its values in a folder."""
+    return reserve(specs(*given, **more), Ledger(folder / "l.sqlite"), folder / "run")
+
+
+def resumed(fit, folder):
+    """The same fit, continued with the values in a folder."""
+    return fit.ledger.resume("hash", fit.fit_id, folder)
+
+
 def run_release(fit, seed=None, spec=None, rows=None):
     spec = spec or specs()[0]
     return release(

@@ -6,7 +6,7 @@ import sqlite3
 import numpy as np
 import pytest
 from core import python, reserve
-from ledgers import DELTA, X, Y, damaged, run_release, specs
+from ledgers import DELTA, X, Y, damaged, resumed, run_release, specs, stored
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -114,8 +114,8 @@ def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_n
     states = [r["state"] for r in ledger.fits()[0]["releases"]]
     committed = when == "after the commit"
     assert states == ["committed", "committed" if committed else "started", "reserved"]
-    stored = tmp_path / "run/000001.npy"
-    left = np.load(stored) if stored.exists() else None
+    file = tmp_path / "run/000001.npy"
+    left = np.load(file) if file.exists() else None
     fit = ledger.resume("hash", fit_id, tmp_path / "run")
     assert np.array_equal(run_release(fit).ravel(), np.frombuffer(bytes.fromhex(first)))
     second = run_release(fit)
@@ -139,7 +139,7 @@ def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_n
 
 
 def test_a_resumed_fit_reads_no_row_for_what_was_released(tmp_path):
-    fit = reserve(specs(1), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path, 1)
     value = run_release(fit)
     fit._lock.close()
 
@@ -147,12 +147,12 @@ def test_a_resumed_fit_reads_no_row_for_what_was_released(tmp_path):
         def blocks(self, indices=None, known=None):
             raise AssertionError("a committed release must be reused")
 
-    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    again = resumed(fit, tmp_path / "run")
     assert np.array_equal(run_release(again, rows=Unreadable(X, Y)), value)
 
 
 def test_a_resumed_fit_must_be_the_one_that_was_charged(tmp_path):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     for plan_hash, fit_id in (("other", fit.fit_id), ("hash", "unknown")):
         with pytest.raises(LedgerError, match="plan that was charged"):
             fit.ledger.resume(plan_hash, fit_id, tmp_path / "elsewhere")
@@ -170,18 +170,18 @@ except LedgerError as error:
 
 
 def test_a_second_process_on_the_same_fit_is_refused(tmp_path):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     other = python(SECOND, tmp_path / "l.sqlite", fit.fit_id, tmp_path / "run")
     assert "one process may run a fit" in other.out
     with pytest.raises(LedgerError, match="one process"):
-        fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+        resumed(fit, tmp_path / "run")
 
 
 def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
     """Another folder has another lock: the first to commit counts, and the other's
     value is never returned.
     """
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
 
     class Meanwhile(ArrayRows):
@@ -191,7 +191,7 @@ def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
 
     with pytest.raises(LedgerError, match="committed once"):
         run_release(fit, rows=Meanwhile(X, Y))
-    third = fit.ledger.resume("hash", fit.fit_id, tmp_path / "third")
+    third = resumed(fit, tmp_path / "third")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(third)
 
@@ -215,7 +215,7 @@ class Overtaken(ArrayRows):
 
 def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
     """Two noisy answers to one charged release would have twice its cost."""
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
     rows = Overtaken(twin)
     written = []
@@ -239,7 +239,7 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
     locks.
     """
     monkeypatch.setattr("dphead.privacy.ledger.charge.fcntl.flock", lambda *_: None)
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     path = tmp_path / "l.sqlite"
     folder = tmp_path / "run"
     rows = Overtaken(Ledger(path).resume("hash", fit.fit_id, folder))
@@ -254,12 +254,12 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
 def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(
     tmp_path, left
 ):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     fit.begin(specs()[0].row())
     fit._lock.close()
     with open(tmp_path / "run" / left, "wb") as file:
         np.save(file, np.ones(3))
-    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    again = resumed(fit, tmp_path / "run")
     again.begin(specs()[0].row())
     assert arrays(tmp_path / "run") == []
 
@@ -267,13 +267,13 @@ def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(
 @pytest.mark.parametrize("left", ["000000.npy", "000000.npy.part"])
 def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, left):
     """Killed between the file and the log; then a copy of the folder went on."""
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     fit.begin(specs()[0].row())
     fit._lock.close()
     with open(tmp_path / "run" / left, "wb") as file:
         np.save(file, np.ones((4, 3)))
-    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "copy"))
-    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    run_release(resumed(fit, tmp_path / "copy"))
+    again = resumed(fit, tmp_path / "run")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(again)
     assert arrays(tmp_path / "run") == []
@@ -281,7 +281,7 @@ def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, 
 
 
 def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatch):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
 
     def full(*_, **__):
         raise OSError("no space left")
@@ -291,28 +291,28 @@ def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatc
         run_release(fit)
     assert [r["state"] for r in fit.ledger.fits()[0]["releases"]] == ["started"]
     fit._lock.close()
-    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "run"))
+    run_release(resumed(fit, tmp_path / "run"))
 
 
 def test_a_stored_value_that_is_cut_short_is_refused(tmp_path):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     run_release(fit)
     fit._lock.close()
-    stored = tmp_path / "run/000000.npy"
-    for size in (stored.stat().st_size - 8, 0):
-        stored.write_bytes(stored.read_bytes()[:size] if stored.exists() else b"")
-        again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    file = tmp_path / "run/000000.npy"
+    for size in (file.stat().st_size - 8, 0):
+        file.write_bytes(file.read_bytes()[:size] if file.exists() else b"")
+        again = resumed(fit, tmp_path / "run")
         with pytest.raises(LedgerError, match="never redrawn"):
             run_release(again)
         again._lock.close()
 
 
 def test_a_stored_value_that_is_not_the_committed_one_is_refused(tmp_path):
-    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path)
     value = run_release(fit)
     fit._lock.close()
     np.save(tmp_path / "run/000000.npy", value + 1)
-    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    again = resumed(fit, tmp_path / "run")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(again)
 
@@ -454,11 +454,11 @@ def test_no_row_is_used_after_a_resume_within_an_epoch(tmp_path, done, seed):
     """A new allocation could use a row a second time, and the old one is gone: the rest
     of the epoch is noise. The next epoch is whole.
     """
-    fit = reserve(specs(8, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path, 8, **EPOCH)
     before = Asked()
     allocated(fit, before, done, seed)
     fit._lock.close()
-    fit = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    fit = resumed(fit, tmp_path / "run")
     fit.forget(done // 2)  # of a checkpoint, or none
     after = Asked()
     values = allocated(fit, after, 8 - done // 2, seed)
@@ -474,7 +474,7 @@ def test_no_row_is_used_after_a_resume_within_an_epoch(tmp_path, done, seed):
 @pytest.mark.parametrize("done", [0, 4])
 def test_an_epoch_of_which_nothing_was_released_is_drawn_anew(tmp_path, done):
     """Its first release was in flight, and never observed."""
-    fit = reserve(specs(8, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path, 8, **EPOCH)
     allocated(fit, Asked(), done)
 
     class Failing(Asked):
@@ -484,7 +484,7 @@ def test_an_epoch_of_which_nothing_was_released_is_drawn_anew(tmp_path, done):
     with pytest.raises(OSError):
         allocated(fit, Failing(), 1)
     fit._lock.close()
-    fit = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    fit = resumed(fit, tmp_path / "run")
     after = Asked()
     allocated(fit, after, 8)
     assert len(after.used) == 8 - done
@@ -493,7 +493,7 @@ def test_an_epoch_of_which_nothing_was_released_is_drawn_anew(tmp_path, done):
 
 def test_of_two_runs_of_one_epoch_one_allocation_counts(tmp_path):
     """A copied run folder: what the loser has drawn is of no use to it."""
-    fit = reserve(specs(4, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path, 4, **EPOCH)
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
     first = Asked()
 
@@ -525,7 +525,7 @@ def test_epochs_begin_at_the_first_of_equal_releases(tmp_path):
 
 def test_an_allocation_never_reaches_the_disk(tmp_path):
     """No file of a run holds a row's step, in any width that numpy would write."""
-    fit = reserve(specs(4, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = stored(tmp_path, 4, **EPOCH)
     allocated(fit, None, 2)
     steps = fit.allocation._steps
     assert steps is not None
