@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,19 +18,8 @@ from dphead_extract.index import ImageIndex, Overlap, recognised
 from dphead_extract.shards import Shard, shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
 
-
-@dataclass(frozen=True)
-class Declared:
-    """Hold what a user declares about the images' data set, and the index to look in.
-
-    Without an index, no images count as seen before. The fields are those of
-    `ExtractOptions`.
-    """
-
-    dataset_id: str | None = None
-    same_data_as: str | Path | None = None
-    new_data_set: bool = False
-    index: ImageIndex | None = None
+if TYPE_CHECKING:  # `run` imports this module
+    from dphead_extract.run import ExtractOptions
 
 
 @dataclass(frozen=True)
@@ -39,8 +28,6 @@ class Identity:
 
     Attributes
     ----------
-    n_rows : int
-        Rows of the whole data set, all shards together.
     dataset_id, salt : str or None
         None makes new ones.
     expected_digests : (n, 16) uint8 or None
@@ -49,7 +36,6 @@ class Identity:
         The id by which the index knows the images.
     """
 
-    n_rows: int
     dataset_id: str | None
     salt: Any = None
     expected_digests: np.ndarray | None = None
@@ -57,23 +43,14 @@ class Identity:
 
 
 def identified(
-    given: Declared,
-    output: Path,
-    shard: Shard,
-    source: Source,
-    n_rows: int,
-    seen: np.ndarray,
+    options: ExtractOptions, source: Source, n_rows: int, seen: np.ndarray
 ) -> Identity:
     """Return the data set of `source`, which is a shard of n_rows rows.
 
     Parameters
     ----------
-    given : Declared
-        What the user declares.
-    output : Path
-        The features file. A run that has begun keeps its id.
-    shard : Shard
-        The part of the rows.
+    options : ExtractOptions
+        What the user declares. A run that has begun keeps its id.
     source : Source
         The rows of the shard.
     n_rows : int
@@ -91,39 +68,41 @@ def identified(
     ExtractError
         If the user must say which data set the images belong to.
     """
-    if given.new_data_set and (given.dataset_id or given.same_data_as):
+    given, output, shard = options.dataset_id, Path(options.output), options.shard
+    if options.new_data_set and (given or options.same_data_as):
         raise ExtractError(
             "images are those of another file or a new data set, got --new-data-set "
             "beside --dataset-id or --same-data-as. Leave one out."
         )
-    if given.same_data_as is not None:
-        return _same_as(given, source, n_rows)
-    index, known = given.index, None
-    if given.dataset_id or given.new_data_set or _begun(output, shard):
+    if options.same_data_as is not None:
+        return _same_as(options.same_data_as, given, source, n_rows)
+    index, known = options.index, None
+    if given or options.new_data_set or _begun(output, shard):
         index = None
     if shard.count > 1:
         if index is not None:  # other shards may have added their images already
             share = source.n_rows / n_rows
             known = recognised([o.of_all(share) for o in index.overlaps(seen)])
-        of_all = shared_identifiers(output, source.digest, given.dataset_id, known)
-        return Identity(n_rows, *of_all, recognised=known)
+        of_all = shared_identifiers(output, source.digest, given, known)
+        return Identity(*of_all, recognised=known)
     if index is None:
-        return Identity(n_rows, given.dataset_id)
+        return Identity(given)
     dataset_id, seen_before = index.claim(seen)
-    return Identity(n_rows, dataset_id, recognised=dataset_id if seen_before else None)
+    return Identity(dataset_id, recognised=dataset_id if seen_before else None)
 
 
-def _same_as(given: Declared, source: Source, n_rows: int) -> Identity:
+def _same_as(
+    path: str | Path, given: str | None, source: Source, n_rows: int
+) -> Identity:
     """Return the identity of a file that the user names."""
-    assert given.same_data_as is not None
-    with open_features(given.same_data_as) as other:
-        if given.dataset_id not in (None, other.dataset_id) or other.n_rows != n_rows:
+    with open_features(path) as other:
+        if given not in (None, other.dataset_id) or other.n_rows != n_rows:
             raise ExtractError(
                 "--same-data-as must name a file of the same images, got "
                 f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
             )
         rows = slice(source.first, source.first + source.n_rows)
-        return Identity(n_rows, other.dataset_id, other.salt, other.row_digest[rows])
+        return Identity(other.dataset_id, other.salt, other.row_digest[rows])
 
 
 def _begun(output: Path, shard: Shard) -> bool:

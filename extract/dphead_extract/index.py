@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import secrets
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import name_once
+from dphead_extract.features.disk import write_private
 from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
@@ -118,7 +117,9 @@ class ImageIndex:
         images = np.union1d(known, digests).astype("<u8")
         if len(images) > len(known):
             data = images.tobytes()
-            _write(self.folder / f"{dataset_id}{_ENDING}", self._seal(data) + data)
+            write_private(
+                self.folder / f"{dataset_id}{_ENDING}", self._seal(data) + data
+            )
 
     def images(self, dataset_id: str) -> np.ndarray:
         """Return the sorted digests of a data set's images, uint64.
@@ -176,7 +177,9 @@ class ImageIndex:
                 "it back, or remove the folder: then all images count as unseen."
             )
         if not path.exists():
-            _write(path, secrets.token_bytes(_KEY_BYTES), once=True)
+            _make_private(self.folder)
+            with suppress(FileExistsError):
+                write_private(path, secrets.token_bytes(_KEY_BYTES), once=True)
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise FormatError(
@@ -245,38 +248,3 @@ def _make_private(folder: Path) -> None:
             "the private index of images must be writable, got "
             f"path={str(folder)!r}. Let DPHEAD_HOME be a folder of yours."
         )
-
-
-def _write(path: Path, data: bytes, once: bool = False) -> None:
-    """Write a file durably for its owner alone; after a crash it is whole or missing.
-
-    With `once` an existing file stays. Raises ExtractError, with the path, for a full
-    disk.
-    """
-    _make_private(path.parent)
-    try:
-        _write_once_or_over(path, data, once)
-    except OSError as error:
-        raise ExtractError(
-            f"the private index of images must be written whole, got {str(path)!r} "
-            f"({error.strerror or error}). Make room, and type the same command again."
-        ) from error
-
-
-def _write_once_or_over(path: Path, data: bytes, once: bool) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-") as draft:
-        draft.write(data)
-        draft.flush()
-        os.fsync(draft.fileno())
-        if once:
-            with suppress(FileExistsError):
-                name_once(draft.name, path)
-        else:
-            beside = path.with_name(f"{Path(draft.name).name}.whole")
-            name_once(draft.name, beside)
-            os.replace(beside, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,16 +27,6 @@ from dphead_extract.vectors import WholeVectors, are_alike
 from dphead_extract.views import Views
 
 Progress = Callable[[int, int], None]  # called with rows done, rows in all
-
-
-class Seen(NamedTuple):
-    """Hold the shape and digest of an image that could be decoded.
-
-    `digest` is that of `ImageIndex.digest`, or None without an index.
-    """
-
-    shape: tuple[int, ...]
-    digest: int | None
 
 
 @dataclass
@@ -60,43 +50,34 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
     seen before.
     """
     found = Survey()
-    if source.arrays is not None:
+    if source.arrays is not None and index is None:  # the header says it all
         found.has_colour = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
-        if index is not None:
-            found.digests = [
-                index.digest(source.known_by(row, image, image))
-                for row, image in enumerate(source.arrays)
-            ]
         return found
 
-    def work(listed: tuple[int, np.ndarray | bytes | None]) -> Seen | UnreadableImage:
+    def look(listed: tuple[int, Any]) -> Any:
+        """Return an image's shape and its digest, or why it is unreadable."""
         row, raw = listed
         try:
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
-        if index is None:
-            return Seen(image.shape, None)
-        return Seen(image.shape, index.digest(source.known_by(row, raw, image)))
+        known = index and index.digest(source.known_by(row, raw, image))
+        return image.shape, known
 
+    rows = ((row, source.raw(row)) for row in range(source.n_rows))
     with ThreadPoolExecutor(workers) as pool:
-        images = in_order(
-            pool,
-            work,
-            ((row, source.raw(row)) for row in range(source.n_rows)),
-            ahead=8 * workers,
-        )
-        for row, seen in enumerate(images):
+        for row, seen in enumerate(in_order(pool, look, rows, ahead=8 * workers)):
             if isinstance(seen, UnreadableImage):
                 found.unreadable[row] = str(seen)
                 if isinstance(seen, MissingImage):
                     found.missing.append(row)
                 continue
-            found.shapes.add(seen.shape[:2])
-            found.has_colour |= len(seen.shape) == 3
-            if seen.digest is not None:
-                found.digests.append(seen.digest)
+            shape, digest = seen
+            found.shapes.add(shape[:2])
+            found.has_colour |= len(shape) == 3
+            if digest is not None:
+                found.digests.append(digest)
     return found
 
 

@@ -23,7 +23,7 @@ from dphead_extract.features.disk import check_disk, write_names
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
-from dphead_extract.identity import Declared, Identity, identified, note_images
+from dphead_extract.identity import Identity, identified, note_images
 from dphead_extract.index import ImageIndex, Overlap
 from dphead_extract.loop import (
     Loop,
@@ -223,14 +223,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     backbone = load_backbone(options.backbone, size, channels == 3)
     found = check_images(part, options, backbone)
     seen = np.array(found.digests, np.uint64)
-    given = Declared(
-        options.dataset_id, options.same_data_as, options.new_data_set, options.index
-    )
-    identity = identified(
-        given, Path(options.output), options.shard, part, n_rows, seen
-    )
+    identity = identified(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity)
-    header = make_header(options, part, backbone, settings, identity)
+    header = make_header(options, part, n_rows, backbone, settings, identity)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         overlaps = note_images(options.index, writer.dataset_id, seen)
@@ -467,11 +462,12 @@ def _path_advice(names: list[str]) -> str:
 def make_header(
     options: ExtractOptions,
     source: Source,
+    n_rows: int,
     backbone: Backbone,
     settings: LoopSettings,
     identity: Identity,
 ) -> Header:
-    """Return the sizes and attributes of the file of `source`.
+    """Return the sizes and attributes of the file of `source`, part of n_rows rows.
 
     Its configuration holds everything that can change a value in the file.
     """
@@ -508,7 +504,7 @@ def make_header(
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
             **options.views.record(),
-            **options.shard.record(identity.n_rows),
+            **options.shard.record(n_rows),
         },
         block_rows=options.block_rows,
         dataset_id=identity.dataset_id,

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,9 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import check_disk, name_once, read_names, write_names
+from dphead_extract.features.disk import (
+    check_disk,
+    read_names,
+    write_names,
+    write_private,
+)
 from dphead_extract.features.reading import FeaturesFile, open_features
-from dphead_extract.features.rows import Header, block_digest, check_dataset_id
+from dphead_extract.features.rows import Header, check_dataset_id
+from dphead_extract.features.verify import blocks
 from dphead_extract.features.writing import FeaturesWriter, first_difference
 
 
@@ -130,30 +135,22 @@ def shared_identifiers(
         "source": source_digest,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    # NamedTemporaryFile makes a file that only its owner can read
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:
-        json.dump(drawn, draft)
-        draft.flush()
-        try:
-            # name the whole file at once, and only if no process has named one
-            name_once(draft.name, path)
-        except FileExistsError:
-            drawn = _shared(path)
-    if drawn["source"] != source_digest or dataset_id not in (
-        None,
-        drawn["dataset_id"],
-    ):
-        what = (
-            "other images or labels"
-            if drawn["source"] != source_digest
-            else f"dataset_id={dataset_id!r}"
-        )
-        raise ExtractError(
-            "the shards of a file must have one source and one dataset_id, got "
-            f"{what}, not those of {str(path)!r}. Choose another output, or remove "
-            "that file together with its shards."
-        )
-    return drawn["dataset_id"], drawn["salt"]
+    try:
+        # name the whole file at once, and only if no process has named one
+        write_private(path, json.dumps(drawn).encode(), once=True)
+    except FileExistsError:
+        drawn = _shared(path)
+    if drawn["source"] != source_digest:
+        what = "other images or labels"
+    elif dataset_id not in (None, drawn["dataset_id"]):
+        what = f"dataset_id={dataset_id!r}"
+    else:
+        return drawn["dataset_id"], drawn["salt"]
+    raise ExtractError(
+        "the shards of a file must have one source and one dataset_id, got "
+        f"{what}, not those of {str(path)!r}. Choose another output, or remove "
+        "that file together with its shards."
+    )
 
 
 def _shared(path: Path) -> dict[str, str]:
@@ -191,23 +188,34 @@ def join(paths: Sequence[str | Path], output: str | Path) -> None:
         If a shard is missing, given twice, damaged, or of another configuration than
         the first.
     """
+    output = Path(output)
     with ExitStack() as stack:
         files = _in_order([stack.enter_context(open_features(path)) for path in paths])
         header = _whole_header(files[0])
-        check_disk(Path(output), header)
+        check_disk(output, header)
         with FeaturesWriter(output, header) as writer:
             first = 0
             for file in files:
-                for start in range(0, file.n_rows, header.block_rows):
+                for start, block, sound in blocks(file):
+                    if not sound:
+                        raise FormatError(
+                            "a shard's rows must match their digest, got "
+                            f"{str(file.path)!r} damaged from row {start} on. Remove "
+                            "it, extract this shard again and join again."
+                        )
                     if first + start == writer.next_row:
-                        block = _checked_block(file, start, header.block_rows)
                         writer.append(block.pop("features"), block)
                 first += file.n_rows
             writer.finish()
-        _join_names(files, Path(output))
+        # none are written if one of the shards' tables was removed
+        tables = [read_names(file.path, file.n_rows) or [] for file in files]
+        if all(tables):
+            write_names(output, [name for table in tables for name in table])
 
 
 def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
+    """Return all shards of one run in their order."""
+    found: dict[int, FeaturesFile] = {}
     for file in files:
         if "shard" not in file.config:
             raise FormatError(
@@ -215,8 +223,6 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
                 "features file. Leave it out."
             )
         _check_same_run(files[0], file)
-    found: dict[int, FeaturesFile] = {}
-    for file in files:
         index = file.config["shard"]["index"]
         if index in found:
             raise FormatError(
@@ -240,7 +246,7 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
 
 
 def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
-    key, a, b = first_difference(_configuration(one), _configuration(other))
+    key, a, b = first_difference(_shared_facts(one), _shared_facts(other))
     if a != b:
         if key in ("salt", "source_digest"):  # they would confirm guesses about rows
             a, b = "one", "another"
@@ -251,42 +257,16 @@ def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
         )
 
 
-def _configuration(file: FeaturesFile) -> dict[str, Any]:
+def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
     """Return everything that all shards of a file share."""
-    config = {key: value for key, value in file.config.items() if key != "n_rows"}
-    shard = {key: value for key, value in config["shard"].items() if key != "index"}
-    return {
-        **config,
-        "shard": shard,
-        "dataset_id": file.dataset_id,
-        "salt": file.salt,
-    }
+    own = {"n_rows": None, "shard": file.config["shard"] | {"index": None}}
+    return file.config | own | {"dataset_id": file.dataset_id, "salt": file.salt}
 
 
 def _whole_header(file: FeaturesFile) -> Header:
     """Return the header that a single process would have written."""
     config = dict(file.config)
     config["n_rows"] = config.pop("shard")["n_rows"]
-    known = {
-        field.name: config.pop(field.name)
-        for field in fields(Header)
-        if field.name in config
-    }
+    names = {field.name for field in fields(Header)} & set(config)
+    known = {name: config.pop(name) for name in names}
     return Header(**known, config=config, dataset_id=file.dataset_id, salt=file.salt)
-
-
-def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str, Any]:
-    block = file.block(start, min(start + block_rows, file.n_rows))
-    if (block_digest(block) != file.block_digest[start // block_rows]).any():
-        raise FormatError(
-            f"a shard's rows must match their digest, got {str(file.path)!r} damaged "
-            f"from row {start} on. Remove it, extract this shard again and join again."
-        )
-    return block
-
-
-def _join_names(files: list[FeaturesFile], output: Path) -> None:
-    """Join the shards' private tables of names, or do nothing if one was removed."""
-    tables = [read_names(file.path, file.n_rows) or [] for file in files]
-    if all(tables):
-        write_names(output, [name for table in tables for name in table])

@@ -481,7 +481,7 @@ def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch
         if len(calls) == 4:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "_sync", full)
+    monkeypatch.setattr(writing, "sync", full)
     with pytest.raises(FormatError, match="Make room"):
         extract(options(digits_npz, tmp_path / "f.h5"))
     monkeypatch.undo()

@@ -6,9 +6,10 @@ The names are private.
 from __future__ import annotations
 
 import csv
-import errno
+import io
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +17,6 @@ import numpy as np
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import Header
-
-# what os.link raises without hard links: each file system chooses its own number
-NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def check_disk(output: Path, header: Header) -> None:
@@ -40,25 +38,45 @@ def check_disk(output: Path, header: Header) -> None:
         )
 
 
-def name_once(draft: str, path: Path) -> None:
-    """Give a whole file a second name `path` that no other file has.
+def sync(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
-    Raises
-    ------
-    FileExistsError
-        If the name exists; a rename would replace that file.
-    ExtractError
-        If the file system has no hard links.
+
+def write_private(path: Path, data: bytes, once: bool = False) -> None:
+    """Write a file for its owner alone; after a crash it is whole or missing.
+
+    With `once` an existing file stays, and FileExistsError is raised. Raises
+    ExtractError, with the path, for a full disk, or a file system without rights or
+    (with `once`) hard links.
     """
     try:
-        os.link(draft, path)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with open(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            if once:  # a rename would replace the file of another process
+                os.link(draft, path)
+            else:
+                os.replace(draft, path)
+            sync(path.parent)
+        finally:
+            Path(draft).unlink(missing_ok=True)
+    except FileExistsError:
+        raise
     except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
         raise ExtractError(
-            "a file that several processes share must lie on a file system with hard "
-            f"links, got {str(path)!r} ({error.strerror}). Choose another place: -o "
-            "for shards, DPHEAD_HOME for the index of images."
+            "a private file must be written whole and for its owner alone, got "
+            f"{str(path)!r} ({error.strerror or error}). Make room, or choose a file "
+            "system with rights and hard links: -o for features files and shards, "
+            "DPHEAD_HOME for the index of images."
         ) from error
 
 
@@ -70,32 +88,13 @@ def names_path(output: Path) -> Path:
 def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
     """Write the private table from rows to names, and return its path.
 
-    Only its owner may read it. Rows count from `first`. After a crash the table is
-    whole or missing.
-
-    Raises ExtractError, with the path, if it cannot be written or kept private.
+    Rows count from `first`.
     """
-    path = names_path(output)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(
-            descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            os.fchmod(descriptor, 0o600)
-            table = csv.writer(file)
-            table.writerow(["row", "name"])
-            table.writerows(enumerate(names, first))
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ExtractError(
-            "the names of rows must be written for their owner alone, got "
-            f"{str(path)!r} ({error.strerror}). Make room, or choose -o on a file "
-            "system that keeps rights."
-        ) from error
+    path, text = names_path(output), io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(["row", "name"])
+    table.writerows(enumerate(names, first))
+    write_private(path, text.getvalue().encode("utf-8", "surrogateescape"))
     return path
 
 

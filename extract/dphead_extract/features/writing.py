@@ -22,6 +22,7 @@ import h5py
 import numpy as np
 
 from dphead_extract.errors import FormatError, ResumableError
+from dphead_extract.features.disk import sync
 from dphead_extract.features.reading import (
     SCHEMA_VERSION,
     canonical_json,
@@ -176,7 +177,7 @@ class FeaturesWriter:
                 _allocate(file, "block_digest", shape, "uint8")
                 self._places = extents(file)
             write_seal(self.part, self._places.values(), complete=False)
-            _sync(self.part)
+            sync(self.part)
         except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
             raise self._full(error) from error
 
@@ -216,7 +217,7 @@ class FeaturesWriter:
         try:
             for name, values in block.items():
                 self._write(name, start, values)
-            _sync(self.part)
+            sync(self.part)
             digest = block_digest(block)[None]
             self._write("block_digest", start // self.header.block_rows, digest)
         except OSError as error:
@@ -245,11 +246,11 @@ class FeaturesWriter:
             )
         self.close()
         try:
-            _sync(self.part)
+            sync(self.part)
             write_seal(self.part, self._places.values(), complete=True)
-            _sync(self.part)
+            sync(self.part)
             os.replace(self.part, self.path)
-            _sync(self.path.parent)
+            sync(self.path.parent)
         except OSError as error:
             raise self._full(error) from error
 
@@ -303,14 +304,6 @@ def sound_blocks(file: h5py.File) -> int:
         if not np.array_equal(kept[index], digest):
             return index
     return len(kept)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def first_difference(
