@@ -13,7 +13,6 @@ from core import (
     M,
     clipped_sum,
     door,
-    integer_sum,
     release_many,
     release_one,
     reserve,
@@ -189,18 +188,6 @@ def test_full_batches_ask_for_no_sample():
     rows = Watched(*toy(50))
     release_one(ClassSums(M), Params(), rows)
     assert rows.asked == [None]
-
-
-@pytest.mark.parametrize("block_rows", [128, 384, 4096])
-def test_nothing_depends_on_block_size_or_row_order(block_rows):
-    x, y = toy(1000)
-    order = np.random.default_rng(0).permutation(1000)
-    query = ClassSums(M)
-    params = Params()
-    exact = integer_sum(query, params, x, y)
-    for rows, labels in ((x, y), (x[order], y[order])):
-        value = integer_sum(query, params, rows, labels, block_rows=block_rows)
-        assert np.array_equal(value, exact)
 
 
 STEPS = 7
