@@ -89,7 +89,7 @@ def log_delta(mu: float, epsilon: float) -> float:
     """
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
-    # Both terms hold phi(t), which is factored out so that it cannot underflow alone.
+    # phi(t) is a factor of both terms. As a logarithm it does not underflow.
     tail = _mills_ratio(t - mu)
     if t > 0:
         excess = float(ndtr(t)) - math.exp(log_phi) * tail

@@ -120,8 +120,8 @@ def self_composed(one: Losses, count: int) -> Losses:
     """Compose `count` releases. What the transforms may lose becomes infinite loss."""
     if count == 1:
         return one
-    # Chernoff bounds at these orders find where the tails of the sum end. Orders near
-    # 1/sqrt(count) fit a sum of many, orders near 1 a sum of few.
+    # A Chernoff bound finds where the tails of the sum end. Its best order, in units of
+    # 1 / points, is smaller for a sum of many releases.
     scales = np.array([1.0, count**-0.5]) / len(one.chances)
     signed = np.concatenate([CHERNOFF_ORDERS, np.negative(CHERNOFF_ORDERS)])
     orders = list(np.outer(signed, scales).ravel())
