@@ -48,16 +48,12 @@ def header(n=50, d=7, **changes):
 
 def fill(writer, features, labels, blocks=None):
     while writer.next_row < len(features) and blocks != 0:
-        start, stop = writer.next_block()
-        digests = np.stack(
-            [
-                row_digest(writer.salt, r.shape, r.tobytes())
-                for r in features[start:stop]
-            ]
-        )
-        writer.append(
-            features[start:stop], {"labels": labels[start:stop], "row_digest": digests}
-        )
+        rows = slice(*writer.next_block())
+        digests = [
+            row_digest(writer.salt, r.shape, r.tobytes()) for r in features[rows]
+        ]
+        columns = {"labels": labels[rows], "row_digest": np.stack(digests)}
+        writer.append(features[rows], columns)
         blocks = None if blocks is None else blocks - 1
 
 
@@ -217,21 +213,6 @@ def test_a_resumed_file_has_the_same_bytes(tmp_path):
     assert not (tmp_path / "b.h5.part").exists()
 
 
-def test_a_block_without_its_digest_is_written_again(tmp_path):
-    x, y = sample()
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        fill(writer, x, y, blocks=2)
-        part = writer.part
-    with h5py.File(part, "r+") as file:
-        file["block_digest"][1] = 0
-        file["features"][20:30] = np.nan
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        assert writer.next_row == 16
-        fill(writer, x, y)
-        writer.finish()
-    assert verify(tmp_path / "a.h5") == []
-
-
 def test_another_configuration_is_refused_by_its_first_key(tmp_path):
     x, y = sample()
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
@@ -268,8 +249,15 @@ def test_one_writer_at_a_time(tmp_path):
     FeaturesWriter(tmp_path / "a.h5", header()).close()
 
 
-def test_a_part_cut_before_its_layout_was_written_starts_again(tmp_path):
-    (tmp_path / "a.h5.part").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+def test_a_part_with_a_damaged_layout_starts_again(tmp_path):
+    x, y = sample()
+    part = tmp_path / "a.h5.part"
+    part.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.restarted
+        assert writer.next_row == 0
+        fill(writer, x, y, blocks=3)
+    damage(part, 2100)
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         assert writer.next_row == 0
 
@@ -512,13 +500,14 @@ def sound(path):
     return True
 
 
-def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path):
+@pytest.mark.parametrize("lost", ["features", "block_digest"])
+def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path, lost):
     x, y = sample()
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         fill(writer, x, y, blocks=3)
         part = writer.part
     with h5py.File(part, "r+") as file:
-        file["features"][20, 0] += 1
+        file[lost][1 if lost == "block_digest" else 20] = 0
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         assert writer.next_row == 16
         fill(writer, x, y)
@@ -526,16 +515,6 @@ def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path):
     with open_features(tmp_path / "a.h5") as file:
         np.testing.assert_array_equal(file.rows(0, 50), x)
     assert verify(tmp_path / "a.h5") == []
-
-
-def test_an_unfinished_file_whose_build_is_damaged_starts_again(tmp_path):
-    x, y = sample()
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        fill(writer, x, y, blocks=3)
-        part = writer.part
-    damage(part, 2100)
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        assert writer.next_row == 0
 
 
 @pytest.mark.parametrize(
