@@ -52,7 +52,7 @@ from dphead.cli.releases import releases_text
     click.option(
         "--image-size",
         type=values.Whole(1, values.MOST_SIDE),
-        help="Side that images are resized to.",
+        help="Side in pixels to resize images to.",
     ),
     click.option(
         "--shape",
@@ -62,18 +62,18 @@ from dphead.cli.releases import releases_text
     click.option(
         "--mean",
         callback=values.numbers_of_colours,
-        help="Of pixels in [0, 1], for all colours or each (default: the model's).",
+        help="Mean of pixels in [0, 1], for all colors or each (default: the model's).",
     ),
     click.option(
         "--std",
         callback=values.numbers_of_colours,
-        help="They are divided by it. Both are public.",
+        help="Standard deviation of pixels. Both are public.",
     ),
     click.option(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help="Measure with so many augmented views that vote, too.",
+        help="Also measure the vote of this many augmented views.",
     ),
 )
 @option_group(
@@ -85,7 +85,7 @@ from dphead.cli.releases import releases_text
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help="Solves for what is left out.",
+        help="Accountant that solves for the setting left out.",
     ),
 )
 @option_group(
@@ -105,7 +105,7 @@ from dphead.cli.releases import releases_text
     click.option(
         "--layers",
         callback=values.parts,
-        help="Train the parameters whose names hold one of these regexes, a,b.",
+        help="Train only parameters whose names match one of these regexes, a,b.",
     ),
     NORM,
     click.option(
@@ -113,20 +113,20 @@ from dphead.cli.releases import releases_text
         type=values.WHOLE,
         default=16,
         show_default=True,
-        help="Of group norms; 0 for none.",
+        help="Groups of group norm; 0: no norm.",
     ),
     click.option(
         "--standardise/--no-standardise",
         default=True,
         show_default=True,
-        help="Weight standardisation.",
+        help="Weight standardization.",
     ),
     click.option(
         "--init-seed",
         type=values.WHOLE,
         default=0,
         show_default=True,
-        help="Of the initial weights. Public.",
+        help="Seed of the initial weights; public.",
     ),
 )
 @option_group(
@@ -138,12 +138,12 @@ from dphead.cli.releases import releases_text
     click.option(
         "--noise-multiplier",
         type=values.NUMBER,
-        help="Left out, it is what the budget asks for.",
+        help="Noise multiplier (default: what the budget needs).",
     ),
     click.option(
         "--batch-size",
         type=values.WHOLE,
-        help="Expected size of a batch. Left out: the largest in the budget.",
+        help="Expected batch size (default: the largest that the budget allows).",
     ),
     click.option(
         "--sampling",
@@ -151,21 +151,25 @@ from dphead.cli.releases import releases_text
         help="Poisson batches (default), or each image in one random step of an epoch.",
     ),
     click.option(
-        "--steps", type=values.WHOLE, help="Left out: the most that the budget allows."
+        "--steps",
+        type=values.WHOLE,
+        help="Number of steps (default: the most that the budget allows).",
     ),
-    click.option("--epochs", type=values.NUMBER, help="Instead of steps."),
+    click.option("--epochs", type=values.NUMBER, help="Epochs, instead of steps."),
     click.option("--learning-rate", type=values.NUMBER),
     click.option("--optimizer", type=click.Choice(["sgd", "adam"])),
     click.option("--momentum", type=values.NUMBER),
     click.option("--clip-norm", type=values.NUMBER),
     click.option("--weight-decay", type=values.NUMBER),
     click.option(
-        "--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's."
+        "--decoupled/--no-decoupled",
+        default=None,
+        help="Decouple weight decay, as AdamW does.",
     ),
     click.option(
         "--average",
         type=click.Choice(["ema", "last"]),
-        help="Of the weights (default: ema).",
+        help="Weights to return (default: ema).",
     ),
     click.option("--ema-decay", type=values.NUMBER),
     click.option(
@@ -184,7 +188,7 @@ from dphead.cli.releases import releases_text
         default="2GB",
         show_default=True,
         callback=values.n_bytes,
-        help="Of the gradients of a chunk of rows.",
+        help="Memory for the gradients of a chunk of rows.",
     ),
     click.option(
         "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
@@ -199,7 +203,7 @@ from dphead.cli.releases import releases_text
         type=values.Whole(1, 2**20),
         default=20,
         show_default=True,
-        help="Steps between them.",
+        help="Steps between checkpoints.",
     ),
 )
 @option_group("What is printed", *PRINTED)

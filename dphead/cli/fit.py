@@ -48,7 +48,7 @@ MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--classes",
         callback=values.names,
-        help="Public class names a,b,c if the file declares none.",
+        help="Public class names a,b,c, if the file declares none.",
     ),
 )
 @option_group(
@@ -58,7 +58,7 @@ MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--accountant",
         type=ACCOUNTANTS,
-        help="Solves for the noise (default: the method's, exact where it can be).",
+        help="Accountant that calibrates the noise (default: the method's).",
     ),
 )
 @option_group(
@@ -71,7 +71,7 @@ MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help="Bound on the memory of each process, like 2GB: kept, or refused.",
+        help="Memory limit of each process, like 2GB.",
     ),
     click.option(
         "--backend",
@@ -83,7 +83,7 @@ MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--processes",
         type=values.Whole(1, MOST_PROCESSES),
-        help="Processes on this host; each reads a part of the rows.",
+        help="Number of processes on this host; each reads a part of the rows.",
     ),
     click.option(
         "--coordinator",

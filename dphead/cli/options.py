@@ -19,14 +19,14 @@ EPSILON = click.option(
     type=values.Number(infinite=True),
     default=1.0,
     show_default=True,
-    help="The budget of this fit; inf: no noise, no clipping, no privacy.",
+    help="Budget of this fit; inf: no noise, no clipping, no privacy.",
 )
 DELTA = click.option(
     "--delta",
     type=values.NUMBER,
     help=(
-        "Below one over the number of images, or of groups (default: the preset's, "
-        "else 1e-5)."
+        "Failure probability, below 1/n for n images or groups (default: the "
+        "preset's, else 1e-5)."
     ),
 )
 RELATION = click.option(
@@ -34,22 +34,23 @@ RELATION = click.option(
     type=RELATIONS,
     default="zero_out",
     show_default=True,
-    help="What is compared: an image counting zero, left out, or another in its place.",
+    help="Neighboring relation: an image counts zero, is left out, or is replaced.",
 )
 NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
-    help="Public stand-in for n, which add_remove keeps private.",
+    help="Public number that replaces n, which add_remove keeps private.",
 )
 GROUP_CAP = click.option(
     "--group-cap",
     type=values.COUNT,
-    help="Protect groups (patients): at most so many images of each count.",
+    help="Protect groups (patients), of which at most this many images count.",
 )
 PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),
-    help="Protect each image for itself alone where the source has groups (people).",
+    help="Confirm that each image is protected by itself although the source has "
+    "groups (people).",
 )
 LEDGER = click.option(
     "--ledger",
@@ -59,7 +60,7 @@ LEDGER = click.option(
 TUNED = click.option(
     "--tuning",
     type=TUNING,
-    help="How the settings were chosen; the report says it.",
+    help="How the settings were chosen, for the report.",
 )
 ALLOW_LARGE_DELTA = click.option(
     "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
@@ -68,12 +69,12 @@ NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
+    help="Confirm --epsilon inf: no noise, charged as infinite forever.",
 )
 SEED = click.option(
     "--seed",
     type=values.WHOLE,
-    help="Fixed noise, for tests: reproducible, NOT private.",
+    help="Seed of the noise, for tests: reproducible, NOT private.",
 )
 
 # --- a run's files, and what it prints ------------------------------------------------
@@ -82,28 +83,28 @@ RUN_FOLDER = click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
 )
 SPLIT = click.option("--split", help="Split to train on, if there are several.")
-TEST = click.option("--test", type=PATH, help="Another source, to measure on.")
+TEST = click.option("--test", type=PATH, help="Source of test rows.")
 TEST_SPLIT = click.option(
-    "--test-split", help="Its split; without --test, a split of what is trained on."
+    "--test-split", help="Split of test rows, of --test or of the training source."
 )
 TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help="public: what is measured on the test rows goes into the report.",
+    help="public: the report includes the figures on test rows.",
 )
 VERBOSE = click.option(
     "-v", "--verbose", is_flag=True, help="Print every release and number."
 )
 DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Print what would be released, and stop."
+    "--dry-run", is_flag=True, help="Print the planned releases, and stop."
 )
 
 PUBLIC_ROWS = click.option(
     "--public-rows",
     is_flag=True,
-    help="Declare the features file's rows public: nobody's privacy is at stake.",
+    help="Declare the features file's rows public: they need no protection.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -123,7 +124,7 @@ METHOD = click.option(
     type=METHODS,
     default="auto",
     show_default=True,
-    help="auto has nothing to choose.",
+    help="Training method; auto has no hyperparameters to set.",
 )
 PRESET = click.option(
     "--preset",
@@ -143,7 +144,7 @@ SET = click.option(
 NORM = click.option(
     "--norm",
     type=click.Choice(["before", "after"]),
-    help="Where norms of a Wide-ResNet are, of activations (default: before).",
+    help="Norms of a Wide-ResNet before or after activations (default: before).",
 )
 
 # --- images, and the features file that is made of them -------------------------------
@@ -152,16 +153,16 @@ LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help=(
-        "What the folders of image files are, from the outside in: class, split/class, "
-        "any/class, any/split/class; or webdataset, for tars of samples. Default: "
-        "split/class with --split, else class."
+        "Meaning of the folders of image files, from the outside in: class, "
+        "split/class, any/class, any/split/class; or webdataset, for tars of "
+        "samples. Default: split/class with --split, else class."
     ),
 )
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
     help=(
-        "Bits of grey integer samples, whatever their files' type holds: 12 means 0 to "
+        "Bits of gray integer samples, whatever their files' type holds: 12 means 0 to "
         "4095. Public; 8-bit images always go from 0 to 255."
     ),
 )
@@ -170,7 +171,7 @@ INTENSITY = click.option(
     callback=values.intensity,
     metavar="LOW,HIGH",
     help=(
-        "Values of grey samples that become black and white, needed for signed, "
+        "Values of gray samples that become black and white, needed for signed, "
         "32-bit and floating-point ones. Public; 8-bit images go from 0 to 255."
     ),
 )
@@ -187,7 +188,7 @@ FOLDER_NAMES_ARE_PUBLIC = click.option(
 UNLABELLED = click.option(
     "--allow-unlabelled",
     is_flag=True,
-    help="Keep rows whose label is no declared class, without a class.",
+    help="Keep rows without a class if their label is no declared class.",
 )
 IGNORE_LABELS = click.option(
     "--ignore-labels", is_flag=True, help="Store no labels (for prediction)."
@@ -200,12 +201,12 @@ DATASET_ID = click.option(
 SAME_DATA_AS = click.option(
     "--same-data-as",
     type=PATH,
-    help="A features file of the same rows: take its data set, so one ledger counts.",
+    help="Features file of the same rows: use its data set, so that one ledger counts.",
 )
 NEW_DATA_SET = click.option(
     "--new-data-set",
     is_flag=True,
-    help="Count these images apart, though another data set holds some of them too.",
+    help="Start a new data set although another one holds some of these images.",
 )
 FEATURES_FILE = click.option(
     "-o",
@@ -219,5 +220,5 @@ BLOCK_ROWS = click.option(
     default=1024,
     show_default=True,
     type=values.COUNT,
-    help="Rows between two resume points.",
+    help="Rows between resume points.",
 )

@@ -16,7 +16,6 @@ from dphead.analysis.metrics import classified
 from dphead.privacy.atomic_write import write_atomically, write_text
 
 FORMATS = ("csv", "json", "parquet")
-INSTALL_PARQUET = "pip install pyarrow"
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
@@ -37,7 +36,7 @@ def format_of(output: Path | None, asked: str | None) -> str:
                 "Parquet must go to a file, got format=parquet and no output. Add -o "
                 "predictions.parquet."
             )
-        _parquet()
+        import pyarrow.parquet  # noqa: F401  # missing: `cli.missing` says what to do
     return kind
 
 
@@ -80,19 +79,17 @@ def write(rows: list[dict[str, Any]], output: Path | None, kind: str) -> None:
     """Write the rows to a file, or to standard output."""
     if kind == "parquet":
         assert output is not None  # `format_of`
-        arrow, parquet = _parquet()
-        made = arrow.Table.from_pylist(rows)
+        import pyarrow
+        from pyarrow import parquet
+
+        made = pyarrow.Table.from_pylist(rows)
         write_atomically(output, lambda file: parquet.write_table(made, file))
         return
-    text = _json(rows) if kind == "json" else _csv(rows)
+    text = json.dumps(rows, indent=1) + "\n" if kind == "json" else _csv(rows)
     if output is None:
         sys.stdout.write(text)
     else:
         write_text(output, text)
-
-
-def _json(rows: list[dict[str, Any]]) -> str:
-    return json.dumps(rows, indent=1) + "\n"
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
@@ -101,22 +98,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({k: _cell(v) for k, v in row.items()})
+        writer.writerow(
+            {k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()}
+        )
     return stream.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return f"{value:.4f}" if isinstance(value, float) else value
-
-
-def _parquet() -> tuple[Any, Any]:
-    """Return pyarrow and its Parquet module; raise ValueError without them."""
-    try:
-        import pyarrow  # type: ignore[import-not-found]
-        from pyarrow import parquet  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise ValueError(
-            f"Parquet needs pyarrow, got none installed. Type `{INSTALL_PARQUET}`, or "
-            "write .csv or .json."
-        ) from error
-    return pyarrow, parquet

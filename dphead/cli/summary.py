@@ -202,7 +202,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
     scope = (
         "declared public, in the report"
         if report["test_is"] == "public"
-        else "for your eyes, not in the report"
+        else "private: not in the report"
     )
     yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
     if report["test_rows"] == "training rows":
@@ -266,26 +266,21 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
     why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
     fits += " in this ledger alone" if ledger["elsewhere"] else " of this data set"
-    if limit := ledger["budget"]:
-        yield (
-            f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
-            f"{fits}"
-        )
-        if why:
-            yield why
-        return
-    if ledger["path"] == IN_MEMORY:
+    limit, alone = ledger["budget"], ledger["path"] == IN_MEMORY
+    if limit:
+        total = f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g})"
+        yield f"{total} in {fits}"
+    elif alone:
         yield f"{spent} spent; other fits of these {thing}s are not counted"
-        if why:
-            yield why
-        return
-    yield f"{spent} spent (delta {ledger['delta']:g}) in {fits}"
+    else:
+        yield f"{spent} spent (delta {ledger['delta']:g}) in {fits}"
     if why:
         yield why
-    yield (
-        "! No limit: it can be fixed before a data set's first fit alone, by dphead "
-        "ledger budget"
-    )
+    if not limit and not alone:
+        yield (
+            "! No limit: it can be fixed before a data set's first fit alone, by "
+            "dphead ledger budget"
+        )
 
 
 def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:

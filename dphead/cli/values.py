@@ -100,7 +100,7 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
 
 
 numbers_of_colours = separated(
-    Number(-LARGEST), "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
+    Number(-LARGEST), "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
 )
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")

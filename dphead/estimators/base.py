@@ -62,8 +62,8 @@ class DPClassifier(PrivateClassifier):
         The public classes, needed for a guarantee; a row with another label counts
         zero. A features file brings its own, in its order.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What two neighbouring data sets differ by: one row counts zero; a row more or
-        less, where the number of rows is private; a row is another.
+        Neighboring relation: one row counts zero; one row more or less, where the
+        number of rows is private; one row is replaced.
     nominal_n : int, default=None
         A public number in place of the number of rows, under add_remove and only there.
     group_cap : int, default=None
@@ -90,7 +90,7 @@ class DPClassifier(PrivateClassifier):
     unit_norm : bool, default=None
         Whether rows are brought to the unit sphere; None is the method's own.
     center_share : float, default=None
-        Share of mu**2 for the noisy mean that rows are centred by; 0 for none.
+        Fraction of mu**2 spent on the mean used for centering; 0: no centering.
     normalization : dict, default=None
         Of rows in groups of columns (`dphead.planning.methods.make_method`).
 

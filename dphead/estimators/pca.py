@@ -19,7 +19,7 @@ from dphead.solvers.settings import check_settings
 class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Principal components of rows, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centred rows are released; components
+    One noisy mean and one noisy Gram matrix of centered rows are released; components
     are the Gram matrix's eigenvectors, so any number of them costs the same. A row that
     is not finite counts zero.
 
@@ -37,7 +37,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         A public number: rows, and rows around the mean, that are longer are shortened
         to it. Never take it from the rows; `Normalizer` before this brings them to 1.
     mean_share : float, default=0.1
-        Share of mu**2 for the mean; 0 does not centre rows.
+        Fraction of mu**2 spent on the mean; 0: no centering.
     relation, nominal_n, group_cap, ledger, allow_large_delta, random_state
         As of `DPClassifier`.
 

@@ -35,7 +35,7 @@ from dphead.solvers.settings import check_settings, is_a, shown
 class DPRegressor(RegressorMixin, PrivateEstimator):
     """Ridge regression of a bounded number, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centred rows, with the target as a
+    One noisy mean and one noisy Gram matrix of centered rows, with the target as a
     further column, are released; the rest is arithmetic. A row or target that is not
     finite counts zero.
 
@@ -56,7 +56,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     target_weight : float, default=1.0
         Size of the target's column beside row_norm.
     mean_share : float, default=0.1
-        Share of mu**2 for the mean, which gives the intercept; 0: none.
+        Fraction of mu**2 spent on the mean, which gives the intercept; 0: none.
     ridge : float, default=None
         In units of the mean Gram matrix of unit rows; None sets it from the noise
         alone.

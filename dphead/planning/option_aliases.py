@@ -31,14 +31,14 @@ BATCH_SIZE = Setting(
     OFF,
     option=True,
 )
-EPOCHS = Setting("Instead of steps: expected uses of a row.", POSITIVE, option=True)
+EPOCHS = Setting("Expected uses of each row, instead of steps.", POSITIVE, option=True)
 BASE_LEARNING_RATE = Setting(
-    "Instead of the learning rate: for batches of 512, scaled by their size.",
+    "Learning rate for batches of 512, scaled by their size; replaces learning_rate.",
     POSITIVE,
     "TB21 Table 13",
 )
 NORMALIZATION = Setting(
-    "A table of `ChannelNormalization`'s settings, instead of a centre.", source=OFF
+    "A table of `ChannelNormalization`'s settings, instead of centering.", source=OFF
 )
 BASE_BATCH = 512  # rows; TB21 Table 13
 

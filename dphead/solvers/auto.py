@@ -56,21 +56,23 @@ from dphead.solvers.settings import (
 )
 
 Scale = Literal["auto", "always", "never"]
-ESTIMATE = Setting("Spend 1 to 3 % of mu² on the accuracy to expect.")
+ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
 PER_CLASS_SHARE = Setting(
-    "Share of mu² for the accuracy of each class, the worst one's above all.",
+    "Fraction of mu² spent on the accuracy of each class.",
     UP_TO_HALF,
     OFF,
     option=True,
 )
 PRIOR = Setting(
-    "A .npy of public weights (features, classes) to start from.",
+    "File .npy of public initial weights (features, classes).",
     source=OFF,
     option=True,
 )
 BY_RULE = "None: `auto_rules`"
 SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
-STEPS_OF_RULE = Setting("Gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False)
+STEPS_OF_RULE = Setting(
+    "Number of gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False
+)
 COUNT_SHARE_OF_RULE = Setting(
     "Share of mu² for the count.", BELOW_ONE, BY_RULE, settable=False
 )

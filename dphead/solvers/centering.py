@@ -32,12 +32,12 @@ COUNT_DEVIATIONS = 2.0
 
 
 CENTER_SHARE = Setting(
-    "Share of mu² for the noisy mean that rows are centred by, and the number of rows "
-    "that it is of; 0 for no centre.",
+    "Fraction of mu² spent on the mean used for centering and on the count of its "
+    "rows; 0: no centering.",
     BELOW_ONE,
     option=True,
 )
-UNIT_NORM = Setting("Bring rows to the unit sphere first.", option=True)
+UNIT_NORM = Setting("Scale each row to unit norm first.", option=True)
 SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
 
 

@@ -20,10 +20,10 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-N_COMPONENTS = Setting("How many, at most n_features.", AT_LEAST_ONE)
-ROW_NORM = Setting("Rows longer than this are shortened to it.", POSITIVE)
+N_COMPONENTS = Setting("Number of components, at most n_features.", AT_LEAST_ONE)
+ROW_NORM = Setting("Clip norm of rows.", POSITIVE)
 MEAN_SHARE = Setting(
-    "Share of mu² for the noisy mean that rows are centred by; 0: not centred.",
+    "Fraction of mu² spent on the mean used for centering; 0: no centering.",
     BELOW_ONE,
 )
 

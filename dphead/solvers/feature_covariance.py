@@ -36,8 +36,7 @@ from dphead.solvers.settings import (
 MONOTONE_STEP = {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}
 BOHNING = "None: Böhning 1992's bound, by the loss"
 GRAM_INTERCEPT = Setting(
-    "Whether the Gram matrix holds the constant; without it a bias has a step of its "
-    "own."
+    "Include the intercept in the Gram matrix; otherwise the bias has its own step."
 )
 
 

@@ -37,21 +37,21 @@ Average = Literal["last", "mean", "ema"]
 OPTIMIZER = Setting(
     "DP-SGD's step or DP-Adam's.", source="the method's name", settable=False
 )
-MOMENTUM = Setting(
-    "Of the steps; Adam's beta1.", BELOW_ONE, "TB21 Table 13", option=True
-)
-BETA2 = Setting("Adam's, of the squares.", BELOW_ONE, "Kingma, Ba 2015")
+MOMENTUM = Setting("Momentum; beta1 of Adam.", BELOW_ONE, "TB21 Table 13", option=True)
+BETA2 = Setting("Decay of Adam's squared gradients.", BELOW_ONE, "Kingma, Ba 2015")
 SAMPLING_PROB = Setting(
-    "Of each row in a Poisson batch; 1 is the full batch.", PROBABILITY
+    "Sampling rate of Poisson batches; 1: the full batch.", PROBABILITY
 )
 NORMALIZE = Setting(
-    "Divide the gradient by the clip norm too, as De22 does.", source=OFF
+    "Also divide the gradient by the clip norm, as De22 does.", source=OFF
 )
 AVERAGE = Setting(
-    "Of the iterates: the last, their mean, or their moving average.", source=OFF
+    "Iterate to return: the last, the mean, or the moving average.", source=OFF
 )
-EMA_DECAY = Setting("Of the moving average.", BELOW_ONE, "De22 appendix C")
-WEIGHT_DECAY = Setting("Added to the gradient.", NOT_NEGATIVE, OFF, option=True)
+EMA_DECAY = Setting("Decay of the moving average.", BELOW_ONE, "De22 appendix C")
+WEIGHT_DECAY = Setting(
+    "Weight decay, added to the gradient.", NOT_NEGATIVE, OFF, option=True
+)
 PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
 
 

@@ -36,8 +36,8 @@ from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
 RULE = "rule"
 GRAM_SHARE = Setting(
-    "The Gram matrix's share of mu²; rule sets it from the numbers of rows and classes "
-    "and the budget, None gives every release the same noise.",
+    "Fraction of mu² for the Gram matrix; rule: set from the budget and the numbers "
+    "of rows and classes; None: every release has the same noise.",
     SHARE,
     "`gram_share`, a rule without data: results/ablation",
     option=True,
@@ -46,17 +46,21 @@ GRAM_SHARE = Setting(
 # stored
 SHARE_BESIDE_CLASS_GRAMS = 0.35
 CLASS_GRAMS = Setting(
-    "Release per-class Gram matrices too.", source=TRIALS, option=True
+    "Also release one Gram matrix for each class.", source=TRIALS, option=True
 )
 ALPHA = Setting(
-    "With class Gram matrices: weight of the shared one.", NOT_NEGATIVE, option=True
+    "Weight of the shared Gram matrix beside those of classes.",
+    NOT_NEGATIVE,
+    option=True,
 )
 SHRINK = Setting(
     "Shrink the Gram matrix's spectrum by the law of its noise.",
     source="held-out training rows: results/ablation",
     option=True,
 )
-ERROR_BARS = Setting("Save how far noise moves each weight.", source=OFF, option=True)
+ERROR_BARS = Setting(
+    "Save standard errors of the weights due to noise.", source=OFF, option=True
+)
 
 
 @dataclass(frozen=True)

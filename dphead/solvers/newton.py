@@ -26,7 +26,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-HESSIAN_SHARE = Setting("The Hessians' share of mu².", SHARE, TRIALS)
+HESSIAN_SHARE = Setting("Fraction of mu² for the Hessians.", SHARE, TRIALS)
 
 
 @dataclass(frozen=True)

@@ -81,21 +81,21 @@ class Setting:
 
 
 # Settings that several solvers share.
-STEPS = Setting("Gradient steps.", COUNT, option=True)
-LEARNING_RATE = Setting("Length of a step.", POSITIVE, option=True)
+STEPS = Setting("Number of gradient steps.", COUNT, option=True)
+LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
-    "In units of the mean Gram matrix; None sets it from the noise alone.",
+    "Ridge penalty in units of the mean Gram matrix; None: set from the noise.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
     option=True,
 )
 GRAM_SHARE = Setting(
-    "The Gram matrix's share of mu²; None gives every release the same noise.",
+    "Fraction of mu² for the Gram matrix; None: every release has the same noise.",
     SHARE,
     TRIALS,
     option=True,
 )
-LOSS = Setting("Of scores: what the gradients are of.", option=True)
+LOSS = Setting("Training loss.", option=True)
 CLIP_NORM = Setting("Clip norm of gradients.", POSITIVE, option=True)
 FEATURE_CLIP = Setting(
     "Clip norm of features.", POSITIVE, "the norm of unit rows", option=True

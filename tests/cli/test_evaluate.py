@@ -170,7 +170,7 @@ def test_parquet_needs_a_file_and_pyarrow(made, tmp_path, monkeypatch):
     assert "Add -o" in refused(dphead("predict", run, test, "--format", "parquet"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = dphead("predict", run, test, "-o", tmp_path / "out.parquet")
-    assert "pip install pyarrow" in refused(done)
+    assert "dphead[tables]" in refused(done)
     assert not (tmp_path / "out.parquet").exists()
 
 

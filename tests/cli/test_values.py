@@ -41,7 +41,7 @@ def test_a_text_becomes_its_value(read, text, value):
 @pytest.mark.parametrize(
     "read, text, said",
     [
-        (values.numbers_of_colours, "a", "one number, or one for each colour"),
+        (values.numbers_of_colours, "a", "one number, or one for each color"),
         (values.scales, "1.5", "one whole number or several"),
         (values.image_size, "0", "N or H,W in pixels"),
         (values.image_size, "1,2,3", "N or H,W in pixels"),

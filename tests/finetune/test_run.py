@@ -499,7 +499,7 @@ def test_the_command_trains(tmp_path):
         "the network wrn-10-1",
         "membership-inference attack on this",
         "model.safetensors",
-        "for your eyes",
+        "private: not in the report",
         "by vote of the views",
         "dphead fit --group-cap",  # finetune has no such option
     ):
