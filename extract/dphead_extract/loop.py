@@ -117,16 +117,6 @@ class LoopSettings:
     expected_digests: np.ndarray | None = None
 
 
-@dataclass
-class Batch:
-    """Hold the rows of one batch."""
-
-    features: torch.Tensor  # on a GPU first the backbone's inputs
-    valid: np.ndarray
-    digests: np.ndarray
-    hashes: np.ndarray
-
-
 def forward(
     backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
 ) -> torch.Tensor:
@@ -246,13 +236,16 @@ class Loop:
         if self.progress is not None:
             self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
 
-    def _batch(self, raw: list[np.ndarray | bytes | None]) -> Batch:
+    def _batch(
+        self, raw: list[np.ndarray | bytes | None]
+    ) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
+        """Return a batch's features, on a GPU its inputs, and its other columns."""
         n, views = len(raw), self.options.views
-        valid, digests, hashes = (
-            np.zeros(n, bool),
-            np.zeros((n, 16), np.uint8),
-            np.zeros(n, np.uint64),
-        )
+        columns = {
+            "valid": np.zeros(n, bool),
+            "row_digest": np.zeros((n, 16), np.uint8),
+            "image_hash": np.zeros(n, np.uint64),
+        }
         # Every batch has the same shape, however few rows are left for it. Otherwise
         # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
@@ -268,32 +261,32 @@ class Loop:
                         "became unreadable. Run it again."
                     ) from None
                 continue
-            valid[row], hashes[row] = True, image_hash(image)
-            digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
+            columns["valid"][row] = True
+            columns["image_hash"][row] = image_hash(image)
+            columns["row_digest"][row] = row_digest(
+                self.writer.salt, image.shape, image.tobytes()
+            )
             for k, view in enumerate(views.of(image)):
                 inputs[row * views.count + k] = self.backbone.prepare(view)
-        features = inputs
         if self.device.type == "cpu":
-            features = forward(self.backbone, self.options, inputs)[:n]
-        return Batch(features, valid, digests, hashes)
+            inputs = forward(self.backbone, self.options, inputs)
+        return inputs, columns
 
-    def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:
-        batches: list[Batch] = []
+    def _block(self, jobs: Iterator[Any], start: int, stop: int) -> None:
+        batches: list[dict[str, np.ndarray]] = []
         for first in range(start, stop, self.options.batch_size):
-            batch = next(jobs)
+            output, columns = next(jobs)
             if self.device.type != "cpu":
-                output = forward(self.backbone, self.options, batch.features)
-                batch.features = output[: len(batch.valid)]
-            batches.append(batch)
+                output = forward(self.backbone, self.options, output)
+            features = output[: len(columns["valid"])].numpy()
+            batches.append(columns | {"features": features})
             self._tell(min(first + self.options.batch_size, stop) - start)
-        columns = {
-            "valid": np.concatenate([b.valid for b in batches]),
-            "row_digest": np.concatenate([b.digests for b in batches]),
-            "image_hash": np.concatenate([b.hashes for b in batches]),
+        block = {
+            name: np.concatenate([b[name] for b in batches]) for name in batches[0]
         }
         expected = self.options.expected_digests
         if expected is not None and not np.array_equal(
-            columns["row_digest"], expected[start:stop]
+            block["row_digest"], expected[start:stop]
         ):
             raise ExtractError(
                 "--same-data-as must name a file of the same images in the same order, "
@@ -303,7 +296,5 @@ class Loop:
         for name in ("labels", "split", "group"):
             values = getattr(self.source, name)
             if values is not None:
-                columns[name] = values[start:stop]
-        self.writer.append(
-            np.concatenate([b.features.numpy() for b in batches]), columns
-        )
+                block[name] = values[start:stop]
+        self.writer.append(block.pop("features"), block)

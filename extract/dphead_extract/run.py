@@ -203,7 +203,11 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         images are not those of same_data_as; the unfinished file is then removed.
     """
     _check_counts(options)
-    device = _device(options)
+    device = choose_device(options.device)
+    if options.amp and device.type != "cuda":
+        raise ExtractError(
+            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
+        )
     source = open_source(
         options.source,
         options.classes,
@@ -214,11 +218,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     )
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
-    output, rows = (
-        options.shard.path(Path(options.output)),
-        options.shard.rows(n_rows, options.block_rows),
-    )
-    part = source.part(*rows)
+    output = options.shard.path(Path(options.output))
+    part = source.part(*options.shard.rows(n_rows, options.block_rows))
     size, channels = declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
     found = check_images(part, options, backbone)
@@ -266,19 +267,6 @@ def _check_counts(options: ExtractOptions) -> None:
         )
 
 
-def _device(options: ExtractOptions) -> torch.device:
-    """Return the chosen device.
-
-    Raises ExtractError for mixed precision without a GPU.
-    """
-    device = choose_device(options.device)
-    if options.amp and device.type != "cuda":
-        raise ExtractError(
-            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
-        )
-    return device
-
-
 def _loop_settings(
     options: ExtractOptions,
     device: torch.device,
@@ -286,9 +274,10 @@ def _loop_settings(
     identity: Identity,
 ) -> LoopSettings:
     """Return the settings by which the loop turns images into features."""
+    usual = 128 if device.type == "cuda" else family_of(backbone.name).cpu_batch
     settings = LoopSettings(
         device,
-        min(_batch_size(options, device), options.block_rows),
+        min(options.batch_size or usual, options.block_rows),
         options.workers,
         options.normalize.fitted(backbone),
         options.views,
@@ -297,15 +286,6 @@ def _loop_settings(
         identity.expected_digests,
     )
     return with_equal_places(backbone, settings)
-
-
-def _batch_size(options: ExtractOptions, device: torch.device) -> int:
-    """Return the given batch size, or a good one for the device."""
-    if options.batch_size is not None:
-        return options.batch_size
-    if device.type == "cuda":
-        return 128
-    return family_of(options.backbone.name).cpu_batch
 
 
 def _per_host(variable: str, default: int) -> int:
