@@ -135,8 +135,7 @@ def fit(
         "a features file", given["features"], *given["backbones"], given["test"]
     )
 
-    from dphead.fit.connect import require_jax
-    from dphead.fit.launch import launch
+    from dphead.fit.processes import launch, require_jax
     from dphead.fit.run_folder import noted
 
     if processes is not None and coordinator is None and not dry_run:
@@ -200,7 +199,7 @@ def _place(
     connect_timeout: float,
 ) -> Any:
     """Return this process's place among several, or None."""
-    from dphead.fit.connect import Place
+    from dphead.fit.processes import Place
 
     if coordinator is not None:
         return Place(coordinator, num_processes, process_id, connect_timeout)

@@ -12,7 +12,7 @@ from pathlib import Path
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
-from dphead.privacy.contract import Rows
+from dphead.privacy.contract import Rows, SumRequest
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
@@ -20,6 +20,7 @@ from dphead.privacy.release import release
 from dphead.solvers.base import ProblemInfo, Request, Response, Solver, Steps
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
+from dphead.sums.hosts import Hosts, follow
 from dphead.sums.verified import VerifiedSum
 
 Progress = Callable[[int, int, str], None]
@@ -57,6 +58,8 @@ class Run:
     done : int
         Number of releases that an earlier run made. The solver starts after them, from
         its own checkpoint.
+    hosts : Hosts or None
+        The processes that hold the rows; None if this process holds all.
     """
 
     ledger: Ledger | None = None
@@ -65,6 +68,7 @@ class Run:
     summer: VerifiedSum | None = None
     progress: Progress | None = None
     done: int = 0
+    hosts: Hosts | None = None
 
 
 @dataclass(frozen=True)
@@ -149,12 +153,42 @@ def fit_head(
             noise=noise,
             summer=summer,
         )
+        if run.hosts is not None:
+            released = run.hosts.share(released, sources[0].n_rows)
         answer = Response(released.value, released.noise_sd)
         if run.progress is not None:
             run.progress(i + 1, len(plan.specs), spec.label)
     head = _head(steps, answer, len(plan.specs))
     seconds = time.perf_counter() - start
     return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+
+
+def follow_fit(
+    solver: Solver,
+    rows: Rows,
+    facts: ProblemInfo,
+    plan: Plan,
+    summer: VerifiedSum,
+    hosts: Hosts,
+    seed: int | None = None,
+) -> LinearHead:
+    """Run the solver on what process 0 releases, and return the same head.
+
+    `summer` sums this process's part of the rows. Nothing is charged, sampled or noised
+    here.
+    """
+    specs = (plan if seed is None else plan.marked(private=False)).specs
+    steps = solver.solve(plan.budgeted(facts))
+    answer: Response | None = None
+    for i, spec in enumerate(specs):
+        ask = _next_ask(steps, answer, plan, i)
+        following = specs[i + 1] if i + 1 < len(specs) else None
+        request = SumRequest(
+            ask.query, ask.params, rows, spec, spec.clip_norm, None, following
+        )
+        released = follow(request, summer, hosts)
+        answer = Response(released.value, released.noise_sd)
+    return _head(steps, answer, len(specs))
 
 
 def facts_of(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:

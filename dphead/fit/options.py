@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dphead.fit.connect import Place
+from dphead.fit.processes import Place
 from dphead.planning import presets
 from dphead.planning.plan import Target
 

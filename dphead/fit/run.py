@@ -22,7 +22,6 @@ from dphead.fit.backbones import (
     selected,
     selection_of,
 )
-from dphead.fit.connect import require_jax
 from dphead.fit.files import (
     check_features,
     check_public,
@@ -35,10 +34,10 @@ from dphead.fit.files import (
 )
 from dphead.fit.head_file import save_head
 from dphead.fit.ledgers import open_ledger
-from dphead.fit.loop import FitResult, Progress, Run, facts_of, fit_head
+from dphead.fit.loop import FitResult, Progress, Run, facts_of, fit_head, follow_fit
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
-from dphead.fit.processes import Group, software
+from dphead.fit.processes import agree, joined, require_jax, software
 from dphead.fit.report import HEAD
 from dphead.fit.run_folder import (
     Measured,
@@ -62,9 +61,8 @@ from dphead.solvers.auto import Auto
 from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import PlannedRelease
 from dphead.solvers.head import LinearHead
-from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.parts import SumOfParts, bounds
+from dphead.sums.hosts import Hosts, SumOfParts, bounds
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
@@ -148,13 +146,13 @@ def fit_files(
     if options.processes is None:
         return _fit_files(options, None, announce, progress)
     only_cpu = options.backend in ("numpy", "reference")
-    with Group(options.processes, only_cpu) as group:
-        return _fit_files(options, group, announce, progress)
+    with joined(options.processes, only_cpu) as hosts:
+        return _fit_files(options, hosts, announce, progress)
 
 
 def _fit_files(
     options: FitOptions,
-    group: Group | None,
+    hosts: Hosts | None,
     announce: Announce | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -162,15 +160,15 @@ def _fit_files(
     report = metrics = seconds = None
     with ExitStack() as files:
         run = open_networks(options, files)
-        if group is not None and not group.first:
-            head = serve(run, group)
+        if hosts is not None and not hosts.first:
+            head = serve(run, hosts)
         else:
             tests = [open_test(one) for one in run.networks or (run,)]
             n_test = sum(len(test.x) for test in tests if test is not None)
             check_folder(options.out, stored_sizes(run))
             run = beside_others(run)
             with locked(options.out):
-                result = lead(run, group, n_test, announce, progress)
+                result = lead(run, hosts, n_test, announce, progress)
                 head = result.head
                 chosen = selected(head)
                 measured = measure(run, head, tests[chosen])
@@ -179,8 +177,6 @@ def _fit_files(
                 report = write(run, result, measured)
             metrics = None if measured is None else measured.metrics
             seconds = time.perf_counter() - start
-            if group is not None:
-                group.end(head)
     return {"report": report, "test": metrics, "seconds": seconds, "head": head}
 
 
@@ -270,29 +266,33 @@ def prepare(
     )
 
 
-def serve(run: PreparedHead, group: Group) -> LinearHead:
-    """Sum this process's rows for the first process until it sends the head."""
-    own, sums, memory = own_rows(run, group)
-    VerifiedSum(sums).check((r.query for r in run.releases), run.facts.n_features)
-    group.agree(agreed(run))
-    return group.serve(own, sums, KeptRows(memory))
+def serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
+    """Run the solver on what process 0 releases, and sum this process's rows."""
+    own, sums, memory = own_rows(run, hosts)
+    summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
+    summer.check((r.query for r in run.releases), run.facts.n_features)
+    agree(hosts, agreed(run))
+    seed = run.options.seed
+    return follow_fit(
+        run.method.solver, run.rows, run.facts, run.plan, summer, hosts, seed
+    )
 
 
 def lead(
     run: PreparedHead,
-    group: Group | None,
+    hosts: Hosts | None,
     n_test: int,
     announce: Announce | None,
     progress: Progress | None,
 ) -> FitResult:
     """Try what can fail, then charge the plan, then fit."""
     facts, options = run.facts, run.options
-    own, sums, memory = own_rows(run, group, n_test)
-    if group is not None:
-        group.agree(agreed(run))
+    own, sums, memory = own_rows(run, hosts, n_test)
+    if hosts is not None:
+        agree(hosts, agreed(run))
     if announce is not None:
         announce(run.announced, run.method)
-    parts = None if group is None else SumOfParts(group, own)
+    parts = None if hosts is None else SumOfParts(hosts, own)
     door = VerifiedSum(sums, parts=parts, memory=memory)
     for each in facts_of(run.method.solver, facts):
         door.check((r.query for r in run.releases), each.n_features)
@@ -302,8 +302,9 @@ def lead(
         noise=NoiseSource(options.seed),
         summer=door,
         progress=progress,
+        hosts=hosts,
     )
-    rows = own if group is None else run.rows
+    rows = own if hosts is None else run.rows
     if run.networks:
         rows = [one.rows for one in run.networks]
     return fit_head(run.method.solver, rows, facts, run.plan, how)
@@ -345,7 +346,7 @@ def write(
 
 
 def own_rows(
-    run: PreparedHead, group: Group | None, n_test: int = 0
+    run: PreparedHead, hosts: Hosts | None, n_test: int = 0
 ) -> tuple[FeaturesRows, BlockSum, int]:
     """Return this process's part of the rows, its block sum, and room for kept rows.
 
@@ -353,7 +354,7 @@ def own_rows(
     which are in memory already.
     """
     options = run.options
-    index, count = (0, 1) if group is None else (group.index, group.count)
+    index, count = (0, 1) if hosts is None else (hosts.index, hosts.count)
     start, stop = bounds(run.rows.n_rows, count)[index : index + 2]
     room = share(
         options.memory,

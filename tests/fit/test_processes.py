@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 
 import h5py
 import numpy as np
@@ -24,21 +23,12 @@ from commands import (
     report_of,
     rows,
 )
-from core import QUERIES, D, M, python
 from dphead_extract.features.format import write_features
 from features import edited
 
-from dphead.fit.connect import Place
 from dphead.fit.head_file import load_head
-from dphead.fit.launch import launch
-from dphead.fit.processes import Group
-from dphead.privacy.contract import ReleaseSpec
+from dphead.fit.processes import Place, launch
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.query import Params
-from dphead.privacy.transform import RowTransform
-from dphead.solvers.head import AccuracyEstimate, LinearHead
-from dphead.sums.parts import PartAsk
-from dphead.sums.reference import GramAndSums
 
 # 5 releases: mean, Gram, 3 gradients
 FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)
@@ -62,9 +52,9 @@ TIMEOUT = 600  # seconds: a busy machine is no failure
 COMMAND = textwrap.dedent("""
     import os, signal, sys
     from dphead.cli import main
-    from dphead.sums import parts
+    from dphead.sums import hosts
 
-    part, sums = parts._sum, []
+    part, sums = hosts.checked_sum, []
 
     def last(*arguments):
         sums.append(part(*arguments))
@@ -72,7 +62,7 @@ COMMAND = textwrap.dedent("""
             os.kill(os.getpid(), signal.SIGKILL)
         return sums[-1]
 
-    parts._sum = last
+    hosts.checked_sum = last
     main()
 """)
 
@@ -148,7 +138,7 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
         import sys
         from pathlib import Path
         import numpy as np
-        from dphead.fit.connect import Place
+        from dphead.fit.processes import Place
         from dphead.fit.run import fit_files
         from dphead.fit.options import FitOptions
 
@@ -192,25 +182,23 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
     script = textwrap.dedent("""
         import sys
         import numpy as np
-        from dphead.fit.connect import Place
-        from dphead.fit.processes import Group
+        from dphead.fit.processes import Place, joined
 
         address, index = sys.argv[1:]
         sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
-        with Group(Place(address, 2, int(index)), True) as group:
-            group.agree({})
-            if group.first:
-                got = group.receive(1, sent.shape)
-                print(got.dtype == np.int64 and np.array_equal(got, sent))
-            else:
-                group.answer(sent)
+        with joined(Place(address, 2, int(index)), True) as hosts:
+            mine = sent if index == "1" else np.zeros_like(sent)
+            total, first = hosts.total(mine), hosts.from_first(sent * hosts.first)
+            print(total.dtype == np.int64 and np.array_equal(total, sent))
+            print(np.array_equal(first, sent))
     """)
     address = f"127.0.0.1:{free_port()}"
     done = [
         p.wait(TIMEOUT) for p in [Fork(tmp_path, script, address, i) for i in range(2)]
     ]
     assert [d.code for d in done] == [0, 0]
-    assert done[0].out.split()[-1] == "True"
+    for process in done:
+        assert process.out.split()[-2:] == ["True", "True"]
 
 
 @pytest.mark.parametrize("lost", [1, 0])
@@ -229,12 +217,8 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
     for i in {0, 1, 2} - {lost}:
         assert done[i].code not in (0, -9)
         # jax may say it first
-        who = (
-            "process 1 of 3 was lost"
-            if lost
-            else "process 0 of 3.* was lost|leader task was"
-        )
-        assert re.search(who, done[i].err), done[i].err
+        said = "another of the 3 processes was lost|leader task was|unhealthy"
+        assert re.search(said, done[i].err), done[i].err
     (fit,) = Ledger(book).fits()
     assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + [
         "reserved"
@@ -274,35 +258,27 @@ def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
     for code, _, err in done:
         assert code == 2
         assert f"must have the same {field}" in err
-        assert "process 1" in err
     assert charges() == 0
     assert not (tmp_path / "run").exists()
 
 
 def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
     address = f"127.0.0.1:{free_port()}"
-    for index, why in ((1, "process 0 does not answer"), (0, "not all have come")):
-        place = (
-            "--coordinator",
-            address,
-            "--num-processes",
-            2,
-            "--process-id",
-            index,
-            "--connect-timeout",
-            3,
-        )
+    for index in (1, 0):
+        place = ("--coordinator", address, "--num-processes", 2)
+        place += ("--process-id", index, "--connect-timeout", 3)
         command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
         done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
-        assert done.code == 2 and address in done.err and why in done.err, done.err
+        assert done.code not in (0, -9)
+        assert address in done.err or "DEADLINE_EXCEEDED" in done.err, done.err
     assert charges() == 0
     assert not (tmp_path / "run").exists()
 
 
 LISTENING = textwrap.dedent("""
     import os, sys
-    from dphead.fit.connect import Place
-    from dphead.fit.processes import Group
+    import numpy as np
+    from dphead.fit.processes import Place, joined
 
     def listening():
         "Addresses, in hexadecimal as Linux says them, that this process listens on."
@@ -315,14 +291,10 @@ LISTENING = textwrap.dedent("""
                     yield fields[1].split(":")[0]
 
     address, index = sys.argv[1:]
-    with Group(Place(address, 2, int(index)), True) as group:
-        group.agree({})
+    with joined(Place(address, 2, int(index)), True) as hosts:
+        hosts.total(np.zeros(1, np.int64))
         print(*listening(), file=sys.stderr, flush=True)
-        if group.first:
-            group.receive(1, (1,))
-        else:
-            import numpy as np
-            group.answer(np.zeros(1, np.int64))
+        hosts.total(np.zeros(1, np.int64))
 """)
 
 
@@ -357,97 +329,30 @@ def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_
     assert charges() == 0
 
 
-def test_the_same_number_twice_is_a_message(features, tmp_path):
-    """jaxlib aborts; the same command could be continued, and nothing was charged."""
+def test_the_same_number_twice_ends_all_before_the_charge(features, tmp_path):
+    """jaxlib says so itself, and aborts some of them."""
     address = f"127.0.0.1:{free_port()}"
     place = ("--coordinator", address, "--num-processes", 3, "--connect-timeout", 8)
     command = ("fit", features, "-o", tmp_path / "run", *FC, *place, "--process-id")
     running = [Fork(tmp_path, COMMAND, *command, i) for i in (0, 1, 1)]
     done = [process.wait(TIMEOUT) for process in running]
-    assert {d.code for d in done} <= {1, 2}, done
-    assert all("Error: " in d.err for d in done)
-    assert any("the same --process-id" in d.err for d in done)
+    assert 0 not in {d.code for d in done}, done
     assert charges() == 0
 
 
-def test_processes_die_with_the_one_that_started_them(tmp_path):
-    """They hold private rows."""
-    child = "import os, sys, time; open(sys.argv[-1], 'w').write('x'); time.sleep(300)"
-    child = child.replace("sys.argv[-1]", f"'{tmp_path}/' + str(os.getpid())")
-    script = textwrap.dedent(f"""
-        import sys
-        from dphead.fit.launch import launch
-
-        launch(2, [sys.executable, "-c", {child!r}])
-    """)
-    parent = python(script, wait=False)
-
-    def numbers():
-        return [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]
-
-    wait_until(lambda: len(numbers()) == 2)
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: not any(running(pid) for pid in numbers()))
-
-
-def running(pid):
-    """Whether a process is there and no zombie that nobody has waited for."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(true, seconds=600):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
-    ("script", "code", "message"),
+    ("script", "code"),
     [
-        (
-            "if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(3600)",
-            1,
-            "process 2 of 3 was killed by signal 9",
-        ),
-        (
-            "if i == 1: sys.exit('the reason')\ntime.sleep(3600)",
-            1,
-            "process 1 of 3 ended with exit code 1: the reason",
-        ),
-        (
-            (
-                "if i == 1: sys.exit(3)\nif i == 0: sys.exit('Error: said by the "
-                "first')\ntime.sleep(3600)"
-            ),
-            None,
-            "",
-        ),
-        ("print('hello')", 0, ""),
+        ("if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(3600)", 1),
+        ("if i == 1: sys.exit(3)\ntime.sleep(3600)", 3),
+        ("print('hello')", 0),
     ],
 )
-def test_the_launcher_stops_all_when_one_ends_with_an_error(
-    capfd, monkeypatch, script, code, message
-):
-    monkeypatch.setattr("dphead.fit.launch.REASON_READ_SECONDS", 0.2)
-    start = time.monotonic()
-    command = [
-        sys.executable,
-        "-c",
-        f"import os, sys, time\ni = int(sys.argv[-1])\n{script}",
-    ]
-    found = launch(3, command)
-    out, err = capfd.readouterr()
-    assert time.monotonic() - start < 3000  # the others would sleep for longer
-    assert found == code if code is not None else found != 0
-    assert message in err
-    if code == 0:
-        assert out == "hello\n"  # of the first alone
+def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, script, code):
+    """The others would sleep for an hour."""
+    start = "import os, sys, time\ni = int(sys.argv[-1])\n"
+    assert launch(3, [sys.executable, "-c", start + script]) == code
+    assert capfd.readouterr().out == ("" if code else "hello\n")  # the first's alone
 
 
 @pytest.mark.parametrize(
@@ -471,100 +376,3 @@ def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
             dphead("fit", features, "-o", tmp_path / "run", *FC, *given)
         )
     assert charges() == 0
-
-
-class Store(dict):
-    """jax's key-value store, in this process."""
-
-    key_value_set_bytes = key_value_set = dict.__setitem__
-    key_value_delete = dict.__delitem__
-
-    def blocking_key_value_get_bytes(self, key, _):
-        return self[key]
-
-
-def pair():
-    """Two groups of one store, as if on two processes that have joined."""
-    store = Store()
-    groups = []
-    for i in range(2):
-        g = Group.__new__(Group)
-        g._store, g.count, g.index, g._asked, g._transforms, g._transform = (
-            store,
-            2,
-            i,
-            0,
-            0,
-            None,
-        )
-        groups.append(g)
-    return groups
-
-
-ASKED = [*QUERIES, GramAndSums(M)]
-
-
-@pytest.mark.parametrize("query", ASKED, ids=repr)
-def test_an_ask_arrives_as_it_was_sent(query):
-    first, second = pair()
-    center = np.random.default_rng(0).standard_normal(D).astype(np.float32)
-    transforms = [
-        RowTransform(),
-        RowTransform(True, center, None, 0.3),
-        RowTransform(False, None, center),
-    ]
-    spec = ReleaseSpec("label", query.name, 0.5, 1.5, 100, 0.1, group_cap=2)
-    received = []
-    for i, t in enumerate([transforms[0], *transforms, transforms[2]]):
-        weights = np.full((D, M), 1 / 3, np.float32) if i % 2 else None
-        clip_norm = None if i == 3 else 0.5  # None asks for the largest norm
-        ask = PartAsk(
-            query, Params(t, weights), spec, clip_norm, 50, np.arange(i) if i else None
-        )
-        first.ask(1, ask)
-        got = second.next()
-        assert (got.query, got.spec, got.clip_norm, got.n_rows) == (
-            ask.query,
-            spec,
-            clip_norm,
-            50,
-        )
-        for a, b in (
-            (got.params.weights, weights),
-            (got.indices, ask.indices),
-            (got.params.transform.center, t.center),
-            (got.params.transform.scale, t.scale),
-        ):
-            assert (a is None and b is None) or (
-                a.dtype == b.dtype and np.array_equal(a, b)
-            )
-        assert (got.params.transform.unit_norm, got.params.transform.append) == (
-            t.unit_norm,
-            t.append,
-        )
-        received.append(got.params.transform)
-    # rows that it made are kept
-    assert (
-        received[0] is received[1] is not received[2] is not received[3] is received[4]
-    )
-    assert not first._store  # nothing stays
-
-
-def test_a_head_arrives_as_it_was_sent():
-    first, second = pair()
-    rng = np.random.default_rng(0)
-    transform = RowTransform(True, rng.standard_normal(D).astype(np.float32))
-    for estimate in (None, AccuracyEstimate(0.5, 0.25, 0.75)):
-        head = LinearHead(
-            rng.standard_normal((D, M)),
-            rng.standard_normal(M),
-            transform,
-            "sigmoid",
-            estimate,
-            feature_clip=0.5,
-        )
-        first.end(head)
-        assert second.next() is None
-        x = rng.standard_normal((9, D)).astype(np.float32)
-        assert np.array_equal(second._head.scores(x), head.scores(x))
-        assert (second._head.loss, second._head.estimate) == ("sigmoid", estimate)

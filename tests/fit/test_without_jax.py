@@ -6,7 +6,7 @@ import pytest
 from commands import charges, dphead, features_file, refused
 from core import python
 
-from dphead.fit import connect
+from dphead.fit import processes
 
 FIT = ("--method", "prototypes")
 
@@ -20,7 +20,7 @@ FIT = ("--method", "prototypes")
     ],
 )
 def test_without_jax_what_needs_it_says_what_to_install(more, tmp_path, monkeypatch):
-    monkeypatch.setattr(connect, "find_spec", lambda name: None)
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
     features = features_file(tmp_path / "f.h5")
     said = refused(dphead("fit", features, "-o", tmp_path / "run", *FIT, *more))
     assert "needs jax, got none. Install it: pip install 'dphead[jax]'" in said

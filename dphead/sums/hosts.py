@@ -1,0 +1,225 @@
+"""Sum rows that several processes hold, by jax's collectives.
+
+Every process runs the same solver on released values and sums its own part of the rows.
+What travels is the integer sum of each part, added exactly, and from process 0 the
+sample and the released value. Process 0 alone holds the ledger, the sample and the
+noise, and alone calls `release`.
+
+jax neither encrypts nor authenticates what travels (docs/many-hosts.md).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.contract import Released, Rows, SumRequest
+from dphead.sums.caches import KeptRows
+from dphead.sums.passes import NO_ROWS, checked_sum
+from dphead.sums.reference import BlockSum, ReferenceSums, SumTask, ask_of, largest_norm
+
+# What process 0 tells the others to do next.
+SUM, NORM, RELEASED = range(3)
+
+
+class LostProcess(OSError):
+    """Report that another process of the run is gone."""
+
+
+class Hosts:
+    """Join the processes of a fit.
+
+    All processes must make the same calls in the same order.
+
+    Parameters
+    ----------
+    index : int
+        Number of this process; process 0 leads.
+    count : int
+        Number of processes.
+    """
+
+    def __init__(self, index: int, count: int) -> None:
+        self.index = index
+        self.count = count
+
+    @property
+    def first(self) -> bool:
+        """Return whether this is process 0."""
+        return self.index == 0
+
+    def everywhere(self, value: np.ndarray, combine: Callable[[Any], Any]) -> Any:
+        """Return `combine` of all processes' values, stacked along a first axis.
+
+        Raises LostProcess if a process is gone.
+        """
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        devices: dict[int, Any] = {}
+        for device in jax.devices("cpu"):
+            devices.setdefault(device.process_index, device)
+        mesh = Mesh(np.array([devices[i] for i in range(self.count)]), ("process",))
+        shared = NamedSharding(mesh, PartitionSpec("process"))
+        same = NamedSharding(mesh, PartitionSpec())
+        shape = (self.count, *value.shape)
+        try:
+            # jax would make int32 of int64 otherwise.
+            with jax.enable_x64(True):
+                mine = [jax.device_put(value[None], devices[self.index])]
+                whole = jax.make_array_from_single_device_arrays(shape, shared, mine)
+                found = jax.jit(combine, out_shardings=same)(whole)
+                return np.asarray(found.addressable_data(0))
+        except Exception as error:  # jax's own error class has no public name
+            raise LostProcess(
+                f"another of the {self.count} processes was lost "
+                f"({str(error).splitlines()[0][:200]}). What was charged stays "
+                "charged: give the same command again, and it continues under that "
+                "charge."
+            ) from error
+
+    def total(self, value: np.ndarray) -> np.ndarray:
+        """Return the sum of all processes' int64 values, which is exact."""
+        return self.everywhere(value, lambda values: values.sum(axis=0))
+
+    def gathered(self, value: np.ndarray) -> np.ndarray:
+        """Return all processes' values, stacked along a first axis."""
+        return self.everywhere(value, lambda values: values)
+
+    def from_first(self, value: np.ndarray) -> np.ndarray:
+        """Return process 0's value, bit for bit, on all processes."""
+        bits = np.ascontiguousarray(value).view(np.uint8)
+        return self.everywhere(bits, lambda values: values[0]).view(value.dtype)
+
+    def next(
+        self, kind: int, indices: np.ndarray | None, n_rows: int
+    ) -> tuple[int, np.ndarray | None]:
+        """Return what process 0 does next, and its sample, on all processes.
+
+        Parameters
+        ----------
+        kind : int
+            SUM, NORM or RELEASED; read on process 0 alone.
+        indices : ndarray of int or None
+            Slots of the sample, or None for all; read on process 0 alone.
+        n_rows : int
+            Number of slots of all processes.
+        """
+        # The message has one size, whatever the sample.
+        mask = np.zeros(n_rows, bool)
+        if indices is not None:
+            mask[indices] = True
+        head = np.array([kind, indices is not None], np.uint8)
+        told = self.from_first(np.concatenate([head, np.packbits(mask)]))
+        sampled = np.flatnonzero(np.unpackbits(told[2:], count=n_rows))
+        return int(told[0]), sampled if told[1] else None
+
+    def share(self, released: Released, n_rows: int) -> Released:
+        """Return process 0's released value on all processes.
+
+        On the others, `released` gives the shape alone.
+        """
+        if self.first:
+            self.next(RELEASED, None, n_rows)
+        flat = np.append(released.value.ravel(), released.noise_sd)
+        flat = self.from_first(flat)
+        value = flat[:-1].reshape(released.value.shape)
+        return Released(value, float(flat[-1]))
+
+
+def bounds(n_rows: int, processes: int) -> list[int]:
+    """Return the bounds of the parts: part i is bounds[i] to bounds[i + 1] - 1.
+
+    Each slot is in exactly one part.
+    """
+    return [i * n_rows // processes for i in range(processes + 1)]
+
+
+class SumOfParts:
+    """Sum the rows of all processes.
+
+    Parameters
+    ----------
+    hosts : Hosts
+        The processes.
+    own : Rows
+        This process's own part of the rows.
+
+    Guarantee
+    ---------
+    Each slot (of the sample) is in one part, and its process adds it exactly once or
+    raises an error (`checked_sum`). Each process's sum is added once, in int64.
+    """
+
+    def __init__(self, hosts: Hosts, own: Rows) -> None:
+        self._hosts = hosts
+        self._own = own
+
+    def __call__(
+        self,
+        ask: SumTask,
+        request: SumRequest,
+        block_sum: BlockSum,
+        kept: KeptRows = NO_ROWS,
+    ) -> np.ndarray:
+        """Return the sum over all processes' rows, on each of them."""
+        own = self._own_slots(SUM, request)
+        task = ask_of(ask.query, request.params, request.clip_norm, self._own)
+        return self._hosts.total(checked_sum(task, self._own, own, block_sum, kept))
+
+    def largest_norm(self, request: SumRequest) -> float:
+        """Return the largest norm among the rows of all processes."""
+        own = self._own_slots(NORM, request)
+        task = ask_of(request.query, request.params, 1.0)
+        norm = largest_norm(task, self._own, own, ReferenceSums())
+        every = self._hosts.gathered(np.array([norm]).view(np.int64))
+        return float(every.view(np.float64).max())
+
+    def _own_slots(self, kind: int, request: SumRequest) -> np.ndarray | None:
+        """Tell the others what to do, and return this part's slots of the sample."""
+        hosts, n_rows = self._hosts, request.rows.n_rows
+        start, stop = list(pairwise(bounds(n_rows, hosts.count)))[hosts.index]
+        same_cap = self._own.group_cap == request.spec.group_cap
+        if self._own.n_rows != stop - start or not same_cap:
+            raise RuntimeError(
+                "a process must hold its own part of the rows, got "
+                f"n_rows={self._own.n_rows}, group_cap={self._own.group_cap}. This is "
+                "a defect in the row source."
+            )
+        indices = request.indices
+        if hosts.first:
+            hosts.next(kind, indices, n_rows)
+        if indices is None:
+            return None
+        return indices[(indices >= start) & (indices < stop)] - start
+
+
+def follow(request: SumRequest, summer: Any, hosts: Hosts) -> Released:
+    """Take part in a release of process 0, and return what it released.
+
+    Parameters
+    ----------
+    request : SumRequest
+        The release as this process's solver asks for it; its sample is process 0's.
+    summer : VerifiedSum
+        This process's verified sum, with its `SumOfParts`.
+    hosts : Hosts
+        The processes.
+    """
+    query, params = request.query, request.params
+    n_rows = request.rows.n_rows
+    while True:
+        kind, indices = hosts.next(RELEASED, None, n_rows)
+        if kind == RELEASED:
+            width = params.transform.width(request.rows.n_features)
+            return hosts.share(Released(np.zeros(query.shape(width)), 0.0), n_rows)
+        request = replace(request, indices=indices)
+        if kind == NORM:
+            # As `release` does for fits without noise.
+            clip_norm = query.no_clip(summer.largest_norm(request), params)
+            clip_norm = max(clip_norm, 1e-100)
+            request = replace(request, clip_norm=clip_norm, following=None)
+        else:
+            summer(request)

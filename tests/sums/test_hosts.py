@@ -1,0 +1,289 @@
+"""A sum whose rows lie with several processes (threads here): every slot once, one
+noise, the sum of one process.
+"""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from core import (
+    NAMES,
+    QUERIES,
+    D,
+    KnownNoise,
+    M,
+    door,
+    release_one,
+    reserve,
+    spec_of,
+    toy,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphead.data.arrays import ArrayRows
+from dphead.privacy.contract import SumRequest
+from dphead.privacy.query import Params
+from dphead.privacy.release import release
+from dphead.privacy.statistics import COUNT_SCALE, ClassCounts, ClassSums, Gram
+from dphead.privacy.transform import RowTransform
+from dphead.sums.cpu import CpuSums
+from dphead.sums.hosts import Hosts, SumOfParts, bounds, follow
+from dphead.sums.verified import VerifiedSum
+
+
+class Threads(Hosts):
+    """Join threads as `Hosts` joins processes. `sent` has each thread's sums."""
+
+    def __init__(self, index, count, places, barrier, sent):
+        super().__init__(index, count)
+        self._places, self._barrier, self.sent = places, barrier, sent
+
+    def everywhere(self, value, combine):
+        self._places[self.index] = value
+        self._barrier.wait(600)
+        found = combine(np.stack(self._places))
+        self._barrier.wait(600)
+        return found
+
+    def total(self, value):
+        self.sent.append((self.index, value))
+        return super().total(value)
+
+
+def together(count, work):
+    """Run work(hosts) on `count` threads; return its results and all that was sent.
+
+    Raises the first thread's error, or else another's.
+    """
+    places, barrier, sent = [None] * count, threading.Barrier(count), []
+    found, errors = [None] * count, {}
+
+    def run(i):
+        try:
+            found[i] = work(Threads(i, count, places, barrier, sent))
+        except threading.BrokenBarrierError:
+            pass
+        except Exception as error:
+            errors[i] = error
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(600)
+    if errors:
+        raise errors[min(errors)]
+    return found, sent
+
+
+def shared_releases(
+    requests,
+    rows,
+    count,
+    seed=1,
+    groups=None,
+    cap=None,
+    change=lambda i, rows: rows,
+    **spec,
+):
+    """Release each (query, params) with the rows (x, y) in `count` parts.
+
+    Returns the first thread's values, those of the others, and what was sent.
+    """
+    x, y = rows
+    whole = ArrayRows(x, y, 128, groups, cap)
+    # Without rows beyond their cap: a group may lie in several parts.
+    y = whole._y
+    at = bounds(len(x), count)
+    specs = [spec_of(q, len(x), group_cap=cap, **spec) for q, _ in requests]
+
+    def work(hosts):
+        part = slice(at[hosts.index], at[hosts.index + 1])
+        own = ArrayRows(x[part], y[part], 128)
+        own.group_cap = cap
+        parts = SumOfParts(hosts, change(hosts.index, own))
+        summer = VerifiedSum(CpuSums(), parts=parts)
+        more = {"ledger": reserve(specs), "noise": KnownNoise(seed), "summer": summer}
+        values = []
+        for i, (query, params) in enumerate(requests):
+            if hosts.first:
+                released = release(query, params, whole, specs[i], **more)
+                released = hosts.share(released, whole.n_rows)
+            else:
+                following = specs[i + 1] if i + 1 < len(specs) else None
+                clip = specs[i].clip_norm
+                request = SumRequest(
+                    query, params, whole, specs[i], clip, None, following
+                )
+                released = follow(request, summer, hosts)
+            values.append(released.value)
+        return values
+
+    found, sent = together(count, work)
+    return found[0], found[1:], sent
+
+
+@given(st.integers(0, 2000), st.integers(1, 40))
+def test_parts_are_a_partition_of_the_slots(n_rows, processes):
+    at = bounds(n_rows, processes)
+    slots = [slot for i in range(processes) for slot in range(at[i], at[i + 1])]
+    assert slots == list(range(n_rows))
+    sizes = np.diff(at)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, count):
+    """One seed gives one draw, and integers add up to the same in any parts: bit for
+    bit. All processes end with that value.
+    """
+    x, y = toy(300)
+    params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1, np.float32))
+    if query.name.startswith("ChannelMoment"):  # of features alone
+        params = Params(RowTransform())
+    alone = release_one(query, params, ArrayRows(x, y, 128), 1).value
+    (value,), others, sent = shared_releases([(query, params)], (x, y), count)
+    assert np.array_equal(value, alone)
+    assert all(np.array_equal(other, alone) for (other,) in others)
+    assert sorted(i for i, _ in sent) == list(range(count))  # one sum of each, once
+
+
+def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
+    """All sum once for both releases; the values are those without `NextSum`."""
+    x, y = toy(300)
+    params = Params(RowTransform(append=1.0))
+    requests = [(Gram(M), params), (ClassSums(M), params)]
+    values, _, sent = shared_releases(requests, (x, y), 3)
+    assert len(sent) == 3
+    specs = [spec_of(query, 300) for query, _ in requests]
+    more = {"ledger": reserve(specs), "noise": KnownNoise(1)}
+    whole = ArrayRows(x, y, 128)
+    for value, (query, _), spec in zip(values, requests, specs, strict=True):
+        # a summer for each, so that nothing waits
+        alone = release(query, params, whole, spec, summer=door(), **more)
+        assert np.array_equal(value, alone.value)
+
+
+def test_only_the_first_process_draws_noise():
+    """Whatever sigma is, the sums that travel are those without noise: COUNT_SCALE for
+    each row, of the classes.
+    """
+    x, y = toy(300)
+    requests = [(ClassCounts(M), Params())]
+    (value,), others, sent = shared_releases(requests, (x, y), 4, seed=None, sigma=5.0)
+    for i, one in sent:
+        counted = np.bincount(y[75 * i : 75 * (i + 1)], minlength=M)
+        assert np.array_equal(one, counted[:, None] * COUNT_SCALE)
+    assert not np.array_equal(value, np.bincount(y, minlength=M)[:, None])
+    assert all(np.array_equal(value, other) for (other,) in others)
+
+
+@given(st.integers(1, 300), st.integers(1, 4), st.floats(0.01, 0.99))
+def test_every_sampled_row_is_summed_by_the_one_process_that_holds_it(n, count, prob):
+    """Without noise and a clip norm, which all processes find together."""
+    x, y = toy(n)
+    spec = {"sigma": 0.0, "clip_norm": float("inf"), "sampling_prob": prob}
+    requests = [(ClassSums(M), Params())]
+    (value,), others, _ = shared_releases(requests, (x, y), count, **spec)
+    alone = release_one(*requests[0], ArrayRows(x, y, 128), 1, **spec).value
+    assert np.array_equal(value, alone)
+    assert all(np.array_equal(other, alone) for (other,) in others)
+
+
+def test_a_group_that_lies_in_several_parts_keeps_its_cap():
+    x = np.ones((300, D), np.float32)
+    y = np.zeros(300, int)
+    groups = np.arange(300) % 3  # each group has rows in every part
+    for prob in (1.0, 0.999999):
+        (value,), _, _ = shared_releases(
+            [(ClassCounts(M), Params())],
+            (x, y),
+            3,
+            groups=groups,
+            cap=2,
+            sigma=0.0,
+            clip_norm=float("inf"),
+            sampling_prob=prob,
+        )
+        assert value[0, 0] == 3 * 2
+
+
+class _Cheating(ArrayRows):
+    """Rows whose last block is yielded so many times."""
+
+    def __init__(self, rows, times):
+        self.__dict__ = rows.__dict__
+        self._times = times
+
+    def blocks(self, indices=None, known=None):
+        blocks = list(super().blocks(indices))
+        yield from blocks[:-1] + blocks[-1:] * self._times
+
+
+@pytest.mark.parametrize("cheater", [0, 2])
+@pytest.mark.parametrize("times", [0, 2])
+def test_each_process_checks_that_it_uses_each_slot_of_its_part_once(cheater, times):
+    with pytest.raises(RuntimeError, match="each row slot exactly once"):
+        shared_releases(
+            [(ClassSums(M), Params())],
+            toy(600),
+            3,
+            change=lambda i, rows: _Cheating(rows, times) if i == cheater else rows,
+        )
+
+
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("held", [(9, None), (150, 2)])
+def test_a_process_that_holds_another_part_or_cap_raises(process, held):
+    x, y = toy(300)
+    n, cap = held
+
+    def change(i, rows):
+        if i != process:
+            return rows
+        other = ArrayRows(x[:n], y[:n])
+        other.group_cap = cap
+        return other
+
+    with pytest.raises(RuntimeError, match="must hold its own part"):
+        shared_releases([(ClassSums(M), Params())], (x, y), 2, change=change)
+
+
+def test_sums_that_float64_would_round_are_added_as_they_are():
+    """Beyond 2**53 float64 holds every second whole number at most."""
+    own = np.array([2**60 + 1, -(2**53) - 1, -1], np.int64)
+    found, _ = together(3, lambda hosts: hosts.total(own))
+    for total in found:
+        assert total.dtype == np.int64
+        assert total.tolist() == [3 * int(v) for v in own]
+
+
+def test_a_released_value_arrives_bit_for_bit():
+    """Also a negative zero and a NaN, which a sum over processes would change."""
+    sent = np.array([-0.0, np.nan, 5e-324, -np.inf])
+    found, _ = together(2, lambda hosts: hosts.from_first(sent if hosts.first else 0 * sent))
+    for value in found:
+        assert value.tobytes() == sent.tobytes()
+
+
+def test_the_largest_norm_of_parts_is_that_of_all_rows():
+    x, y = toy(300)
+    x *= np.linspace(0.1, 3.7, 300, dtype=np.float32)[:, None]
+    whole = ArrayRows(x, y)
+    spec = spec_of(ClassSums(M), 300)
+    request = SumRequest(ClassSums(M), Params(), whole, spec, np.inf)
+    alone = VerifiedSum().largest_norm(request)
+
+    def work(hosts):
+        at = bounds(300, hosts.count)
+        own = ArrayRows(*(a[at[hosts.index] : at[hosts.index + 1]] for a in (x, y)))
+        if not hosts.first:
+            hosts.next(0, None, 300)
+        return SumOfParts(hosts, own).largest_norm(replace(request))
+
+    for count in (1, 3):
+        assert together(count, work)[0] == [alone] * count
