@@ -237,7 +237,7 @@ def another_row(path):
 
 def fewer_rows(path):
     with h5py.File(path, "r") as file:
-        dataset_id = file.dataset_id
+        dataset_id = file.attrs["dataset_id"]
     path.unlink()
     write_features(path, *rows(990), CLASSES, dataset_id=dataset_id)
 
