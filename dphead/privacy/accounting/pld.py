@@ -126,16 +126,14 @@ def loss_distribution(
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
     secret = (e for e in events if not e.is_full and e.count)
     sampled = together(e for e in secret if e.noise_multiplier < math.inf)
+    # Under replace-one a pair is known for single rows in Poisson batches only.
+    single = all(e.rows_per_unit == e.epoch_steps == 1 for e in sampled)
+    known = "groups in samples and allocated rows need zero_out or add_remove"
+    hint = "Use full batches."
+    require(single or relation != "replace_one", known, "relation", relation, hint)
     rows = max((e.rows_per_unit for e in sampled), default=1)
-    pair = "groups in Poisson batches need zero_out or add_remove"
-    ok = rows == 1 or relation != "replace_one"
-    require(ok, pair, "relation", relation, "Use full batches.")
-    steps = max((e.epoch_steps for e in sampled), default=1)
-    ok = steps == 1 or relation != "replace_one"
-    known = "allocated rows need zero_out or add_remove"
-    require(ok, known, "relation", relation, "Use Poisson batches.")
     few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
-    require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, "Use full batches.")
+    require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, hint)
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
         if event.noise_multiplier * LARGEST_MU < rows_in_sample:

@@ -79,12 +79,9 @@ def spent(
         return Spent(math.inf, "exact")
     if all(e.is_full for e in events):
         return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
-    alone = relation != "replace_one" and all(
-        e.rows_per_unit == e.epoch_steps == 1 for e in events
-    )
     # One fit was planned before any release, so its PLD is valid. Of the others the
     # ledger has no divergence, and `check_divergence` refuses a second fit.
-    if fits == 1 or not alone:
+    if fits == 1 or not _has_divergence(events, relation):
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
     # The order of a filter is fixed with the budget. The best order of a curve that is
     # known already would be chosen by what the fits released.
@@ -109,17 +106,20 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
             )
 
 
+def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
+    """Return whether RDP bounds these releases, random batches included."""
+    single = all(e.rows_per_unit == e.epoch_steps == 1 for e in events)
+    return single and relation != "replace_one"
+
+
 def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     """Raise LedgerError for random batches without RDP, which the filter would sum.
 
     The first fit was charged without this check, so `events` include the earlier fits.
     """
-    rows = max(e.rows_per_unit for e in events)
-    allocated = any(e.epoch_steps > 1 for e in events)
-    if relation == "replace_one" or rows > 1 or allocated:
+    if not _has_divergence(events, relation):
         raise LedgerError(
             "a second fit on a budget whose first had random batches needs zero_out or "
-            "add_remove, units of one row, and no allocation, got "
-            f"{relation=}, groups of {rows}, {allocated=}. "
+            f"add_remove, units of one row, and no allocation, got {relation=}. "
             "Nothing was charged: no more fits are. Full batches allow several."
         )
