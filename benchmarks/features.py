@@ -81,14 +81,6 @@ class Loaded(NamedTuple):
     described: dict
 
 
-def training_rows(data: Loaded) -> tuple[np.ndarray, np.ndarray]:
-    """All training rows and labels, in order."""
-    blocks = [(b.x[b.index >= 0], b.y[b.index >= 0]) for b in data.rows.blocks()]
-    return np.concatenate([x for x, _ in blocks]), np.concatenate(
-        [y for _, y in blocks]
-    )
-
-
 def cache() -> Path:
     """The folder of images and features."""
     return Path(os.environ.get("DPHEAD_CACHE", Path.home() / ".cache" / "dphead"))

@@ -2,8 +2,6 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 WIDTH = 100
 ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
@@ -28,25 +26,6 @@ def wrapped(text: str) -> str:
         else:
             paragraph.append(line)
     return "\n".join(lines[:-1])
-
-
-def table_of_peers(
-    rows: Iterable[dict[str, Any]],
-    epsilons: Sequence[float],
-    lines: Iterable[tuple[str, str, Sequence[float]]],
-    cell: Callable[[Any], str],
-) -> str:
-    """A column an epsilon. lines: (task, model, the epsilons that it has); cell: the
-    text of a row's scores, or of None where there are none.
-    """
-    scores = {(r["task"], r["model"], r["epsilon"]): r["scores"] for r in rows}
-    head = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
-    found = [f"| task | model | {head} |", "|---" * (len(epsilons) + 2) + "|"]
-    for task, model, own in lines:
-        cells = " | ".join(cell(scores.get((task, model, epsilon))) for epsilon in own)
-        missing = " |" * (len(epsilons) - len(own))
-        found.append(f"| {task} | {model} | {cells} |{missing}")
-    return "\n".join(found)
 
 
 def _filled(paragraph: list[str]) -> list[str]:

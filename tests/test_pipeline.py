@@ -106,7 +106,7 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     assert charges() == 1
 
 
-def test_predict_repeats_scales_and_mirror_images(made, tmp_path, caplog):
+def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     network = (
         "--backbone",
         "scatternet",
@@ -162,8 +162,8 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path, caplog):
     ]
     assert [bool(row["class"]) for row in rows] == [True] * 5 + [False]
     (tmp_path / "files" / "notes.txt").touch()
-    fitted("predict", run, tmp_path / "files")
-    assert "1 files without an image's ending (.txt)" in caplog.text
+    said = fitted("predict", run, tmp_path / "files").err
+    assert "1 files without an image's ending (.txt)" in said
     Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
     assert "declared size" in refused_after_progress(
         dphead("predict", run, tmp_path / "files")

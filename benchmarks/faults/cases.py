@@ -96,11 +96,6 @@ def extract(folder: Path, name: str = "g.h5", *more: str) -> Case:
     return Case("extract", arguments, folder / name, problems_of_features)
 
 
-def identifier(run: Path) -> str:
-    """The id of a finished run's fit."""
-    return json.loads((run / "report.json").read_text())["ledger"]["fit_id"]
-
-
 def fits_of(folder: Path) -> list[dict[str, Any]]:
     """Every fit of every ledger of a try."""
     from dphead.privacy.ledger import Ledger

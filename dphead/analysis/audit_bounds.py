@@ -144,11 +144,6 @@ class Claim:
         """Return the largest advantage that the releases allow."""
         return _advantage(self.events, self.relation)
 
-    @property
-    def equivalent_mu(self) -> float:
-        """Return mu, or that of the Gaussian whose best attack has this advantage."""
-        return self.mu if self.mu is not None else mu_of_advantage(self.advantage)
-
     def curve(self) -> np.ndarray:
         """Return the least false-negative rate at each of CURVE_RATES."""
         return _curve(self.events, self.relation)

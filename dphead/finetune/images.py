@@ -13,7 +13,7 @@ from dphead_extract.images import PixelRange, UnreadableImage, with_channels
 from dphead_extract.index import ImageIndex
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.opening import log_left_out, open_source
+from dphead_extract.sources.opening import open_source, tell_left_out
 from PIL import Image
 
 
@@ -104,7 +104,7 @@ def load_images(
         If the source has no public classes, or several splits and none is named.
     """
     source = open_source(path, classes, split, layout, pixels=pixels)
-    log_left_out(source.left_out)
+    tell_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
             "the classes must be declared public, got classes=None. Pass --classes "
@@ -183,5 +183,5 @@ def _resized(
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    log_left_out(reasons)
+    tell_left_out(reasons)
     return x, readable, digests

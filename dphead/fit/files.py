@@ -298,7 +298,7 @@ def extract_like(
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions, extract
     from dphead_extract.sources.classes import Classes
-    from dphead_extract.sources.opening import log_left_out
+    from dphead_extract.sources.opening import tell_left_out
 
     _, facts = load_head(run)
     if not images.source.exists():
@@ -324,7 +324,7 @@ def extract_like(
         skip_unreadable=True,  # such an image has no class
         check=False,
     )
-    log_left_out(extract(options, progress).left_out)
+    tell_left_out(extract(options, progress).left_out)
     return output
 
 

@@ -167,7 +167,7 @@ def test_ceilings_are_what_perfect_scores_reach():
     for epsilon in (1.0, 8.0):
         claim = gaussian_claim(epsilon)
         n = 100_000
-        mu = claim.equivalent_mu
+        mu = claim.mu
         rng = np.random.default_rng(5)
         means = np.array([[-1], [1]]) * mu**2 / 2
         scores = mu * rng.standard_normal((2, n)) + means
@@ -261,7 +261,7 @@ def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
     found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 2_000)
     assert found["passed"]
     assert found["epsilon_from_mu"] > 0.7 * 8
-    honest = gaussian_claim(8.0).equivalent_mu
+    honest = gaussian_claim(8.0).mu
     claim = gaussian_claim(8.0)
     mistakes = 2 * 10_000 * norm.cdf(-honest / 0.9 / 2)
     assert advantage_lower_bound(

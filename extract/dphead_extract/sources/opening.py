@@ -20,7 +20,8 @@ Classes are never inferred from labels: they are declared, or the labels stay ou
 
 from __future__ import annotations
 
-import logging
+import sys
+import textwrap
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -129,15 +130,15 @@ def _opened(
     )
 
 
-def log_left_out(left_out: Counter[str]) -> None:
-    """Log how much of a source became no row, by reason: private, for the data holder.
+def tell_left_out(left_out: Counter[str]) -> None:
+    """Print to standard error how much of a source became no row, by reason.
 
-    Without a handler Python writes it to standard error.
+    The counts are private, for the data holder alone.
     """
     counts = [f"{count:,} {reason}" for reason, count in (+left_out).most_common()]
     if counts:
-        text = "Left out of the source (private): %s"
-        logging.getLogger("dphead.extract").warning(text, ", ".join(counts))
+        text = f"Left out of the source (private): {', '.join(counts)}"
+        print(textwrap.fill(text, 80), file=sys.stderr)
 
 
 # patterns of the files that each reader of a folder of arrays opens

@@ -17,7 +17,7 @@ FEW = {
     "noise in proportion to the sum": "deviation of each entry",
     "the first release has no noise": "deviation of each entry",
     "no clip": "distance that the canary moves a sum",
-    "each row counted twice": "distance that hostile rows move a sum",
+    "each row counted twice": "distance that the canary moves a sum",
     "all rows of a group count": "distance that the canary moves a sum",
     "accountant takes 0.8 mu": "epsilon computed again",
     "accountant counts half of the steps": "epsilon computed again",

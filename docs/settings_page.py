@@ -1,6 +1,6 @@
 """Write docs/settings.md from the declarations of the settings.
 
-`python -m dphead.planning.settings_page` writes the page. A test compares it with the
+`python docs/settings_page.py` writes the page. A test compares it with the
 code.
 """
 
@@ -12,10 +12,10 @@ from dphead.planning.option_aliases import Batches, RowPreparation
 from dphead.planning.registry import OURS
 from dphead.solvers.settings import TRIALS, Declared, settings_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parent / "settings.md"
 HEAD = f"""# Settings
 
-Written by `python -m dphead.planning.settings_page` from the solvers' own declarations.
+Written by `python docs/settings_page.py` from the solvers' own declarations.
 An estimator has its method's settings as parameters, `dphead account` takes all of them
 with `--set NAME=VALUE`, and `dphead fit` has those marked *option*. A source is the
 default's. "{TRIALS}": on held-out rows of CIFAR-10 and digits.
