@@ -27,7 +27,7 @@ from dphead.privacy.statistics import (
 )
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import ask_of
+from dphead.sums.reference import make_task
 from dphead.sums.verified import VerifiedSum
 
 M, D = 3, 4  # classes and features of the small problems
@@ -72,7 +72,7 @@ def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
     )
 
 
-def door(block_sum=None):
+def verified(block_sum=None):
     """How `release` sums; CpuSums(compiled_from=0) for compiled loops at all sizes."""
     return VerifiedSum(CpuSums() if block_sum is None else block_sum)
 
@@ -89,14 +89,14 @@ def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     ledger = reserve([s])
     noise = KnownNoise(seed)
     return release(
-        query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum)
+        query, params, rows, s, ledger=ledger, noise=noise, summer=verified(block_sum)
     )
 
 
 def run(query, rows, spec, fit, noise=None, summer=None):
     """The next release of a reserved fit, of rows that are not transformed."""
     noise = noise or KnownNoise(1)
-    parts = {"ledger": fit, "noise": noise, "summer": summer or door()}
+    parts = {"ledger": fit, "noise": noise, "summer": summer or verified()}
     return release(query, Params(), rows, spec, **parts)
 
 
@@ -105,7 +105,7 @@ def release_many(query, params, rows, times, seed=None, **spec):
     s = spec_of(query, rows.n_rows, **spec)
     ledger = reserve([s] * times)
     noise = KnownNoise(seed)
-    summer = door()
+    summer = verified()
     found = [
         release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer)
         for _ in range(times)
@@ -134,7 +134,7 @@ def integer_sum(
     x: rows (n, d), or a row source. of_pass: `checked_sum`'s indices and kept rows.
     """
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
-    ask = ask_of(query, params, clip_norm, rows)
+    ask = make_task(query, params, clip_norm, rows)
     indices = of_pass.get("indices")
     kept = of_pass.get("kept", NO_ROWS)
     return checked_sum(ask, rows, indices, block_sum or CpuSums(), kept)
@@ -150,7 +150,7 @@ def added(way, query, params, x, y, index, clip_norm=0.7):
     """What a block sum adds of one block, without the pass, whose secret run would
     raise; upper triangles alone.
     """
-    ask = ask_of(query, params, clip_norm)
+    ask = make_task(query, params, clip_norm)
     block = Block(index, x, y)
     shape = ask.shape(x.shape[1])
     out = (

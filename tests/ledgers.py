@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from core import KnownNoise, M, door, reserve, spec_of, toy
+from core import KnownNoise, M, reserve, spec_of, toy, verified
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger
@@ -38,7 +38,7 @@ def run_release(fit, seed=None, spec=None, rows=None):
         spec,
         ledger=fit,
         noise=KnownNoise(seed),
-        summer=door(),
+        summer=verified(),
     ).value
 
 

@@ -15,7 +15,7 @@ from dphead.privacy.sampling import NO_GROUP, Allocation
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import BlockSum, SumTask, ask_of
+from dphead.sums.reference import BlockSum, SumTask, make_task
 
 T = TypeVar("T")
 NO_CLASS = -1  # label of a row that adds nothing to a sum
@@ -240,7 +240,7 @@ def exact(
     kept : KeptRows
         Rows of earlier passes. Default: none.
     """
-    ask = ask_of(query, params, spec.clip_norm)
+    ask = make_task(query, params, spec.clip_norm)
     return checked_sum(ask, rows, indices, block_sum, kept) * query.unit(
         spec.clip_norm, params.transform.append
     )

@@ -191,7 +191,9 @@ def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
     return problems
 
 
-def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
+def with_public_rows(
+    problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray
+) -> Problem:
     """Return the problem with public rows in place of the synthetic ones.
 
     The canary takes the last slots.
@@ -357,16 +359,16 @@ class _Watched:
     """Sum like a `Summer`, and remember which slots were summed."""
 
     def __init__(self, sums: Sums) -> None:
-        self._door = VerifiedSum(sums)
+        self._verified = VerifiedSum(sums)
         self.sample: np.ndarray | None = None
 
     def __call__(self, request: SumRequest) -> np.ndarray:
         self.sample = request.indices
-        return self._door(request)
+        return self._verified(request)
 
     def largest_norm(self, request: SumRequest) -> float:
         """Return the largest norm, as the verified sum does."""
-        return self._door.largest_norm(request)
+        return self._verified.largest_norm(request)
 
 
 def transcript(

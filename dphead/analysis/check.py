@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.protected import made_of_images, thing_in
+from dphead.analysis.protected import made_of_images, name_unit_in
 from dphead.analysis.records import Run
-from dphead.analysis.sealed import as_written
+from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
@@ -90,7 +90,7 @@ def check(run: Run) -> list[Finding]:
     ValueError
         If the run's records do not have the form that dphead writes.
     """
-    with as_written("a run", "its report"):
+    with explain_damage("a run", "its report"):
         return [finding for one in CHECKS for finding in one(run)]
 
 
@@ -173,7 +173,7 @@ def unprotected_groups(run: Run) -> Iterator[Finding]:
     """Find a source with groups where only single rows were protected."""
     g = run.report["guarantee"]
     unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
-    thing = thing_in(run.report)
+    thing = name_unit_in(run.report)
     if unprotected and math.isfinite(g["epsilon"]):
         yield Finding(
             f"people with several {thing}s",

@@ -16,14 +16,14 @@ def made_of_images(extraction: dict[str, Any] | None) -> bool:
     return "mean" in ((extraction or {}).get("transform") or {})
 
 
-def thing_of(extraction: dict[str, Any] | None) -> str:
+def name_unit(extraction: dict[str, Any] | None) -> str:
     """Return what a row is called: "image" or "row"."""
     return "image" if made_of_images(extraction) else "row"
 
 
-def thing_in(report: dict[str, Any]) -> str:
+def name_unit_in(report: dict[str, Any]) -> str:
     """Return what a training row of a report is called."""
-    return thing_of(report["data"].get("extraction"))
+    return name_unit(report["data"].get("extraction"))
 
 
 def protected_unit(group_cap: int | None, thing: str) -> str:

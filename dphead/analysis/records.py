@@ -15,8 +15,8 @@ from dphead.analysis.profiles import (
     about_sum,
     total_rho,
 )
-from dphead.analysis.protected import protected_unit, thing_of
-from dphead.analysis.sealed import as_written, read_json, read_sealed
+from dphead.analysis.protected import name_unit, protected_unit
+from dphead.analysis.sealed import explain_damage, read_json, read_sealed
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -120,7 +120,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     path = Path(path)
     folder = path if path.is_dir() else None
     file = path / "report.json" if folder else path
-    with as_written("a run", file):
+    with explain_damage("a run", file):
         return _read(folder, file, ledger)
 
 
@@ -364,7 +364,7 @@ def _unit(report: dict[str, Any], plan: Plan) -> str:
 
     Older reports call every row an image.
     """
-    rows = thing_of(report["data"].get("extraction"))
+    rows = name_unit(report["data"].get("extraction"))
     known = [protected_unit(plan.group_cap, thing) for thing in (rows, "image")]
     found = report["guarantee"]["protected_unit"]
     return found if found in known else known[0]

@@ -144,7 +144,7 @@ def missing(folder: Path, name: str, error: Exception) -> ValueError:
 
 
 @contextmanager
-def as_written(what: str, where: object) -> Iterator[None]:
+def explain_damage(what: str, where: object) -> Iterator[None]:
     """Turn errors from records of another form into a ValueError of one line.
 
     Such a record lacks a key, or has a list in place of a number.

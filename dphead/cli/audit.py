@@ -175,10 +175,14 @@ def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
 
     `rows` are public rows (x, y), or None for synthetic ones.
     """
-    from dphead.analysis.audit_transcript import among, worst_cases
+    from dphead.analysis.audit_transcript import with_public_rows, worst_cases
 
     problems = worst_cases(facts, plan, fits)
-    return problems if rows is None else [among(p, plan, *rows) for p in problems]
+    return (
+        problems
+        if rows is None
+        else [with_public_rows(p, plan, *rows) for p in problems]
+    )
 
 
 def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import made_of_images, thing_in
+from dphead.analysis.protected import made_of_images, name_unit_in
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.store import IN_MEMORY
 
@@ -36,7 +36,7 @@ def outcome(
         "Trained": [trained(report), *selected(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
-        "Budget": budget(report["ledger"], thing_in(report)),
+        "Budget": budget(report["ledger"], name_unit_in(report)),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": next_commands(out, report),
     }
@@ -67,7 +67,7 @@ def trained(report: dict[str, Any]) -> str:
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
     rows = ("about " if private_n else "") + tied(
-        f"{data['n_rows']:,} {thing_in(report)}s"
+        f"{data['n_rows']:,} {name_unit_in(report)}s"
     )
     if is_network(report):
         return f"the network {name}, on {rows}, {data['n_classes']} classes"
@@ -147,7 +147,7 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
     from dphead.analysis import tradeoff
 
     ledger, n_fits = report["ledger"], report["ledger"]["fits"]
-    unit = thing_in(report) if plan.group_cap is None else "group"
+    unit = name_unit_in(report) if plan.group_cap is None else "group"
     if n_fits == 1:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         what = "network" if is_network(report) else "head"
@@ -170,7 +170,7 @@ def unprotected(report: dict[str, Any]) -> str:
     """
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
-    thing = thing_in(report)
+    thing = name_unit_in(report)
     number = "" if private_n else f", the number of {thing}s"
     remedy = tied("a head can: dphead fit --group-cap")
     if not is_network(report):
@@ -185,7 +185,7 @@ def unprotected(report: dict[str, Any]) -> str:
 
 def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
     """State the expected accuracy, and that on test rows with its weak classes."""
-    expected, things = report["expected_accuracy"], f"{thing_in(report)}s"
+    expected, things = report["expected_accuracy"], f"{name_unit_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
         low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))

@@ -22,7 +22,7 @@ from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, of_arrays, unmasked
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
-from dphead.fit.loop import Planned, Run, door_for, fit_head, reserve
+from dphead.fit.loop import Planned, Run, fit_head, reserve, verified_sum_for
 from dphead.fit.report import uncounted
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
@@ -152,7 +152,7 @@ class PrivateEstimator(BaseEstimator):
             accountant=accountant,
             group_cap=self.group_cap,  # type: ignore[attr-defined]
         )
-        return Planned(solver, plan, door_for(solver, plan, facts))
+        return Planned(solver, plan, verified_sum_for(solver, plan, facts))
 
     def _fit_unclassed(
         self, solver: Solver, rows: Any, groups: Any, notice: Callable[[], str]

@@ -183,9 +183,9 @@ class DPFinetuneClassifier(PrivateClassifier):
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
         batch = settings.batch_size or facts.n_rows
-        door = VerifiedSum(TorchSums(network, self.memory, batch=batch))
-        check_fit(door, solver, rows, plan, facts)
-        return Planned(solver, plan, door)
+        verified = VerifiedSum(TorchSums(network, self.memory, batch=batch))
+        check_fit(verified, solver, rows, plan, facts)
+        return Planned(solver, plan, verified)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores: (n, n_classes), or (n,) for two classes: the second's minus the

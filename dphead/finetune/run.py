@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.protected import thing_of
+from dphead.analysis.protected import name_unit
 from dphead.finetune import processes
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
 from dphead.finetune.choose import Schedule, schedule
@@ -140,7 +140,7 @@ def finetune(
         options.epsilon,
         confirm="--protect image",
         instead="`dphead fit --group-cap` on features",
-        thing=thing_of(data.source.extraction),
+        thing=name_unit(data.source.extraction),
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)

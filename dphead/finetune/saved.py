@@ -11,7 +11,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
 
 from dphead.analysis.metrics import evaluate_scores, predicted_classes
-from dphead.analysis.sealed import as_written, read_sealed, write_sealed
+from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.gradients import PerExample
 from dphead.finetune.images import load_images
@@ -68,7 +68,7 @@ def load_network(
         If the folder holds no network of this format, or one that was changed.
     """
     tensors, facts = read_sealed(Path(folder), "model")
-    with as_written("a network", folder):
+    with explain_damage("a network", folder):
         network = Network(_spec(facts), usable_device(device))
         network.model.load_state_dict(
             {

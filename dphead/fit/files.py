@@ -15,7 +15,7 @@ from dphead_extract.features.seal import MAGIC
 
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.protected import made_of_images
-from dphead.analysis.sealed import as_written
+from dphead.analysis.sealed import explain_damage
 from dphead.data.features import (
     FeaturesRows,
     check_classes,
@@ -306,7 +306,7 @@ def extract_like(
             f"images or a features file must exist, got {images.source}. Check the "
             "path."
         )
-    with as_written("a head's extraction", run):
+    with explain_damage("a head's extraction", run):
         made = facts["extraction"]
         network = backbone_options(made, images.weights)
         kind = made["normalization"]["kind"]

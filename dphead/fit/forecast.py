@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead.analysis.metrics import accuracy, predicted_classes
-from dphead.analysis.protected import protected_unit, thing_of
+from dphead.analysis.protected import name_unit, protected_unit
 from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features, split_slots
@@ -278,7 +278,7 @@ def open_look_alike(
         # public labels may say how many classes there are
         n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
         group = None if file.group is None else file.group[split_slots(file, split)]
-        thing = thing_of(extraction(file))
+        thing = name_unit(extraction(file))
         found = LookAlike(rows.features(), y, n_classes, group, are_public, thing)
         return found, charged_elsewhere(file.dataset_id)
 
@@ -321,14 +321,14 @@ def forecast(
     method = make_method(question.method, facts, question.settings, question.preset)
     epsilons = [*sorted(set(question.epsilons)), math.inf]
     plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
-    door = VerifiedSum(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
+    verified = VerifiedSum(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
     found: list[list[float]] = [[] for _ in plans]
     sizes = 0, 0
     for i in range(question.draws):
         draw = _drawn(look_alike, question, question.seed + i)
         sizes = draw.train.n_rows, len(draw.y)
         for plan, accuracies in zip(plans, found, strict=True):
-            accuracies.append(_measured(method.solver, facts, plan, draw, door))
+            accuracies.append(_measured(method.solver, facts, plan, draw, verified))
             if progress is not None:
                 made, wanted = sum(map(len, found)), len(plans) * question.draws
                 progress(made, wanted, "fits on public rows")
@@ -433,7 +433,7 @@ def _planned(
 
 
 def _measured(
-    solver: Solver, facts: ProblemInfo, plan: Plan, draw: Draw, door: VerifiedSum
+    solver: Solver, facts: ProblemInfo, plan: Plan, draw: Draw, verified: VerifiedSum
 ) -> float:
     """Return the accuracy on held-out rows of a head that stands for the private one.
 
@@ -442,7 +442,7 @@ def _measured(
     n = draw.train.n_rows
     stand_in = StandIn(solver, plan.budgeted(facts), n)
     own = replace(facts, n_rows=n)
-    how = Run(noise=NoiseSource(draw.seed), summer=door)
+    how = Run(noise=NoiseSource(draw.seed), summer=verified)
     head = fit_head(stand_in, draw.train, own, on_fewer_rows(plan, n), how).head
     return accuracy(draw.y, predicted_classes(head.scores(draw.x)))[0]
 

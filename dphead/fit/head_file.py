@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.sealed import as_written, read_sealed, write_sealed
+from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -55,7 +55,7 @@ def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         If the folder does not hold a head, or the head was changed.
     """
     tensors, facts = read_sealed(Path(folder), "head")
-    with as_written("a head", folder):
+    with explain_damage("a head", folder):
         for key, kind in FACTS.items():
             if not isinstance(facts[key], kind):
                 raise TypeError(f"{key} is no {kind.__name__}")

@@ -134,7 +134,7 @@ def fit_head(
     summer = run.summer or VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
-        for source, own in zip(sources, facts_of(solver, facts), strict=True):
+        for source, own in zip(sources, infos_of_sources(solver, facts), strict=True):
             check_fit(summer, solver, source, plan, own)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     specs = (plan if noise.seed is None else plan.marked(private=False)).specs
@@ -191,7 +191,7 @@ def follow_fit(
     return _head(steps, answer, len(specs))
 
 
-def facts_of(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
+def infos_of_sources(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
     """Return the public facts of each source of rows that a solver reads."""
     widths = getattr(solver, "widths", (facts.n_features,))
     return [replace(facts, n_features=width) for width in widths]
@@ -232,7 +232,7 @@ def _unplanned(ask: Request, i: int) -> RuntimeError:
 
 
 def check_fit(
-    door: VerifiedSum, solver: Solver, rows: Rows, plan: Plan, facts: ProblemInfo
+    verified: VerifiedSum, solver: Solver, rows: Rows, plan: Plan, facts: ProblemInfo
 ) -> None:
     """Check a fit's rows and sums before the charge.
 
@@ -256,7 +256,7 @@ def check_fit(
         )
     if getattr(rows, "has_sets", False):
         check_takes_sets(solver, plan.budgeted(facts))
-    check_sums(door, solver, plan, facts)
+    check_sums(verified, solver, plan, facts)
 
 
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
@@ -270,21 +270,23 @@ def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
             )
 
 
-def door_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
+def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
     """Return this host's verified sum for a fit, tried on hostile rows.
 
     Call it before the charge.
     """
-    door = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
-    check_sums(door, solver, plan, facts)
-    return door
+    verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
+    check_sums(verified, solver, plan, facts)
+    return verified
 
 
 def check_sums(
-    door: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
+    verified: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
 ) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows."""
-    door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
+    verified.check(
+        (r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features
+    )
 
 
 def reserve(

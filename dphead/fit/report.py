@@ -17,7 +17,7 @@ from dphead.analysis.profiles import (
     all_profiles,
     total_rho,
 )
-from dphead.analysis.protected import protected_unit, thing_of
+from dphead.analysis.protected import name_unit, protected_unit
 from dphead.analysis.sealed import write_json
 from dphead.fit.loop import FitResult
 from dphead.planning.plan import Plan
@@ -322,7 +322,7 @@ def build(
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
-    thing = thing_of(data.get("extraction"))
+    thing = name_unit(data.get("extraction"))
     g = guarantee(result.plan, result.private_noise, thing)
     ledger = _of_ledger(result, beside or Beside())
     return {

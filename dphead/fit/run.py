@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dphead_extract.features.format import FeaturesFile
 
-from dphead.analysis.protected import thing_of
+from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.backbones import (
     check_options,
@@ -34,7 +34,14 @@ from dphead.fit.files import (
 )
 from dphead.fit.head_file import save_head
 from dphead.fit.ledgers import open_ledger
-from dphead.fit.loop import FitResult, Progress, Run, facts_of, fit_head, follow_fit
+from dphead.fit.loop import (
+    FitResult,
+    Progress,
+    Run,
+    fit_head,
+    follow_fit,
+    infos_of_sources,
+)
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
 from dphead.fit.processes import agree, joined, require_jax, software
@@ -191,10 +198,10 @@ def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
         rows, file = load_features(path, options.split, 0, options.group_cap)
         files.enter_context(file)
         runs.append(prepare(options, rows, file))
-    return among(runs) if options.backbones else runs[0]
+    return prepare_selection(runs) if options.backbones else runs[0]
 
 
-def among(runs: list[PreparedHead]) -> PreparedHead:
+def prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
     """Prepare one fit that chooses among backbones.
 
     It has one plan, and so one charge for the trials and the final fit together.
@@ -235,7 +242,7 @@ def prepare(
         confirm="--protect image",
         instead="--group-cap K",
         group_cap=options.group_cap,
-        thing=thing_of(extraction(file)),
+        thing=name_unit(extraction(file)),
     )
     classes = class_names(file, options.classes)
     facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
@@ -293,14 +300,14 @@ def lead(
     if announce is not None:
         announce(run.announced, run.method)
     parts = None if hosts is None else SumOfParts(hosts, own)
-    door = VerifiedSum(sums, parts=parts, memory=memory)
-    for each in facts_of(run.method.solver, facts):
-        door.check((r.query for r in run.releases), each.n_features)
+    verified = VerifiedSum(sums, parts=parts, memory=memory)
+    for each in infos_of_sources(run.method.solver, facts):
+        verified.check((r.query for r in run.releases), each.n_features)
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     how = Run(
         charged=charge(run, ledger),
         noise=NoiseSource(options.seed),
-        summer=door,
+        summer=verified,
         progress=progress,
         hosts=hosts,
     )

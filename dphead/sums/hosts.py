@@ -18,7 +18,13 @@ import numpy as np
 from dphead.privacy.contract import Released, Rows, SumRequest
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import BlockSum, ReferenceSums, SumTask, ask_of, largest_norm
+from dphead.sums.reference import (
+    BlockSum,
+    ReferenceSums,
+    SumTask,
+    largest_norm,
+    make_task,
+)
 
 # What process 0 tells the others to do next.
 SUM, NORM, RELEASED = range(3)
@@ -166,13 +172,13 @@ class SumOfParts:
     ) -> np.ndarray:
         """Return the sum over all processes' rows, on each of them."""
         own = self._own_slots(SUM, request)
-        task = ask_of(ask.query, request.params, request.clip_norm, self._own)
+        task = make_task(ask.query, request.params, request.clip_norm, self._own)
         return self._hosts.total(checked_sum(task, self._own, own, block_sum, kept))
 
     def largest_norm(self, request: SumRequest) -> float:
         """Return the largest norm among the rows of all processes."""
         own = self._own_slots(NORM, request)
-        task = ask_of(request.query, request.params, 1.0)
+        task = make_task(request.query, request.params, 1.0)
         norm = largest_norm(task, self._own, own, ReferenceSums())
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
         return float(every.view(np.float64).max())

@@ -58,7 +58,7 @@ class JaxSums:
         self._host = CpuSums()
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return True: `door` checks the sums of every query."""
+        """Return True: `verified` checks the sums of every query."""
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Define the reference sums: integer statistics in plain int64, correct and slow.
 
-Every other block sum in this package must give the same integers (`door`).
+Every other block sum in this package must give the same integers (`verified`).
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class SumTask:
         return self.query.shape(self.params.transform.width(n_features))
 
 
-def ask_of(
+def make_task(
     query: Statistic, params: Params, clip_norm: float, source: Rows | None = None
 ) -> SumTask:
     """Return the `SumTask` of a pass, with the weights of a head rounded.
@@ -67,7 +67,7 @@ class BlockSum(Protocol):
     parallel: bool
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return whether `door` checks the query's sums against the reference."""
+        """Return whether `verified` checks the query's sums against the reference."""
         ...
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:

@@ -19,8 +19,8 @@ from dphead.sums.reference import (
     BlockSum,
     ReferenceSums,
     SumTask,
-    ask_of,
     largest_norm,
+    make_task,
 )
 from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
@@ -80,7 +80,7 @@ class VerifiedSum:
         """Return the sum of the request: int64, in units of the query."""
 
         def total(query: Statistic) -> np.ndarray:
-            ask = ask_of(query, request.params, request.clip_norm, request.rows)
+            ask = make_task(query, request.params, request.clip_norm, request.rows)
             way = (self.block_sum, self.kept)
             if self._parts is not None:
                 return self._parts(ask, request, *way)
@@ -92,7 +92,7 @@ class VerifiedSum:
         """Return the largest norm of what is clipped, for fits without privacy."""
         if self._parts is not None:
             return self._parts.largest_norm(request)
-        ask = ask_of(request.query, request.params, request.clip_norm)
+        ask = make_task(request.query, request.params, request.clip_norm)
         return largest_norm(ask, request.rows, request.indices, self.block_sum)
 
 
@@ -134,7 +134,7 @@ def known_answers(
         for transform in (RowTransform(), centered):
             width = transform.width(n_features)
             weights = rng.normal(size=(width, query.n_classes))
-            ask = ask_of(query, Params(transform, weights), 1.0)
+            ask = make_task(query, Params(transform, weights), 1.0)
             for block in blocks:
                 _compare(block_sum, ask, block)
 

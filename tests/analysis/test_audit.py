@@ -20,8 +20,8 @@ from dphead.analysis.audit_bounds import (
 from dphead.analysis.audit_rows import Sums
 from dphead.analysis.audit_transcript import (
     Witness,
-    among,
     transcript,
+    with_public_rows,
     worst_case,
     worst_cases,
 )
@@ -311,7 +311,7 @@ def test_public_rows_take_the_place_of_synthetic_ones():
     facts = ProblemInfo(300, 5, 3)
     rng = np.random.default_rng(2)
     solver, plan = planned("dp-ls", {}, facts=facts)
-    problem = among(
+    problem = with_public_rows(
         worst_case(facts, plan),
         plan,
         rng.standard_normal((300, 5)),
@@ -322,7 +322,7 @@ def test_public_rows_take_the_place_of_synthetic_ones():
     assert found["canary_share"] == pytest.approx(1, abs=3e-3)
     _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
     with pytest.raises(ValueError, match="need synthetic rows"):
-        among(problem, poisson, problem.x, problem.y)
+        with_public_rows(problem, poisson, problem.x, problem.y)
 
 
 def test_many_rows_without_a_class_are_slots_of_the_release():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dphead.analysis.sealed import as_written, read_json, write_json
+from dphead.analysis.sealed import explain_damage, read_json, write_json
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
@@ -51,7 +51,7 @@ def test_records_of_another_form_are_one_line():
     said = "a thing must be as dphead writes it"
     for wrong, key in (({}, "a"), (3, "a"), ([], "a"), ([], 1), (None, 0)):
         held: Any = wrong
-        with pytest.raises(ValueError, match=said), as_written("a thing", "here"):
+        with pytest.raises(ValueError, match=said), explain_damage("a thing", "here"):
             held[key]
-    with pytest.raises(ZeroDivisionError), as_written("a thing", "here"):
+    with pytest.raises(ZeroDivisionError), explain_damage("a thing", "here"):
         raise ZeroDivisionError

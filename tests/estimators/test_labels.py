@@ -106,8 +106,8 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
     asked, call = [], VerifiedSum.__call__
 
-    def watched(door, request):
-        asked.append((request.query, request.spec, call(door, request)))
+    def watched(verified, request):
+        asked.append((request.query, request.spec, call(verified, request)))
         return asked[-1][2]
 
     monkeypatch.setattr(VerifiedSum, "__call__", watched)

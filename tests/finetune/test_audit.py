@@ -21,7 +21,7 @@ from dphead.privacy.contract import Block
 from dphead.privacy.query import Params
 from dphead.privacy.sampling import Allocation
 from dphead.solvers.base import ProblemInfo
-from dphead.sums.reference import ask_of
+from dphead.sums.reference import make_task
 
 FACTS = ProblemInfo(20, 3 * 8 * 8, 2)
 SURE = 1 - 1e-7  # a sound mechanism fails with odds of at most 2e-7
@@ -96,11 +96,11 @@ def test_the_audited_sum_is_that_of_the_training():
     rows = problem.world(True)
     asked = next(solver.solve(FACTS))
     assert isinstance(asked.params, Params)
-    ask = ask_of(solver.query, asked.params, 1e-3)
+    ask = make_task(solver.query, asked.params, 1e-3)
     way = way_of(solver.query)
     network = solver.query.sums.network
     training = TorchSums(network, chunk=16)
-    own = ask_of(network.query, asked.params, 1e-3)
+    own = make_task(network.query, asked.params, 1e-3)
     total, wanted = np.zeros((2, solver.query.size), np.int64)
     for block in rows.blocks():
         used = block.index >= 0
@@ -118,7 +118,7 @@ def test_the_audit_of_a_network_counts_no_row_without_a_class():
     """
     solver, _, _ = prepared()
     asked = next(solver.solve(FACTS))
-    ask = ask_of(solver.query, asked.params, 1e-3)
+    ask = make_task(solver.query, asked.params, 1e-3)
     way = way_of(solver.query)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, FACTS.n_features)).astype(np.float32)

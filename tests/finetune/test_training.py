@@ -19,7 +19,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.transform import RowTransform
-from dphead.sums.reference import ask_of
+from dphead.sums.reference import make_task
 from dphead.sums.verified import VerifiedSum
 
 
@@ -40,7 +40,7 @@ def block_total(sums, block, keep=None, params=None, clip_norm=1.0):
     """The int64 sum over a block's rows, or over those to keep."""
     network = sums.network
     params = params or StepParams(RowTransform(), network.start.astype(np.float32), 0)
-    ask = ask_of(network.query, params, clip_norm)
+    ask = make_task(network.query, params, clip_norm)
     keep = block.index >= 0 if keep is None else keep
     return sums.add(
         ask,

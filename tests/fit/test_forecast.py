@@ -95,7 +95,7 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
     assert (found.n_train, found.n_held_out) == (900, 225)
     facts = ProblemInfo(1437, 64, 10)
     solver = make_method("dp-ls", facts, {}).solver
-    door = quick_sums()
+    verified = quick_sums()
     for point in found.points:
         reached = []
         for seed in range(6):
@@ -105,7 +105,7 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
                 digits.x[train],
                 digits.y[train],
             )
-            how = {"noise": NoiseSource(100 + seed), "summer": door}
+            how = {"noise": NoiseSource(100 + seed), "summer": verified}
             head = plan_and_fit(
                 solver,
                 rows,

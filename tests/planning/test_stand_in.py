@@ -196,11 +196,11 @@ def test_the_noise_that_is_added_is_what_the_solver_is_told():
     solver = make_method("prototypes", FACTS, {}).solver
     plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
     own = replace(FACTS, n_rows=N)
-    rows, door = ArrayRows(*rows_of()), quick_sums()
+    rows, verified = ArrayRows(*rows_of()), quick_sums()
     values, sds = [], set()
     for seed in range(100):
         told = Told(solver)
-        run = Run(noise=NoiseSource(seed), summer=door)
+        run = Run(noise=NoiseSource(seed), summer=verified)
         stand_in = StandIn(told, plan.budgeted(FACTS), N)
         fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
         values.append(told.answers[0].value)

@@ -16,7 +16,7 @@ from dphead.privacy.query import Chunk, Params, root
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import ask_of
+from dphead.sums.reference import make_task
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 
@@ -91,7 +91,7 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
             assert not integer_sum(
                 query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
             ).any()
-            ask = ask_of(query, params, 1.0)
+            ask = make_task(query, params, 1.0)
             out = np.zeros_like(alone)
             out = way.add(ask, way.rows(ask, block), block.y, used, out)
             upper = np.triu if query.symmetric else np.asarray

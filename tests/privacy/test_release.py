@@ -14,7 +14,6 @@ from core import (
     D,
     KnownNoise,
     M,
-    door,
     integer_sum,
     release_one,
     reserve,
@@ -22,6 +21,7 @@ from core import (
     sensitivity,
     spec_of,
     toy,
+    verified,
 )
 
 from dphead.data.arrays import ArrayRows
@@ -107,7 +107,7 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
                 spec,
                 ledger=ledger,
                 noise=noise,
-                summer=door(),
+                summer=verified(),
             )
             assert released.noise_sd == pytest.approx(
                 1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12
@@ -321,7 +321,7 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
 def test_a_seed_needs_a_charge_that_says_so(rows):
     """Before a row is read; and what says so counts as a release without noise."""
     query = ClassSums(M)
-    given = {"noise": NoiseSource(0), "summer": door()}
+    given = {"noise": NoiseSource(0), "summer": verified()}
     spec = spec_of(query, 40)
     with pytest.raises(ValueError, match="charged as not private"):
         release(query, Params(), rows, spec, ledger=reserve([spec]), **given)

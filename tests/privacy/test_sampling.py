@@ -12,12 +12,12 @@ from core import (
     KnownNoise,
     M,
     clipped_sum,
-    door,
     release_many,
     release_one,
     reserve,
     spec_of,
     toy,
+    verified,
 )
 from scipy import stats
 
@@ -141,7 +141,7 @@ def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows)
     ledger = reserve([spec])
     noise = KnownNoise(6)
     value = release(
-        query, params, rows, spec, ledger=ledger, noise=noise, summer=door()
+        query, params, rows, spec, ledger=ledger, noise=noise, summer=verified()
     ).value
     chosen = rows.asked[0]
     assert np.array_equal(value, clipped_sum(query, params, x[chosen], y[chosen]))

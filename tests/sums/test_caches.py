@@ -22,7 +22,7 @@ from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradie
 from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
+from dphead.sums.reference import GramAndSums, ReferenceSums, make_task, rows_key
 from dphead.sums.verified import VerifiedSum
 
 PLAIN = Params(weights=np.zeros((D, M)))
@@ -212,7 +212,7 @@ def test_kept_rows_are_of_one_clip():
     block = Block(np.arange(128), x, np.zeros(128, int))
     for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
         for clip_norm in (1.0, 0.5, 1.0):
-            ask = ask_of(query, PLAIN, clip_norm)
+            ask = make_task(query, PLAIN, clip_norm)
             found = kept(
                 rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block)
             )

@@ -13,11 +13,11 @@ from core import (
     D,
     KnownNoise,
     M,
-    door,
     release_one,
     reserve,
     spec_of,
     toy,
+    verified,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,7 +164,7 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     whole = ArrayRows(x, y, 128)
     for value, (query, _), spec in zip(values, requests, specs, strict=True):
         # a summer for each, so that nothing waits
-        alone = release(query, params, whole, spec, summer=door(), **more)
+        alone = release(query, params, whole, spec, summer=verified(), **more)
         assert np.array_equal(value, alone.value)
 
 

@@ -30,7 +30,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
-from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
+from dphead.sums.reference import GramAndSums, ReferenceSums, make_task, rows_key
 from dphead.sums.verified import VerifiedSum, known_answers
 
 # a query of each kind of sum
@@ -50,7 +50,7 @@ from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.verified import VerifiedSum
 from dphead.sums.jax import JaxSums
-from dphead.sums.reference import ask_of
+from dphead.sums.reference import make_task
 from dphead.solvers import DPFC, ProblemInfo
 
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
@@ -66,7 +66,7 @@ for q in LAYOUTS:
 devices = {}
 for rows in (128, 384, 2048, 8192):
     block, _ = one_block(*toy(rows))
-    placed = JaxSums().rows(ask_of(LAYOUTS[-1], params, 1.0), block)
+    placed = JaxSums().rows(make_task(LAYOUTS[-1], params, 1.0), block)
     devices[rows] = len(placed.q.sharding.device_set)
 weights = ""
 if len(jax.devices()) == 8:
@@ -238,7 +238,7 @@ def test_rows_on_a_device_are_those_of_their_own_transform():
         RowTransform(False, np.ones(D)),
         RowTransform(),
     ):
-        ask = ask_of(ClassSums(M), Params(transform), 0.7)
+        ask = make_task(ClassSums(M), Params(transform), 0.7)
         pieces = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
         ((found, _),) = pieces
         wanted = ReferenceSums().rows(ask, block)
@@ -256,7 +256,7 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     x = np.zeros((8192, 3), np.float32)
     x[:, 1] = np.sign(value)
     block, used = one_block(x, np.zeros(8192, int))
-    ask = ask_of(Gram(1), Params(), 1.0)
+    ask = make_task(Gram(1), Params(), 1.0)
     way = JaxSums()
     rows = way.rows(ask, block)
     entry = int(np.asarray(rows.q)[0, 1])

@@ -1,6 +1,4 @@
-"""The door: sums that are wrong on rows made to break them are refused before the
-charge.
-"""
+"""The verified sum refuses wrong sums of hostile rows before the charge."""
 
 import numpy as np
 import pytest
@@ -53,9 +51,9 @@ def test_sums_that_are_right_pass(d):
 def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
     case, query
 ):
-    door = VerifiedSum(Wrong(CASES[case]))
+    verified = VerifiedSum(Wrong(CASES[case]))
     with pytest.raises(RuntimeError, match="before anything is charged"):
-        door.check([query], D)
+        verified.check([query], D)
 
 
 SETS = {
@@ -68,11 +66,11 @@ SETS = {
 
 @pytest.mark.parametrize("case", SETS)
 def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
-    door = VerifiedSum(Wrong(SETS[case]))
+    verified = VerifiedSum(Wrong(SETS[case]))
     for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
         with pytest.raises(RuntimeError, match="before anything is charged"):
-            door.check([query], D)
-    door.check([Gradient(M)], D)
+            verified.check([query], D)
+    verified.check([Gradient(M)], D)
 
 
 @pytest.mark.parametrize("kernel", ["gradient", "class sums"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.protected import made_of_images, thing_in
+from dphead.analysis.protected import made_of_images, name_unit_in
 from dphead.planning.plan import large_delta
 
 MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
@@ -64,7 +64,7 @@ def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
 
 def unit(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of the unit of privacy and of several releases."""
-    g, ledger, thing = report["guarantee"], report["ledger"], thing_in(report)
+    g, ledger, thing = report["guarantee"], report["ledger"], name_unit_in(report)
     if g["group_cap"] is None:
         how = f"One {thing}: people with several {thing}s are protected for each alone"
     else:
@@ -112,7 +112,7 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
 
 def around(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of what is done with the data before and after."""
-    tuning, thing = report["tuning"], thing_in(report)
+    tuning, thing = report["tuning"], name_unit_in(report)
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
     made = report["data"]["extraction"]
@@ -148,7 +148,7 @@ def around(report: dict[str, Any]) -> Iterator[Hazard]:
 
 def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of who sees the data."""
-    thing = thing_in(report)
+    thing = name_unit_in(report)
     how = f"Central: the data holder, the machine and its users see the {thing}s"
     yield Hazard("Trust model", STATED, how)
     how = f"Timings and memory may depend on the {thing}s: keep them private"

@@ -7,7 +7,7 @@ from typing import Any
 
 from dphead import __version__
 from dphead.analysis.check import DERIVED, Finding
-from dphead.analysis.sealed import as_written
+from dphead.analysis.sealed import explain_damage
 
 RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
@@ -29,7 +29,7 @@ def rendered(name: str, report: dict[str, Any]) -> str:
     """
     module, function = RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
-    with as_written("a run", "its report"):
+    with explain_damage("a run", "its report"):
         return make(report)
 
 

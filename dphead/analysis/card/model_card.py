@@ -18,7 +18,7 @@ from dphead.analysis.card.page import (
     test_bar,
 )
 from dphead.analysis.card.risk import limits_of
-from dphead.analysis.protected import made_of_images, thing_in
+from dphead.analysis.protected import made_of_images, name_unit_in
 from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH = 100  # columns of prose; a choice
@@ -44,7 +44,7 @@ def model_card(report: dict[str, Any]) -> str:
         kind=kind,
         network=network,
         of_images=of_images,
-        thing=thing_in(report),
+        thing=name_unit_in(report),
         unit=words.unit_of(report),
         tuned=words.TUNED[report["tuning"]],
         provenance=words.provenance(report),
@@ -65,7 +65,7 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
 
     A result is included only if the test rows are public.
     """
-    thing = thing_in(report)
+    thing = name_unit_in(report)
     task = "image-classification" if thing == "image" else "other"
     found: dict[str, Any] = {
         "library_name": "dphead",

@@ -13,7 +13,7 @@ from dphead.analysis.card import words
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import limits_of
-from dphead.analysis.protected import thing_in
+from dphead.analysis.protected import name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -42,7 +42,7 @@ def page(report: dict[str, Any]) -> str:
         g=report["guarantee"],
         private=private,
         kind=words.kind_of(report),
-        thing=thing_in(report),
+        thing=name_unit_in(report),
         unit=words.unit_of(report),
         sentence=words.sentence(report, limits) if private else words.statement(report),
         statement=words.statement(report),
@@ -152,7 +152,7 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
     if test is None:
         return None
     value, error = test["accuracy"], test["accuracy_se"]
-    things = f"{thing_in(report)}s"
+    things = f"{name_unit_in(report)}s"
     text = (
         f"{percent(value, 2)} ± {percent(error, 2)}, on {test['n']:,} public {things}"
     )

@@ -15,7 +15,7 @@ import yaml
 from dphead.analysis.card import words
 from dphead.analysis.card.page import expected_bar, number, test_bar
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import thing_in
+from dphead.analysis.protected import name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
@@ -67,7 +67,7 @@ def _basic(report: dict[str, Any]) -> dict[str, Any]:
     data, kind = report["data"], words.kind_of(report)
     network = (data["extraction"] or {}).get("backbone")
     of = f" on features of {network}" if network else ""
-    of_images = thing_in(report) == "image"
+    of_images = name_unit_in(report) == "image"
     classifier = "an image classifier" if of_images else "a classifier"
     return {
         "name": TODO,
@@ -85,7 +85,7 @@ def _basic(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variant(report: dict[str, Any]) -> dict[str, Any]:
-    made = f"{thing_in(report)}s"
+    made = f"{name_unit_in(report)}s"
     if words.kind_of(report) == "head":
         made = f"features of {made}" if made == "images" else "features"
     public = next(m.why for m in words.not_covered(report) if m.what == words.PUBLIC)
@@ -99,7 +99,7 @@ def _variant(report: dict[str, Any]) -> dict[str, Any]:
 def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     grouped = g["group_cap"] is not None
-    thing = thing_in(report)
+    thing = name_unit_in(report)
     unit = "group" if grouped else thing
     relation = RELATIONS[g["neighboring_relation"]].format(unit=unit, thing=thing)
     cap = f"; at most {g['group_cap']} {thing}s of a group count" if grouped else ""
@@ -133,7 +133,7 @@ def _details(report: dict[str, Any], limits: list[Limits]) -> str:
     if alone and math.isfinite(ledger["total_epsilon"]):
         budget = ledger["budget"]
         total = (
-            f" All fits on the same {thing_in(report)}s stay within epsilon = "
+            f" All fits on the same {name_unit_in(report)}s stay within epsilon = "
             f"{number(budget['epsilon'])} at delta = {budget['delta']:g}."
         )
     return f"{mu}{attacks}{total}"
@@ -143,15 +143,15 @@ def _limits(own: Limits, report: dict[str, Any]) -> str:
     """Return a sentence with the run's limits under one comparison."""
     pairs = zip(REPORTED_RATES, own.hits, strict=True)
     hits = ", ".join(f"{percent_up(h)} at {100 * r:g} %" for r, h in pairs)
+    unused = f"an unused {name_unit_in(report)} {PLACES[own.replaced]}"
     return (
         "Largest true-positive rates of any membership-inference attack, by "
-        f"false-positive rate, if an unused {thing_in(report)} {PLACES[own.replaced]}: "
-        f"{hits}."
+        f"false-positive rate, if {unused}: {hits}."
     )
 
 
 def _model(report: dict[str, Any]) -> dict[str, Any]:
-    fits, things = report["ledger"]["fits"], f"{thing_in(report)}s"
+    fits, things = report["ledger"]["fits"], f"{name_unit_in(report)}s"
     return {
         "model_name": "Central",
         "trust_assumptions": (

@@ -10,7 +10,7 @@ from typing import Any
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import thing_in
+from dphead.analysis.protected import name_unit_in
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
@@ -50,7 +50,7 @@ def kind_of(report: dict[str, Any]) -> str:
 
 def unit_of(report: dict[str, Any]) -> str:
     """Return the unit of privacy in a few words."""
-    cap, thing = report["guarantee"]["group_cap"], thing_in(report)
+    cap, thing = report["guarantee"]["group_cap"], name_unit_in(report)
     if cap is None:
         return f"one {thing}"
     return f"one group, of which at most {cap} {thing}s count"
@@ -60,7 +60,7 @@ def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
     """Return the guarantee for all readers, at FALSE_POSITIVE_RATE."""
     at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
     own = {one.replaced: one.hits[at] for one in limits if one.own}
-    thing, grouped = thing_in(report), report["guarantee"]["group_cap"] is not None
+    thing, grouped = name_unit_in(report), report["guarantee"]["group_cap"] is not None
     unit = f"group of {thing}s" if grouped else thing
     said = detection(own, f"this {kind_of(report)}", "group" if grouped else thing)
     return (
@@ -103,7 +103,7 @@ def not_covered(report: dict[str, Any]) -> list[Missing]:
 
 def _always(report: dict[str, Any]) -> list[Missing]:
     kind, cap = kind_of(report), report["guarantee"]["group_cap"]
-    thing = thing_in(report)
+    thing = name_unit_in(report)
     public = ["the class names", "the settings"]
     public.append("the frozen network" if kind == "head" else "the initial weights")
     if report["guarantee"]["neighboring_relation"] != "add_remove":

@@ -1,7 +1,7 @@
 """Sum softmax gradients in compiled loops: scores, residuals and products by chunks.
 
 `Gradient.factors` defines the same with whole arrays, and no integer may differ from
-it. `door` checks that the two are equal.
+it. `verified` checks that the two are equal.
 """
 
 from typing import NamedTuple

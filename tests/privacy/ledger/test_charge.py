@@ -80,7 +80,7 @@ spec = spec_of(ClassSums(3), 40)
 fit = reserve([spec] * 3, Ledger(folder + "/l.sqlite"), Path(folder, "run"))
 print(fit.fit_id, flush=True)
 die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-parts = {"ledger": fit, "noise": NoiseSource(), "summer": door()}
+parts = {"ledger": fit, "noise": NoiseSource(), "summer": verified()}
 first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, **parts)
 print(first.value.tobytes().hex(), flush=True)
 class Dying(ArrayRows):

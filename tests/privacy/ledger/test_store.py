@@ -97,7 +97,7 @@ child = os.fork() == 0
 try:
     if when == "begin":
         rows = ArrayRows(x, y)
-        parts = {"ledger": fit, "noise": NoiseSource(), "summer": door()}
+        parts = {"ledger": fit, "noise": NoiseSource(), "summer": verified()}
         release(ClassSums(3), Params(), rows, spec, **parts)
     elif when == "commit":
         fit.commit(sequence, np.ones(3))
