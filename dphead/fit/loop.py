@@ -284,9 +284,8 @@ def check_sums(
     verified: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
 ) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows."""
-    verified.check(
-        (r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features
-    )
+    releases = solver.plan(plan.budgeted(facts))
+    verified.check((r.query for r in releases), facts.n_features)
 
 
 def reserve(
