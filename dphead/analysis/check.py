@@ -221,7 +221,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         )
     mean = transform.get("mean")
     if mean is not None and (
-        transform.get("library") != "timm" or tuple(mean) not in PUBLIC_MEANS
+        "scatternet" in backbone or tuple(mean) not in PUBLIC_MEANS
     ):
         todo = "Show that mean and std are public, or extract with the model's own"
         yield Finding(

@@ -59,15 +59,14 @@ def attacked(
     return audit.attack(solver, plan, [problem], fits, confidence=SURE)
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
 @pytest.mark.parametrize(
-    ("method", "settings", "group_cap"),
+    ("method", "settings", "group_cap", "relation"),
     [
-        ("dp-sgd", RAW, None),
-        ("dp-sgd", RAW, 2),
-        ("dp-sgd", {**RAW, "loss": "squared", "intercept": 1.0}, None),
-        ("dp-ls", {}, 2),
-        ("dp-newton", {}, None),
+        ("dp-sgd", RAW, None, "zero_out"),
+        ("dp-sgd", RAW, 2, "add_remove"),
+        ("dp-sgd", {**RAW, "loss": "squared", "intercept": 1.0}, None, "replace_one"),
+        ("dp-ls", {}, 2, "replace_one"),
+        ("dp-newton", {}, None, "zero_out"),
     ],
 )
 def test_honest_mechanisms_pass_and_hostile_rows_reach_their_clips(
@@ -135,7 +134,7 @@ def clip_at(monkeypatch, factor):
     monkeypatch.setattr(CpuSums, "add", add)
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
 @pytest.mark.parametrize(
     ("method", "settings", "factor"), [("dp-sgd", RAW, LOST), ("dp-ls", {}, 2)]
 )

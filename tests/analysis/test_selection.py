@@ -224,7 +224,6 @@ def test_without_noise_nothing_is_private():
 @pytest.mark.parametrize(
     ("trial", "fixed"),
     [
-        (FULL, ()),
         (FULL, (1,)),
         (POISSON, (1,)),
         ([GaussianEvent(2.0, count=20, epoch_steps=20)], ()),

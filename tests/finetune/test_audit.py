@@ -64,13 +64,12 @@ def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     assert found["canary_mu"]["mean"] <= claim.mu * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
-def test_random_allocation_is_audited(monkeypatch, relation):
+def test_random_allocation_is_audited(monkeypatch):
     """Odds of a false alarm 2e-7. Rows that are drawn anew at each step are in several
     of them: no luck hides that.
     """
-    solver, plan, problem = prepared(relation, steps=4, epoch_steps=2)
-    found = auditing.attack(solver, plan, [problem], 6, confidence=SURE)
+    solver, plan, problem = prepared("add_remove", steps=4, epoch_steps=2)
+    found = auditing.attack(solver, plan, [problem], 4, confidence=SURE)
     assert found["passed"], found["laws"]["failed"]
     assert found["mu"] is None
     assert found["recomputed_epsilon"] == pytest.approx(4, rel=0.02)
@@ -79,7 +78,7 @@ def test_random_allocation_is_audited(monkeypatch, relation):
         return np.flatnonzero(generator.random(n_rows) < 1 / steps)
 
     monkeypatch.setattr(Allocation, "rows", rows)
-    found = auditing.attack(solver, plan, [problem], 6)
+    found = auditing.attack(solver, plan, [problem], 4)
     broken = {law["name"] for law in found["laws"]["failed"]}
     assert {"a row once in a sample", "a row once in an epoch"} <= broken
 

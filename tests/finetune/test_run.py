@@ -621,20 +621,20 @@ def forked(folder, world):
     assert [process.exitcode for process in running] == [0] * world
 
 
-def test_one_two_and_four_processes_train_the_same_network(tmp_path):
+def test_one_two_and_three_processes_train_the_same_network(tmp_path):
     """Byte for byte.
 
     The same seed is the same sample and the same one draw of noise; every process sums
     in chunks of the first one's size, at any place of which a row has the same bits,
     and whole numbers add up to the same.
 
-    Two are started by torchrun and the command, four by their function.
+    Two are started by torchrun and the command, three by their function.
     """
     source(tmp_path)
     finetune(options(tmp_path, "run1", ledger=tmp_path / "ledger1.sqlite"))
     torchrun(tmp_path, "run2")
-    forked(tmp_path, 4)
-    for world in (2, 4):
+    forked(tmp_path, 3)
+    for world in (2, 3):
         one, many = (load_network(tmp_path / f"run{w}")[1].average for w in (1, world))
         np.testing.assert_array_equal(many, one)
         assert len(Ledger(tmp_path / f"ledger{world}.sqlite").fits()) == 1

@@ -261,9 +261,7 @@ def test_whoever_protects_more_has_less_to_spend():
     assert plan(epsilon=np.inf).budgeted(facts).mu == np.inf
 
 
-@pytest.mark.parametrize(
-    "n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8), (4000, 0.5, 1.4)]
-)
+@pytest.mark.parametrize("n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8)])
 def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
     """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds
     below 1 %. Rows are fresh.
@@ -318,9 +316,9 @@ def test_rows_that_do_not_count_are_no_errors(way):
     assert held >= 5
 
 
-@pytest.mark.parametrize("m", [2, 5, 20, 100])
+@pytest.mark.parametrize("m", [2, 20])
 @pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable"])
-def test_the_expected_accuracy_is_that_of_new_groups_of_2_to_100_classes(way, m):
+def test_the_expected_accuracy_is_that_of_new_groups(way, m):
     """Half of 4,000 slots count: all slots counted, half of what other rows get would
     be expected, 30 points less and more. It is at most 3 points above, and 4 below; or
     up to 20 for groups, whose rows are taken for alike, which these are not.

@@ -316,8 +316,6 @@ print(loops.TILE_HEIGHT, loops.TILE_WIDTH)
     "setting, value, lanes",
     [
         ("NUMBA_CPU_NAME", "generic", 4),
-        ("NUMBA_CPU_NAME", "haswell", 4),
-        ("NUMBA_CPU_FEATURES", "", 4),
         ("NUMBA_ENABLE_AVX", "0", 4),
     ],
 )
