@@ -157,7 +157,11 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
     """
     from dphead_extract.images import PixelRange
 
-    given, own = PixelRange(asked.bits, asked.intensity), PixelRange.of(trained)
+    from dphead.analysis.sealed import explain_damage
+
+    given = PixelRange(asked.bits, asked.intensity)
+    with explain_damage("the record of the training images", asked.run):
+        own = PixelRange.of(trained)
     if given not in (PixelRange(), own):
         raise ValueError(
             "the range of samples must be that of the training images, "
