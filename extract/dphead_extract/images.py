@@ -97,7 +97,15 @@ class PixelRange:
 
     @classmethod
     def of(cls, transform: dict[str, Any]) -> PixelRange:
-        """Return the range that a head's or a file's transform records."""
+        """Return the range that a head's or a file's transform records.
+
+        Raises ValueError for a record of another form.
+        """
+        if not isinstance(transform, dict):
+            raise ValueError(
+                "a record of images must be as dphead writes it, got "
+                f"{str(transform)[:60]!r}. Put back a copy, or extract again."
+            )
         intensity = transform.get("intensity")
         return cls(transform.get("bits"), intensity and tuple(intensity))
 

@@ -5,7 +5,6 @@ import io
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from dphead_extract.features.disk import write_names
 from dphead_extract.features.format import write_features
 
 from dphead.analysis.metrics import probabilities
-from dphead.cli import evaluate
 from dphead.fit.head_file import load_head
 
 
@@ -321,10 +319,3 @@ def test_rows_of_another_width_are_refused(made, tmp_path, command, width):
     message = refused(dphead(command, run, tmp_path / "other.h5"))
     assert "(arrays, 12 columns)" in message
     assert f"other.h5 (arrays, {width} columns)" in message
-
-
-def test_a_record_of_training_images_of_another_form_is_one_line(tmp_path):
-    """A file that somebody changed and sealed again ended in a traceback."""
-    asked = SimpleNamespace(bits=None, intensity=None, run=tmp_path)
-    with pytest.raises(ValueError, match="must be as dphead writes it"):
-        evaluate._check_range(asked, "text")

@@ -938,3 +938,9 @@ def test_the_hash_is_what_exceeds_the_median_of_the_frequencies():
         spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
         bits = np.packbits(spectrum > np.median(spectrum)).tobytes()
         assert image_hash(image) == int.from_bytes(bits, "big")
+
+
+def test_a_recorded_range_of_another_form_is_refused():
+    """A network's facts that somebody changed and sealed again."""
+    with pytest.raises(ValueError, match="must be as dphead writes it"):
+        PixelRange.of("text")
