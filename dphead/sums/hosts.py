@@ -64,6 +64,8 @@ class Hosts:
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+        # Sums are on the host already, so one CPU device of each process exchanges
+        # them, also where accelerators make them.
         devices: dict[int, Any] = {}
         for device in jax.devices("cpu"):
             devices.setdefault(device.process_index, device)
@@ -96,6 +98,7 @@ class Hosts:
 
     def from_first(self, value: np.ndarray) -> np.ndarray:
         """Return process 0's value, bit for bit, on all processes."""
+        # As bytes: an all-reduce of floats would lose the sign of a zero.
         bits = np.ascontiguousarray(value).view(np.uint8)
         return self.everywhere(bits, lambda values: values[0]).view(value.dtype)
 
@@ -127,6 +130,8 @@ class Hosts:
 
         On the others, `released` gives the shape alone.
         """
+        # The others wait in `follow` for what comes next. This tells them that no sum
+        # does: a resumed run may release a committed value without one.
         if self.first:
             self.next(RELEASED, None, n_rows)
         flat = np.append(released.value.ravel(), released.noise_sd)
@@ -180,6 +185,7 @@ class SumOfParts:
         own = self._own_slots(NORM, request)
         task = make_task(request.query, request.params, 1.0)
         norm = largest_norm(task, self._own, own, ReferenceSums())
+        # Bits of a float, so that all processes get exactly the same clip norm.
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
         return float(every.view(np.float64).max())
 
@@ -195,6 +201,7 @@ class SumOfParts:
                 "a defect in the row source."
             )
         indices = request.indices
+        # The others come here after `follow` got this message.
         if hosts.first:
             hosts.next(kind, indices, n_rows)
         if indices is None:
@@ -228,4 +235,5 @@ def follow(request: SumRequest, summer: Any, hosts: Hosts) -> Released:
             clip_norm = max(clip_norm, 1e-100)
             request = replace(request, clip_norm=clip_norm, following=None)
         else:
+            # This process's own total is not used: only process 0 adds noise to it.
             summer(request)
