@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -181,24 +182,34 @@ def launch(count: int, command: list[str]) -> int:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     cores = sorted(os.sched_getaffinity(0))
     running: list[subprocess.Popen[Any]] = []
+    # What the others say is shown if one of them is the first to end with an error.
+    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
     try:
         for i in range(count):
             os.sched_setaffinity(0, cores[i::count] or cores)
             place = ["--coordinator", address, "--num-processes", str(count)]
             place += ["--process-id", str(i)]
-            quiet: dict[str, Any] = {} if i == 0 else {"stdout": subprocess.DEVNULL}
-            running.append(subprocess.Popen([*command, *place], **quiet))
+            quiet = None if i == 0 else said[i]
+            arguments = [*command, *place]
+            running.append(subprocess.Popen(arguments, stdout=quiet, stderr=quiet))
         os.sched_setaffinity(0, cores)
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
             time.sleep(POLL_SECONDS)
             codes = [process.poll() for process in running]
-        bad = [code for code in codes if code]
-        return max(bad[0], 1) if bad else 0
+        bad = next((i for i, code in enumerate(codes) if code), None)
+        if bad is None:
+            return 0
+        if bad > 0:
+            said[bad].seek(0)
+            sys.stderr.write(said[bad].read().decode(errors="replace"))
+        return max(codes[bad] or 1, 1)
     finally:
         for process in running:
             process.kill()
             process.wait()
+        for file in said:
+            file.close()
 
 
 def die(code: int, text: str) -> None:

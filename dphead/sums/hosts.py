@@ -30,6 +30,19 @@ from dphead.sums.reference import (
 SUM, NORM, RELEASED = range(3)
 
 
+# What is made of all processes' values: named functions, which jax compiles once.
+def _sum(values: Any) -> Any:
+    return values.sum(axis=0)
+
+
+def _first(values: Any) -> Any:
+    return values[0]
+
+
+def _all(values: Any) -> Any:
+    return values
+
+
 class LostProcess(OSError):
     """Report that another process of the run is gone."""
 
@@ -50,6 +63,7 @@ class Hosts:
     def __init__(self, index: int, count: int) -> None:
         self.index = index
         self.count = count
+        self._compiled: dict[Callable[[Any], Any], Any] = {}
 
     @property
     def first(self) -> bool:
@@ -78,7 +92,9 @@ class Hosts:
             with jax.enable_x64(True):
                 mine = [jax.device_put(value[None], devices[self.index])]
                 whole = jax.make_array_from_single_device_arrays(shape, shared, mine)
-                found = jax.jit(combine, out_shardings=same)(whole)
+                if combine not in self._compiled:
+                    self._compiled[combine] = jax.jit(combine, out_shardings=same)
+                found = self._compiled[combine](whole)
                 return np.asarray(found.addressable_data(0))
         except Exception as error:  # jax's own error class has no public name
             raise LostProcess(
@@ -90,17 +106,17 @@ class Hosts:
 
     def total(self, value: np.ndarray) -> np.ndarray:
         """Return the sum of all processes' int64 values, which is exact."""
-        return self.everywhere(value, lambda values: values.sum(axis=0))
+        return self.everywhere(value, _sum)
 
     def gathered(self, value: np.ndarray) -> np.ndarray:
         """Return all processes' values, stacked along a first axis."""
-        return self.everywhere(value, lambda values: values)
+        return self.everywhere(value, _all)
 
     def from_first(self, value: np.ndarray) -> np.ndarray:
         """Return process 0's value, bit for bit, on all processes."""
         # As bytes: an all-reduce of floats would lose the sign of a zero.
         bits = np.ascontiguousarray(value).view(np.uint8)
-        return self.everywhere(bits, lambda values: values[0]).view(value.dtype)
+        return self.everywhere(bits, _first).view(value.dtype)
 
     def next(
         self, kind: int, indices: np.ndarray | None, n_rows: int

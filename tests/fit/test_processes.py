@@ -207,7 +207,7 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
 ):
     """Killed at the third of 6 releases.
 
-    The same command continues, on one process too, and is charged once.
+    The same command continues, on one process or two, and is charged once.
     """
     run = tmp_path / "run"
     book = tmp_path / "book.sqlite"
@@ -224,7 +224,11 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
         "reserved"
     ] * 3
     assert not (run / "report.json").exists()
-    fitted(*command, run, "--ledger", book)
+    if lost:
+        fitted(*command, run, "--ledger", book)
+    else:  # on two, of which the first releases what it had committed without a sum
+        done = started(tmp_path, 2, *command, run, "--ledger", book)
+        assert [one.code for one in done] == [0, 0], done
     fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
     head, whole = (load_head(folder)[0].weights for folder in (run, tmp_path / "whole"))
     assert np.array_equal(head, whole)
