@@ -48,7 +48,7 @@ def show(paths: list[Path]) -> None:
     "--processes",
     default=1,
     show_default=True,
-    help="Fits at a time, one core each; 1: all cores for one.",
+    help="Number of fits to run at once, one core each. With 1, a fit has all cores.",
 )
 @click.option(
     "--max-draws",

@@ -1,4 +1,4 @@
-"""Everything that is drawn or written from stored rows, in one go: `make tables`."""
+"""Render all tables and figures from stored rows (`make tables`)."""
 
 from importlib import import_module
 from pathlib import Path

@@ -152,7 +152,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         return self
 
     def _settings(self) -> Settings:
-        """The preset's, and what is given besides."""
+        """Return the preset's settings, with the given parameters in their place."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model

@@ -49,9 +49,9 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
             else "it mixes the rows of a batch"
         )
         raise ExtractError(
-            "each row's features must depend on that row alone, got relative change "
-            f"{moved:.1e} beside other rows: {reason}. Choose another backbone, or "
-            "frozen statistics."
+            "an image's features must not depend on other images of a batch, got a "
+            f"relative change of {moved:.1e}: {reason}. Choose a backbone without batch "
+            "statistics, or freeze them."
         )
 
 
