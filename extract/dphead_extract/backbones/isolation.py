@@ -50,8 +50,8 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
         )
         raise ExtractError(
             "an image's features must not depend on other images of a batch, got a "
-            f"relative change of {moved:.1e}: {reason}. Choose a backbone without batch "
-            "statistics, or freeze them."
+            f"relative change of {moved:.1e}: {reason}. Choose a backbone without "
+            "batch statistics, or freeze them."
         )
 
 
