@@ -14,13 +14,22 @@ from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
+from dphead.cli.text import print_json
 
 SIZES = ("n_rows", "n_features", "n_classes")
+# what a bare noise is told by, and a method is not
+OF_NOISE = {
+    "noise_multiplier",
+    "sampling_prob",
+    "gaussian",
+    "shuffled_epochs",
+    "select_mean",
+}
 MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
-@click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")
+@click.command()
 @click.option(
     "--epsilon",
     type=values.Number(infinite=True),
@@ -106,8 +115,6 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 \\
       --gaussian 100 --select-mean 10
     """
-    import json
-
     _check_together(given, plot)
     try:
         with shown("computing epsilon"):
@@ -123,51 +130,37 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
+        print_json(found)
     else:
         print_found(found)
 
 
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
     """Refuse options that contradict one another, or that say too little."""
-    if (given["epsilon"] is None) == (given["noise_multiplier"] is None):
-        raise click.UsageError(
-            "Exactly one of --epsilon and --noise-multiplier must be given."
-        )
-    alone = ("noise_multiplier", "sampling_prob", "shuffled_epochs", "select_mean")
-    with_method = [name for name in alone if given[name] is not None] + [
-        "gaussian"
-    ] * bool(given["gaussian"])
-    missing = [name for name in SIZES if given[name] is None]
-    extra = [name for name in (*SIZES, "preset") if given[name] is not None] + [
-        "set"
-    ] * bool(given["settings"])
-    problem = ""
-    if given["method"] is not None and (with_method or missing):
-        problem = (
-            f"--method must have {', '.join(SIZES)} and no other noise, got "
-            f"missing={missing}, with {with_method}."
-        )
-    elif given["method"] is None and extra:
-        problem = f"a method's settings must have --method, got {extra} without it."
-    elif given["group_cap"] is not None and (
-        given["shuffled_epochs"] or given["select_mean"] is not None
-    ):
-        problem = (
-            "--group-cap must go without --shuffled-epochs and --select-mean, which "
-            "count single rows."
-        )
-    elif given["select_mean"] is not None and (
-        plot or given["shuffled_epochs"] or given["accountant"]
-    ):
-        problem = (
-            "--select-mean must go without --plot, --shuffled-epochs and --accountant: "
-            "it has bounds of its own."
-        )
-    elif given["delta"] is None and given["preset"] is None:
-        problem = "--delta must be given where no --preset has one, got neither."
-    if problem:
-        raise click.UsageError(problem.replace("_", "-") + " Correct the options.")
+    has = {name for name, value in given.items() if value not in (None, (), {})}
+    if plot is not None:
+        has.add("plot")
+    sizes = set(SIZES)
+    problem, named = "", set[str]()
+    if len(has & {"epsilon", "noise_multiplier"}) != 1:
+        problem = "Exactly one of --epsilon and --noise-multiplier must be given"
+    elif "method" in has and not sizes <= has:
+        problem, named = "--method needs", sizes - has
+    elif "method" in has:
+        problem, named = "--method must go without", has & OF_NOISE
+    elif extra := has & {*sizes, "preset", "settings"}:
+        problem, named = "these must have --method:", extra
+    elif "group_cap" in has and has & {"shuffled_epochs", "select_mean"}:
+        problem = "--group-cap must go without options that count single rows, got"
+        named = has & {"shuffled_epochs", "select_mean"}
+    elif "select_mean" in has:
+        problem = "--select-mean has bounds of its own: it must go without"
+        named = has & {"plot", "shuffled_epochs", "accountant"}
+    if problem.endswith("given") or named:
+        names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
+        raise click.UsageError(f"{problem} {names}. Correct the options.")
+    if not has & {"delta", "preset"}:
+        raise click.UsageError("--delta must be given where no --preset has one.")
 
 
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -185,10 +178,10 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     given = given | {"delta": presets.delta_of(given["preset"], given["delta"])}
     if given["method"] is not None:
         found, events = _method(given)
-    elif given["select_mean"] is not None:
-        return _selection(given), []
     else:
         found, events = _releases(given)
+    if given["select_mean"] is not None:
+        return found, []
     delta, relation = given["delta"], given["relation"]
     found |= {
         "relation": relation,
@@ -228,25 +221,18 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     from dphead.analysis.profiles import shuffled_epsilon
     from dphead.planning.calibration import calibrate, epsilon_by
 
-    delta, relation, accountant = (
-        given["delta"],
-        given["relation"],
-        given["accountant"] or "auto",
-    )
-    events = _events(
-        given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"]
-    )
+    delta, relation = given["delta"], given["relation"]
+    accountant = given["accountant"] or "auto"
     noise = given["noise_multiplier"]
+    events = _events(given, 1.0 if noise is None else noise)
+    fixed = range(1, len(events))
+    if given["select_mean"] is not None:
+        return _selection(given, events, fixed), events
     if noise is None:
-        noise = calibrate(
-            events, given["epsilon"], delta, relation, accountant, range(1, len(events))
-        )
+        budget = given["epsilon"]
+        noise = calibrate(events, budget, delta, relation, accountant, fixed)
         events[0] = replace(events[0], noise_multiplier=noise)
-    found: dict[str, Any] = {
-        "noise_multiplier": noise,
-        "sampling_prob": events[0].sampling_prob,
-        "steps": events[0].count,
-        "gaussian": list(given["gaussian"]),
+    found = _noise(events) | {
         "accountant": _named(accountant, events),
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
@@ -258,6 +244,17 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
             found["epsilon"] if events[0].sampling_prob < 1 else None
         )
     return found, events
+
+
+def _noise(events: list[Any]) -> dict[str, Any]:
+    """Describe equal releases with one noise, and further ones with their own."""
+    first, *further = events
+    return {
+        "noise_multiplier": first.noise_multiplier,
+        "sampling_prob": first.sampling_prob,
+        "steps": first.count,
+        "gaussian": [event.noise_multiplier for event in further],
+    }
 
 
 def _events(given: dict[str, Any], noise: float) -> list[Any]:
@@ -328,56 +325,38 @@ def _named(accountant: str, events: list[Any]) -> str:
     return "pld" if total_mu(events) is None else "exact"
 
 
-def _selection(given: dict[str, Any]) -> dict[str, Any]:
+def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[str, Any]:
     """Return the total cost of keeping the best of a random number of runs.
 
     A budget scales the noise that was not fixed.
     """
+    from dataclasses import replace
+
     from dphead.analysis.selection import SHAPES, selection_calibrate, selection_epsilon
     from dphead.privacy import accounting
 
-    mean, shape = given["select_mean"], SHAPES[given["select_distribution"]]
+    mean, law = given["select_mean"], given["select_distribution"]
     if mean > MOST_RUNS:
         raise ValueError(
             f"--select-mean must be at most {MOST_RUNS:,}, got {mean:g}. Choose fewer "
             "runs."
         )
-    delta, relation, noise = (
-        given["delta"],
-        given["relation"],
-        given["noise_multiplier"],
-    )
-    if noise is None:
-        trial, held = _events(given, 1.0), range(1, 1 + len(given["gaussian"]))
-        noise = selection_calibrate(
-            trial, mean, given["epsilon"], delta, shape, relation, held
-        )
-    trial = _events(given, noise)
+    delta, relation, shape = given["delta"], given["relation"], SHAPES[law]
+    if given["noise_multiplier"] is None:
+        budget = given["epsilon"]
+        noise = selection_calibrate(trial, mean, budget, delta, shape, relation, fixed)
+        trial[0] = replace(trial[0], noise_multiplier=noise)
     each = math.ceil(mean)
-    return {
-        "noise_multiplier": noise,
-        "sampling_prob": trial[0].sampling_prob,
-        "steps": trial[0].count,
-        "gaussian": list(given["gaussian"]),
+    return _noise(trial) | {
         "relation": relation,
         "delta": delta,
         "accountant": "auto",
         "epsilon": selection_epsilon(trial, mean, delta, shape, relation),
         "mu": None,
         "select_mean": mean,
-        "select_distribution": given["select_distribution"],
+        "select_distribution": law,
         "every_run": {
             "runs": each,
             "epsilon": accounting.compose_epsilon(trial * each, delta, relation),
         },
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return (
-        str(value) if isinstance(value, float) and not math.isfinite(value) else value
-    )

@@ -5,51 +5,47 @@ from typing import Any
 import click
 
 from dphead.analysis.rounding import rounded_up
-from dphead.cli.text import filled
+from dphead.cli.releases import releases_table
+from dphead.cli.text import filled, table
 
 
 def print_found(found: dict[str, Any]) -> None:
     """Print the noise, or a method's releases, and their cost by every accountant."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
     if "releases" in found:
-        _print_method(console, found)
+        _print_method(found)
     else:
-        _print_noise(console, found)
+        _print_noise(found)
     if "select_mean" in found:
-        _print_selection(console, found)
+        _print_selection(found)
     else:
-        _print_cost(console, found)
-        _print_profiles(console, found)
+        _print_cost(found)
+        _print_profiles(found)
 
 
-def _print_method(console: Any, found: dict[str, Any]) -> None:
+def _print_method(found: dict[str, Any]) -> None:
     """Print what a method would release."""
-    from dphead.cli.releases import releases_table
-
     title = f"{found['method']} would release ({found['source']})"
-    console.print(releases_table(found["releases"], title))
+    click.echo(releases_table(found["releases"], title))
     if found["warning"]:
-        console.print(f"warning: {found['warning']}")
+        click.echo(f"warning: {found['warning']}")
 
 
-def _print_noise(console: Any, found: dict[str, Any]) -> None:
+def _print_noise(found: dict[str, Any]) -> None:
     """Print the given releases and their noise."""
     batch = (
         "full batch"
         if found["sampling_prob"] == 1
         else f"Poisson batches, q = {found['sampling_prob']:g}"
     )
-    console.print(
+    click.echo(
         f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
         f"release{'s' if found['steps'] != 1 else ''}, {batch})"
     )
     for sigma in found["gaussian"]:
-        console.print(f"and one full-batch release with noise multiplier {sigma:g}")
+        click.echo(f"and one full-batch release with noise multiplier {sigma:g}")
 
 
-def _print_selection(console: Any, found: dict[str, Any]) -> None:
+def _print_selection(found: dict[str, Any]) -> None:
     """Print the total of keeping the best of several runs."""
     text = (
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
@@ -61,57 +57,52 @@ def _print_selection(console: Any, found: dict[str, Any]) -> None:
     every = found["every_run"]
     text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
     less = ", which is less" if every["epsilon"] < found["epsilon"] else ""
-    console.print(text + less)
+    click.echo(text + less)
 
 
-def _print_cost(console: Any, found: dict[str, Any]) -> None:
+def _print_cost(found: dict[str, Any]) -> None:
     """Print epsilon, mu, and the limit that they set to any attack."""
     cap = found["group_cap"]
     groups = f", for groups of at most {cap} rows that count" if cap else ""
-    console.print(
+    click.echo(
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
         f"{found['relation']}, {found['accountant']}{groups}"
     )
     solved = found.get("solved_for")
     if solved is not None and solved["accountant"] != found["accountant"]:
-        console.print(
+        click.echo(
             f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, which the "
             "noise was solved for"
         )
     if found["mu"] is not None:
-        console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
+        click.echo(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
     for place, rates in found["tpr_at_fpr"].items():
         limits = [
             f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
             for fpr, tpr in rates.items()
         ]
-        console.print(
+        click.echo(
             f"any attack's TPR if an unused row {place} is at most\n"
             f"  {', '.join(limits)}"
         )
 
 
-def _print_profiles(console: Any, found: dict[str, Any]) -> None:
+def _print_profiles(found: dict[str, Any]) -> None:
     """Print epsilon by every accountant, and that of shuffled batches."""
-    from rich.table import Table
-
-    table = Table(show_edge=False)
-    table.add_column("accountant", no_wrap=True)
-    table.add_column("epsilon", justify="right", no_wrap=True)
-    table.add_column("what it is")
+    rows = []
     for name, row in found["profiles"].items():
         number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
         refused = row["reason"] and f"does not apply: {row['reason']}"
-        table.add_row(name, number, refused or row["what"])
-    console.print(table)
+        rows.append((name, number, refused or row["what"]))
+    click.echo(table(("accountant", ">epsilon", "what it is"), rows))
     if "shuffled" in found:
         shuffled = found["shuffled"]
-        console.print(
+        click.echo(
             f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
             f"{shuffled['mu']:.4g}: the guarantee"
         )
         if shuffled["poisson_convention"] is not None:
-            console.print(
+            click.echo(
                 f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
                 "them, not a guarantee"
             )

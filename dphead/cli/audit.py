@@ -9,16 +9,14 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import LOSSES, METHODS, PATH
+from dphead.cli.choices import METHODS, PATH, WithSettings
 from dphead.cli.options import DELTA, GROUP_CAP, PUBLIC_ROWS, RELATION
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import filled, tied
+from dphead.cli.text import filled, table, tied
 
 
-@click.command(
-    short_help="Attack a method's releases on synthetic rows; lower bounds on epsilon."
-)
+@click.command(cls=WithSettings)
 @click.option("--method", type=METHODS, default="dp-fc", show_default=True)
 @click.option(
     "--network",
@@ -30,7 +28,6 @@ from dphead.cli.text import filled, tied
 @click.option(
     "--shape", callback=values.map_shape, help="CHANNELS,H,W of a row of --network."
 )
-@click.option("--preset", help="A paper's settings, as for fit.")
 @click.option(
     "--epsilon",
     type=values.NUMBER,
@@ -66,22 +63,6 @@ from dphead.cli.text import filled, tied
     help="Of the bounds together, and of the laws together.",
 )
 @click.option("-o", "--output", "out", type=PATH, help="Folder for audit.json.")
-@click.option("--steps", type=values.WHOLE)
-@click.option("--learning-rate", type=values.NUMBER)
-@click.option("--ridge", type=values.NUMBER)
-@click.option("--loss", type=LOSSES)
-@click.option(
-    "--clip-norm",
-    type=values.NUMBER,
-    help="A small one lets the canary reach the bound.",
-)
-@click.option("--feature-clip", type=values.NUMBER)
-@click.option("--momentum", type=values.NUMBER)
-@click.option(
-    "--batch-size",
-    type=values.WHOLE,
-    help="Expected size of Poisson batches (default: the full batch).",
-)
 @click.option(
     "--sampling",
     type=click.Choice(["poisson", "allocation"]),
@@ -89,12 +70,7 @@ from dphead.cli.text import filled, tied
     show_default=True,
     help="How --batch-size of --network is met, as for finetune.",
 )
-@click.option("--epochs", type=values.NUMBER)
-@click.option("--unit-norm/--no-unit-norm", default=None)
-@click.option("--intercept", type=values.NUMBER)
-@click.option("--gram-share", type=values.NUMBER)
-@click.option("--center-share", type=values.NUMBER)
-@click.option("--class-grams/--no-class-grams", default=None)
+@click.option("--preset", help="A paper's settings, as for fit.")
 def audit(out: Path | None, **given: Any) -> None:
     """Run a method many times with worst-case canaries and without them, and judge its
     noise, samples, scores and claim.
@@ -114,20 +90,17 @@ def audit(out: Path | None, **given: Any) -> None:
 
     import json
 
-    from rich.console import Console
-
     from dphead.privacy.atomic_write import write_text
 
-    console = Console(highlight=False)
     fits = given["fits"]
     with shown("auditing") as progress:
         result = _audit(lambda done: progress(done, fits, "fits"), **given)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
-    _print(console, result)
+    _print(result)
     if out is not None:
-        console.print(f"{out}: audit.json", soft_wrap=True)
+        click.echo(f"{out}: audit.json")
     if not result["passed"]:
         raise click.exceptions.Exit(1)
 
@@ -138,6 +111,7 @@ def _audit(progress: Any, **given: Any) -> dict[str, Any]:
     The options that remain are the method's settings.
     """
     from dphead.analysis import audit as auditing
+    from dphead.analysis.audit_transcript import with_public_rows, worst_cases
     from dphead.planning import presets
     from dphead.planning.plan import make_plan
 
@@ -146,12 +120,11 @@ def _audit(progress: Any, **given: Any) -> dict[str, Any]:
         raise ValueError(
             f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual."
         )
-    sizes = _taken(given, "n_rows", "n_features", "n_classes")
-    file = _taken(given, "features", "public_rows", "split")
     budget = _taken(given, "epsilon", "delta", "relation", "group_cap")
     budget["delta"] = presets.delta_of(given["preset"], budget["delta"])
     fits = given.pop("fits")
-    facts, rows = _rows(**sizes, **file)
+    sizes = _taken(given, "n_rows", "n_features", "n_classes")
+    facts, rows = _rows(sizes, **_taken(given, "features", "public_rows", "split"))
     name, made = _made(facts, given)
     plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
     told = {
@@ -163,26 +136,13 @@ def _audit(progress: Any, **given: Any) -> dict[str, Any]:
         "rows": "synthetic" if rows is None else "declared public",
         "group_cap": budget["group_cap"],
     }
-    problems = _problems(facts, plan, rows, fits)
+    problems = worst_cases(facts, plan, fits)
+    if rows is not None:
+        problems = [with_public_rows(p, plan, *rows) for p in problems]
     found = auditing.attack(
         made.solver, plan, problems, fits, confidence=confidence, progress=progress
     )
     return told | found
-
-
-def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
-    """Return the rows and canaries of an audit.
-
-    `rows` are public rows (x, y), or None for synthetic ones.
-    """
-    from dphead.analysis.audit_transcript import with_public_rows, worst_cases
-
-    problems = worst_cases(facts, plan, fits)
-    return (
-        problems
-        if rows is None
-        else [with_public_rows(p, plan, *rows) for p in problems]
-    )
 
 
 def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -194,25 +154,21 @@ def _made(facts: Any, given: dict[str, Any]) -> tuple[str, Any]:
     """Return (name, method), where the method may be the training of a network."""
     from dphead.planning.methods import make_method
 
-    method = given.pop("method")
-    network = given.pop("network")
-    shape = given.pop("shape")
-    preset = given.pop("preset")
-    if network is None:
-        if given.pop("sampling") != "poisson":
-            raise ValueError(
-                "only networks take random allocation, got --sampling allocation "
-                f"with --method {method}. Add --network, or leave it out."
-            )
-        return method, make_method(method, facts, given, preset)
-    made = _network(network, shape, facts, preset, given)
-    return f"network {network}", made
+    method, network, shape, preset = _taken(
+        given, "method", "network", "shape", "preset"
+    ).values()
+    if network is not None:
+        return f"network {network}", _network(network, shape, facts, preset, given)
+    if given.pop("sampling") != "poisson":
+        raise ValueError(
+            "only networks take random allocation, got --sampling allocation "
+            f"with --method {method}. Add --network, or leave it out."
+        )
+    return method, make_method(method, facts, given, preset)
 
 
 def _rows(
-    n_rows: int | None,
-    n_features: int | None,
-    n_classes: int | None,
+    sizes: dict[str, int | None],
     features: Path | None,
     public_rows: bool,
     split: str | None,
@@ -225,13 +181,13 @@ def _rows(
     from dphead.planning.plan import ProblemInfo
 
     if features is None:
-        if n_rows is None or n_features is None or n_classes is None:
+        known = [size for size in sizes.values() if size is not None]
+        if len(known) < len(sizes):
             raise ValueError(
                 "an audit needs --n-rows, --n-features and --n-classes, got "
-                f"{n_rows=}, {n_features=}, {n_classes=}. Give the sizes of your data: "
-                "the rows are made up."
+                f"{sizes}. Give the sizes of your data: the rows are made up."
             )
-        return ProblemInfo(n_rows, n_features, n_classes), None
+        return ProblemInfo(*known), None
     if not public_rows:
         raise ValueError(
             f"audited rows must be public or synthetic, got features={features} "
@@ -239,7 +195,7 @@ def _rows(
             "--n-rows, --n-features and --n-classes instead, or declare them."
         )
     rows, file = load_features(features, split)
-    classes = n_classes or len(file.class_names or [])
+    classes = sizes["n_classes"] or len(file.class_names or [])
     return ProblemInfo(rows.n_rows, rows.n_features, classes), (
         rows.features(),
         rows.labels(),
@@ -282,49 +238,31 @@ def _network(
     return Method(solver, "auto", "De22")
 
 
-def _print(console: Any, r: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("")
-    for name in ("measured", "perfect attack", "claim"):
-        table.add_column(name, justify="right")
-    console.print(_headline(r))
-    for name, *numbers in _lines(r):
-        table.add_row(name, *_cells(*numbers))
-    console.print(table)
-    _print_laws(r)
-    odds = 2 * (1 - r["confidence"])  # for the bounds and the laws
-    fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
-    click.echo("\n".join(filled(f"{_verdict(r)} {fails}")))
-
-
-def _headline(r: dict[str, Any]) -> str:
-    """Say what was run."""
-    fits = f"{r['fits_in_each_world']:,} fits"
-    return (
-        f"{r['method']}, {fits} with a canary and as many without, "
-        f"{r['canaries_tried']} canaries"
-    )
-
-
-# (name, measured value, the value of a perfect attack, the claim)
-_Line = tuple[str, float | None, float | None, float | None]
-
-
-def _lines(r: dict[str, Any]) -> list[_Line]:
+def _print(r: dict[str, Any]) -> None:
     c, claim = r["ceilings"], r["epsilon"]
-    advantage = c["advantage_of_epsilon_delta"]
+    click.echo(
+        f"{r['method']}, {r['fits_in_each_world']:,} fits with a canary and as many "
+        f"without, {r['canaries_tried']} canaries"
+    )
     own = r["canary_mu"]["mean"]
-    return [
+    of_claim = c["advantage_of_epsilon_delta"]
+    lines = [  # name, measured, of a perfect attack, claimed
         ("epsilon at least", r["epsilon_lower_bound"], c["epsilon_lower_bound"], claim),
         ("mu at least", r["mu_lower_bound"], c["mu_lower_bound"], r["mu"]),
         ("epsilon of that mu", r["epsilon_from_mu"], c["epsilon_from_mu"], claim),
         ("AUC", r["auc"], c["auc"], None),
-        ("advantage", r["advantage"], c["advantage"], advantage),
+        ("advantage", r["advantage"], c["advantage"], of_claim),
         ("the canary's own mu", own, None, r["mu"]),
         ("epsilon of the canary's mu", r["canary_epsilon"], None, claim),
     ]
+    rows = []
+    for name, *numbers in lines:
+        rows.append([name, *("-" if v is None else f"{v:.4g}" for v in numbers)])
+    click.echo(table(("", ">measured", ">perfect attack", ">claim"), rows))
+    _print_laws(r)
+    odds = 2 * (1 - r["confidence"])  # for the bounds and the laws
+    fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
+    click.echo("\n".join(filled(f"{_verdict(r)} {fails}")))
 
 
 def _print_laws(r: dict[str, Any]) -> None:
@@ -358,7 +296,3 @@ def _verdict(r: dict[str, Any]) -> str:
     if not r["laws"]["passed"]:
         return f"FAILED: {r['laws']['least']}"
     return "FAILED: a bound exceeds the claim"
-
-
-def _cells(*values: float | None) -> list[str]:
-    return ["-" if v is None else f"{v:.4g}" for v in values]

@@ -9,7 +9,7 @@ from dphead.cli.choices import PATH
 from dphead.cli.options import AS_JSON
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import section
+from dphead.cli.text import print_json, section
 
 
 def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
@@ -43,7 +43,7 @@ def unknown_images(run: Any) -> list[str]:
     ]
 
 
-@click.command(short_help="List what a run's guarantee does not cover.")
+@click.command()
 @click.argument("run", type=PATH)
 @click.option(
     "--ledger",
@@ -81,7 +81,13 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
         remarks = notes(finished) + unknown_images(finished)
         total = list(filter(None, (spent_now(finished), finished.about_total())))
     if as_json:
-        click.echo(as_text(finished.report["guarantee"], findings, remarks))
+        print_json(
+            {
+                "findings": [vars(finding) for finding in findings],
+                "notes": remarks,
+                "epsilon": finished.report["guarantee"]["epsilon"],
+            }
+        )
     else:
         click.echo(section("Data set", total))
         click.echo(section("This run", [recomputed(finished.report["guarantee"])]))
@@ -126,18 +132,3 @@ def listed(number: int, finding: Any) -> str:
     first = section(f"{number}", [f"{finding.name}: {finding.what}."])
     fix = section("   Fix", [f"{finding.todo}."])
     return f"{first}\n{fix}\n{section('   Why', [f'{finding.why}.'])}"
-
-
-def as_text(g: dict[str, Any], findings: list[Any], remarks: list[str]) -> str:
-    """Return the same as JSON."""
-    import json
-    from dataclasses import asdict
-
-    from dphead.fit.report import plain
-
-    found = {
-        "findings": [asdict(f) for f in findings],
-        "notes": remarks,
-        "epsilon": g["epsilon"],
-    }
-    return json.dumps(plain(found), indent=2, allow_nan=False)

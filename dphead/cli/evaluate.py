@@ -16,7 +16,7 @@ from dphead.cli.command import Sectioned, option_group
 from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
-from dphead.cli.text import section, tied
+from dphead.cli.text import print_json, section, tied
 
 SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
 READING = option_group(
@@ -75,7 +75,7 @@ class Asked:
         return (self.run / "model.json").exists()
 
 
-@click.command(cls=Sectioned, short_help="Measure a head or a network on labeled rows.")
+@click.command(cls=Sectioned)
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
 @READING
@@ -90,14 +90,10 @@ def evaluate(as_json: bool, **given: Any) -> None:
     """
     asked = Asked(**given)
 
-    from dphead.fit.report import plain
-
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
     if as_json:
-        import json
-
-        click.echo(json.dumps(plain(metrics)))
+        print_json(metrics, indent=None)
         return
     what = "network" if asked.of_network else "head"
     lines = _shown_metrics(metrics, names, asked.vote)
@@ -245,9 +241,7 @@ def _features(
     ), None
 
 
-@click.command(
-    cls=Sectioned, short_help="Predict classes for a features file or images."
-)
+@click.command(cls=Sectioned)
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
 @option_group(

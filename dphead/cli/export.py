@@ -11,7 +11,7 @@ from dphead.cli.text import filled
 FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
 
 
-@click.command(short_help="Write a head for PyTorch, timm, ONNX or scikit-learn.")
+@click.command()
 @click.argument("run", type=PATH)
 @click.option(
     "--to",

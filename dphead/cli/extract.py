@@ -3,6 +3,7 @@
 Everything heavy may be imported only when a command runs.
 """
 
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -35,10 +36,7 @@ from dphead.cli.progress import shown
 from dphead.cli.text import section, tied
 
 
-@click.command(
-    cls=Sectioned,
-    short_help="Turn images into a features file with a frozen network.",
-)
+@click.command(cls=Sectioned)
 @click.argument("source", type=PATH)
 @option_group(
     "File and data set",
@@ -264,7 +262,7 @@ def extract(**given: Any) -> None:
     check_there("the weights file", given["weights"])
     check_there("a features file", given["same_data_as"])
     try:
-        _check_source(given)
+        _read_declared(given)
         with shown("loading the network and looking at all images") as progress:
             from dphead_extract.run import extract as run
 
@@ -292,25 +290,33 @@ def extract(**given: Any) -> None:
     print_problems(summary.problems)
 
 
-def _check_source(given: dict[str, Any]) -> None:
-    """Refuse a missing source, or labels without declared classes.
+def _read_declared(given: dict[str, Any]) -> None:
+    """Parse what is declared of the source, and refuse labels without public classes.
 
     This needs no network, so it happens before one is loaded.
     """
     from dphead_extract.images import PixelRange
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.opening import open_source
+    from dphead_extract.sources.tables import Columns
 
     declared = (
-        *("classes", "folder_names_are_public"),
-        *("ignore_labels", "allow_unlabelled"),
+        given["classes"],
+        given["folder_names_are_public"],
+        given["ignore_labels"],
+        given["allow_unlabelled"],
     )
-    classes = Classes.parse(*(given[name] for name in declared))
-    if not given["source"].exists() or not any(given[name] for name in declared):
-        columns = _named_columns(given["columns"]) if given["columns"] else None
-        where = (given["split"], given["layout"])
-        pixels = PixelRange(given["bits"], given["intensity"])
-        open_source(given["source"], classes, *where, columns, pixels)
+    given["classes"] = Classes.parse(*declared)
+    given["pixels"] = PixelRange(given["bits"], given["intensity"])
+    named = given["columns"]
+    given["columns"] = None
+    if named:
+        images = (named["image"],) if "image" in named else ()
+        others = (named.get(role) for role in ("label", "group", "split"))
+        given["columns"] = Columns(images, *others)
+    if not any(declared):
+        names = ("source", "classes", "split", "layout", "columns", "pixels")
+        open_source(*(given[name] for name in names))
 
 
 def _print_summary(summary: Any) -> None:
@@ -331,86 +337,31 @@ def _print_summary(summary: Any) -> None:
     click.echo(section("Data set", [summary.dataset_id]))
 
 
-NETWORK_OPTIONS = (  # fields of `BackboneOptions`
-    "weights",
-    "model_args",
-    "mean",
-    "std",
-    "interpolation",
-    "crop_pct",
-    "image_size",
-    "channels",
-    "scatter_j",
-    "scatter_l",
-    "colours",
-    "mirror",
-    "axes",
-)
-OWN_OPTIONS = (  # fields of `ExtractOptions`
-    "split",
-    "layout",
-    "dtype",
-    "device",
-    "amp",
-    "batch_size",
-    "block_rows",
-    "skip_unreadable",
-    "dataset_id",
-    "same_data_as",
-    "new_data_set",
-    "limit",
-)
-
-
 def _options(given: dict[str, Any]) -> Any:
     from dphead_extract.backbones.base import BackboneOptions
     from dphead_extract.backbones.registry import family_of
-    from dphead_extract.images import PixelRange
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions
     from dphead_extract.shards import Shard
-    from dphead_extract.sources.classes import Classes
     from dphead_extract.views import Views
 
     from dphead.fit.ledgers import image_index
 
-    rest = {name: given[name] for name in OWN_OPTIONS}
-    if given["columns"]:
-        rest["columns"] = _named_columns(given["columns"])
-    if given["workers"] is not None:
-        rest["workers"] = given["workers"]
-    normalize = given["normalize"] or family_of(given["backbone"]).normalization
-    return ExtractOptions(
-        source=given["source"],
-        output=given["output"],
-        backbone=BackboneOptions(
-            given["backbone"],
-            pixels=PixelRange(given["bits"], given["intensity"]),
-            **{name: given[name] for name in NETWORK_OPTIONS},
+    given = {name: value for name, value in given.items() if value is not None}
+    kind = given.get("normalize") or family_of(given["backbone"]).normalization
+    shard = given.get("shard")
+    network = {f.name for f in fields(BackboneOptions)} & set(given)
+    given |= {
+        "backbone": BackboneOptions(
+            given["backbone"], **{name: given[name] for name in network}
         ),
-        classes=Classes.parse(
-            given["classes"],
-            given["folder_names_are_public"],
-            given["ignore_labels"],
-            given["allow_unlabelled"],
-        ),
-        normalize=RowNorm(normalize, given["groups"]),
-        views=Views(given["views"], given["flip"]),
-        shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
-        index=image_index(),
-        **rest,
-    )
-
-
-def _named_columns(named: dict[str, str]) -> Any:
-    from dphead_extract.sources.tables import Columns
-
-    return Columns(
-        (named["image"],) if "image" in named else (),
-        named.get("label"),
-        named.get("group"),
-        named.get("split"),
-    )
+        "normalize": RowNorm(kind, given["groups"]),
+        "views": Views(given["views"], given["flip"]),
+        "shard": Shard.parse(shard) if shard else Shard.of_process(),
+        "index": image_index(),
+    }
+    own = {f.name for f in fields(ExtractOptions)} & set(given)
+    return ExtractOptions(**{name: given[name] for name in own})
 
 
 def _print_others(summary: Any) -> None:

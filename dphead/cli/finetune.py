@@ -32,13 +32,10 @@ from dphead.cli.options import (
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, is_first, shown
-from dphead.cli.releases import releases_text
+from dphead.cli.releases import releases_table
 
 
-@click.command(
-    cls=Sectioned,
-    short_help="Train a whole network, or some layers of it, with a guarantee.",
-)
+@click.command(cls=Sectioned)
 @click.argument("images", type=PATH)
 @option_group(
     "Images and files",
@@ -249,7 +246,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
             planned = plan
             if dry_run or verbose:
                 title = f"To be released ({method.source})"
-                progress.say(releases_text(plan.summary(), title))
+                progress.say(releases_table(plan.summary(), title))
                 epsilon = found.epsilon if plan.private else float("inf")
                 progress.say(
                     f"\n{options.settings.model}: noise multiplier "

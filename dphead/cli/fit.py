@@ -24,14 +24,12 @@ from dphead.cli.options import (
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.releases import releases_text
+from dphead.cli.releases import releases_table
 
 MOST_PROCESSES = 1024  # of one host; chosen
 
 
-@click.command(
-    cls=WithSettings, short_help="Train a private head from a features file."
-)
+@click.command(cls=WithSettings)
 @click.argument("features", type=PATH, required=False)
 @option_group(
     "Rows and files",
@@ -163,7 +161,7 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
             planned = plan
             if dry_run or verbose:
                 title = f"To be released ({method.source})"
-                progress.say(releases_text(plan.summary(), title))
+                progress.say(releases_table(plan.summary(), title))
             if dry_run:
                 raise click.exceptions.Exit(0)
             progress.begin("trying the sums (a first fit compiles them), then charging")

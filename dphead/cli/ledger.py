@@ -11,10 +11,10 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.paths import check_there
-from dphead.cli.text import section, tied
+from dphead.cli.text import TIE, print_json, section, table, tied
 
 
-@click.group(short_help="Show what was spent on a data set, or fix its budget.")
+@click.group()
 def ledger() -> None:
     """The append-only record of every release from one data set.
 
@@ -34,24 +34,19 @@ def show(which: Path, as_json: bool) -> None:
             f"{book.path}. Put back a copy that holds all its fits."
         )
 
-    import json
-
-    from rich.console import Console
-
     from dphead.analysis.profiles import about_sum
     from dphead.fit.ledgers import charged_elsewhere
-    from dphead.fit.report import plain
     from dphead.privacy.ledger.store import IN_MEMORY
 
     fits = book.fits()
     if as_json:
-        click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
+        print_json({"budget": book.budget(), "fits": fits}, indent=None)
         return
     if book.path != IN_MEMORY:
         click.echo(section("Ledger", [str(book.path)]))
     click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
     if fits:
-        Console(highlight=False).print(_fits_table(fits))
+        click.echo(_fits_table(fits))
     others = charged_elsewhere(book.meta("dataset_id"), book.path)
     if others:
         click.echo(section("Elsewhere", [f"! not counted here: {o}" for o in others]))
@@ -65,33 +60,29 @@ def show(which: Path, as_json: bool) -> None:
     click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
 
 
-def _fits_table(fits: list[dict[str, Any]]) -> Any:
+FIT_COLUMNS = (
+    "charged at",
+    "fit",
+    ">epsilon",
+    ">delta",
+    "relation",
+    ">releases",
+    ">committed",
+)
+
+
+def _fits_table(fits: list[dict[str, Any]]) -> str:
     """Return a table with one line for each fit."""
     import time
 
-    from rich.table import Table
-
-    table = Table(show_edge=False)
-    table.add_column("charged at", no_wrap=True)
-    table.add_column("fit")
-    table.add_column("epsilon", justify="right")
-    table.add_column("delta", justify="right")
-    table.add_column("relation")
-    table.add_column("releases", justify="right")
-    table.add_column("committed", justify="right")
+    rows = []
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
-        at = time.strftime("%Y-%m-%d %H:00", time.gmtime(f["created"]))
-        table.add_row(
-            at,
-            f["description"],
-            f["epsilon"],
-            f"{f['delta']:g}",
-            f["relation"],
-            str(len(f["releases"])),
-            str(done),
-        )
-    return table
+        at = time.strftime(f"%Y-%m-%d{TIE}%H:00", time.gmtime(f["created"]))
+        delta, releases = f"{f['delta']:g}", str(len(f["releases"]))
+        what = (f["description"], f["epsilon"], delta, f["relation"])
+        rows.append((at, *what, releases, str(done)))
+    return table(FIT_COLUMNS, rows).replace(TIE, " ")
 
 
 def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:

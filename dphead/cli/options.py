@@ -1,6 +1,5 @@
 """Declare the options that mean the same to more than one command, each once.
 
-tests/cli/test_options.py lists the options with the same name and another meaning.
 Nothing heavy may be imported here: `dphead COMMAND --help` reads it.
 """
 

@@ -3,6 +3,7 @@
 Rows are declared public: private ones may not be used for planning.
 """
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,12 @@ from dphead.cli.options import (
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import INDENT, section, tied
+from dphead.cli.text import INDENT, print_json, section, table, tied
 
 BAR = 24  # width in columns of an accuracy of 100 %; chosen
 
 
-@click.command(
-    short_help=(
-        "Say what accuracy each epsilon buys, from public rows that look like yours."
-    )
-)
+@click.command()
 @click.argument("look_alike", type=PATH)
 @PUBLIC_ROWS
 @click.option("--split", help="Split of LOOK_ALIKE, if it has several.")
@@ -83,11 +80,8 @@ def plan(
     """
     check_there("a features file", look_alike)
 
-    import json
-
     from dphead.analysis.plots import accuracy_plot, check_drawable
     from dphead.fit.forecast import Question, forecast, open_look_alike
-    from dphead.fit.report import plain
 
     asked = {name: value for name, value in given.items() if value is not None}
     question = Question(**asked)
@@ -109,7 +103,7 @@ def plan(
             f"{question.method} on {question.n_rows:,} rows, δ = {question.delta:g}",
         )
     if as_json:
-        click.echo(json.dumps(plain(found.as_data()), indent=2))
+        print_json(found.as_data())
         return
     n, width = rows.x.shape
     public = f"{look_alike}: {n:,} rows x {width:,} features, {rows.n_classes} classes;"
@@ -136,32 +130,20 @@ def _asked(found: Any) -> str:
 def _table(found: Any) -> str:
     """Return a table with one line for each epsilon, and one without noise."""
     from rich.bar import Bar
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
 
     from dphead.analysis.rounding import percent_up
 
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("epsilon", justify="right")
-    table.add_column("accuracy", justify="right")
-    table.add_column("0 to 100 %")
-    table.add_column("detected", justify="right")
+    rows = []
     for point in (*found.points, found.ceiling):
         spread = "" if point.sd is None else f" ± {100 * point.sd:.1f}"
-        table.add_row(
-            "no noise" if point is found.ceiling else f"{point.epsilon:g}",
-            f"{100 * point.accuracy:.1f}{spread} %",
-            Bar(1, 0, point.accuracy, width=BAR),
-            ""
-            if point is found.ceiling
-            else percent_up(next(iter(point.detected.values()))),
-        )
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(Padding(table, (0, 0, 0, INDENT)))
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join(["", *lines, ""])
+        first, last = "no noise", ""
+        if point is not found.ceiling:
+            first = f"{point.epsilon:g}"
+            last = percent_up(next(iter(point.detected.values())))
+        accuracy = f"{100 * point.accuracy:.1f}{spread} %"
+        rows.append((first, accuracy, Bar(1, 0, point.accuracy, width=BAR), last))
+    shown = table((">epsilon", ">accuracy", "0 to 100 %", ">detected"), rows)
+    return f"\n{textwrap.indent(shown, ' ' * INDENT)}\n"
 
 
 def _enough(found: Any) -> str:

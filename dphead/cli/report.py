@@ -8,7 +8,7 @@ import click
 from dphead.cli.choices import PATH
 
 
-@click.command(short_help="Write a run's privacy card, model card or registry entry.")
+@click.command()
 @click.argument("run", type=PATH)
 @click.option("--card", is_flag=True, help="A Hugging Face model card: RUN/README.md.")
 @click.option(

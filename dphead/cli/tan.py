@@ -9,18 +9,28 @@ from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.options import NORM
 from dphead.cli.paths import check_there
+from dphead.cli.text import table, tied
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 TAN_COLUMNS = (
     "",
-    "rows",
-    "delta",
-    "eta",
-    "Sigma",
-    "epsilon TAN",
-    "epsilon (RDP)",
-    "epsilon (PLD)",
+    ">rows",
+    ">delta",
+    ">eta",
+    ">Sigma",
+    ">epsilon TAN",
+    ">epsilon (RDP)",
+    ">epsilon (PLD)",
+)
+PLAN_COLUMNS = (
+    ">steps T",
+    ">batch size B",
+    ">noise multiplier",
+    ">epsilon (RDP)",
+    ">epochs",
+    ">rows processed",
+    ">cost",
 )
 SIMULATED_SETTINGS = (  # of the full run that is predicted
     "model",
@@ -34,9 +44,7 @@ SIMULATED_SETTINGS = (  # of the full run that is predicted
 )
 
 
-@click.group(
-    short_help="Total amount of noise: a setting's cost, a cheap plan or simulation."
-)
+@click.group()
 def tan() -> None:
     """Total amount of noise [Sander, Stock, Sablayrolles 2023]: plan and tune an
     end-to-end training cheaply.
@@ -72,9 +80,6 @@ def show(
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
       --steps 2500 --delta 1e-5 --more-data 2
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from dphead.analysis import tan as analysis
     from dphead.analysis.tan_plot import draw
 
@@ -83,24 +88,21 @@ def show(
             f"batch_size must be from 1 to n_rows, got {batch_size=}, {n_rows=}. "
             "Correct it."
         )
-    prob, rows = batch_size / n_rows, []
-    rows.append(("this setting", n_rows, prob, delta))
+    prob = batch_size / n_rows
+    settings = [("this setting", n_rows, prob, delta)]
     if more_data is not None:
         changed = analysis.more_data(noise_multiplier, prob, steps, delta, more_data)
-        rows.append((f"{more_data:g} x the rows", round(n_rows * more_data), *changed))
-    table = Table(show_edge=False, pad_edge=False)
-    for name in TAN_COLUMNS:
-        table.add_column(name, justify="right" if name else "left", no_wrap=not name)
-    reason = ""
-    for name, n, q, d in rows:
+        name = f"{more_data:g} x the rows"
+        settings.append((name, round(n_rows * more_data), *changed))
+    rows, reason = [], ""
+    for name, n, q, d in settings:
         found = analysis.total_amount_of_noise(noise_multiplier, q, steps, d)
         exact = _exact_epsilons(noise_multiplier, q, steps, d)
         numbers = (found.eta, found.total_noise, found.epsilon, *exact)
-        table.add_row(name, str(n), f"{d:g}", *(f"{value:.4g}" for value in numbers))
+        rows.append((tied(name), str(n), f"{d:g}", *(f"{v:.4g}" for v in numbers)))
         reason = found.reason
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
+    click.echo(table(TAN_COLUMNS, rows))
+    click.echo(
         "epsilon TAN is an approximation, never a guarantee."
         + (f" Not to be relied on: {reason}." if reason else "")
     )
@@ -108,7 +110,7 @@ def show(
         eta = analysis.total_amount_of_noise(noise_multiplier, prob, steps, delta).eta
         counts = (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps)
         draw(plot, eta, delta, counts, eta / steps**0.5)
-        console.print(f"{plot}: written")
+        click.echo(f"{plot}: written")
 
 
 def _exact_epsilons(
@@ -152,9 +154,6 @@ def plan(
     Which number of steps learns most is not known without training: simulate a few of
     them on public images.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from dphead.finetune.tan import cheapest, plans
 
     found = plans(
@@ -165,30 +164,21 @@ def plan(
         noise_multiplier=noise_multiplier,
     )
     least = cheapest(found)
-    table = Table(show_edge=False, pad_edge=False)
-    for name in (
-        "steps T",
-        "batch size B",
-        "noise multiplier",
-        "epsilon (RDP)",
-        "epochs",
-        "rows processed",
-        "cost",
-    ):
-        table.add_column(name, justify="right")
+    rows = []
     for s in found:
         work = s.batch_size * s.steps
-        table.add_row(
-            *(
+        rows.append(
+            (
                 str(s.steps),
                 str(s.batch_size),
                 f"{s.noise_multiplier:g}",
                 f"{s.epsilon:.4g}",
                 f"{work / n_rows:.1f}",
-            ),
-            *(f"{work:,}", f"{work / (least.batch_size * least.steps):.2f}"),
+                f"{work:,}",
+                f"{work / (least.batch_size * least.steps):.2f}",
+            )
         )
-    Console(highlight=False).print(table)
+    click.echo(table(PLAN_COLUMNS, rows))
 
 
 @tan.command()
@@ -252,33 +242,29 @@ def simulate(
 
     import json
 
-    from rich.console import Console
-
-    from dphead.analysis.tan import require_public
     from dphead.finetune.settings import make_settings
     from dphead.finetune.tan import predict, run_simulations
     from dphead.privacy.atomic_write import write_text
 
-    require_public(data_is == "public")
     settings, _ = make_settings({k: given[k] for k in SIMULATED_SETTINGS})
-    console = Console(highlight=False)
 
     def train(small: Any, seed: int) -> float:
         return _simulated(images, small, seed, given)
 
     def tell(one: Any) -> None:
-        console.print(
+        click.echo(
             f"B {one.batch_size:g}  sigma {one.noise_multiplier:.4g}  seed {one.seed}: "
             f"{100 * one.accuracy:.2f} %"
         )
 
+    public = data_is == "public"
     found = run_simulations(
-        settings, factors, range(runs), train, data_is_public=True, done=tell
+        settings, factors, range(runs), train, data_is_public=public, done=tell
     )
     prediction = predict(found, given["batch_size"])
     full = f"B {given['batch_size']}, sigma {given['noise_multiplier']:g}"
-    console.print(f"\npredicted at {full}: {_predicted(prediction)}")
-    console.print(
+    click.echo(f"\npredicted at {full}: {_predicted(prediction)}")
+    click.echo(
         "Simulated runs on public data: they cost no budget, and none of them is "
         "private."
     )

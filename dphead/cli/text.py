@@ -3,8 +3,12 @@
 The text is the commands' own; nothing here may know what a number means.
 """
 
+import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
 
 WIDTH = 80  # columns, as of a terminal
 INDENT = 11  # columns of labels: the longest label and two spaces
@@ -44,3 +48,31 @@ def filled(text: str, lead: str = "") -> list[str]:
         break_on_hyphens=False,
     )
     return [line.replace(TIE, " ") for line in filled]
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
+) -> str:
+    """Return a table. A column that begins with ">" is aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table(
+        title=title or None, title_justify="left", show_edge=False, pad_edge=False
+    )
+    for name in columns:
+        side = "right" if name.startswith(">") else "left"
+        made.add_column(name.removeprefix(">"), justify=side)
+    for row in rows:
+        made.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(made)
+    return captured.get().rstrip("\n")
+
+
+def print_json(data: Any, indent: int | None = 2) -> None:
+    """Print data as JSON; numbers that are not finite become strings."""
+    from dphead.fit.report import plain
+
+    click.echo(json.dumps(plain(data), indent=indent, allow_nan=False))

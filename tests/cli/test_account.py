@@ -204,61 +204,26 @@ def test_a_choice_among_runs_shows_its_total():
     "arguments, message",
     [
         ("--delta 1e-5", "Exactly one of"),
-        ("--delta 1e-5 --epsilon 1 --noise-multiplier 1", "Exactly one of"),
         ("--epsilon 1", "--delta"),
-        ("--delta 1e-5 --epsilon 0", "epsilon must be positive"),
-        ("--delta 1e-5 --epsilon -1", "a number from 0"),
         ("--delta 1e-5 --epsilon nan", "a number from 0"),
         ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
-        ("--delta 1 --noise-multiplier 1", "delta must lie in (0, 1)"),
-        ("--delta 1e-5 --noise-multiplier -1", "a number from 0"),
-        (
-            "--delta 1e-5 --noise-multiplier 1 --sampling-prob 0",
-            "sampling_prob must lie",
-        ),
         ("--delta 1e-5 --epsilon 1 --gaussian 1", "The fixed ones cost"),
-        ("--delta 1e-5 --epsilon 1 --steps 0", "at least one release"),
         (
             "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",
             "full batches",
         ),
-        ("--delta 1e-5 --noise-multiplier 1 --relation swap", "swap"),
-        (
-            (
-                "--delta 1e-5 --noise-multiplier 1 --relation add_remove "
-                "--shuffled-epochs 3"
-            ),
-            "shuffled batches need",
-        ),
         ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "a plot must be one of"),
         (
             "--delta 1e-5 --epsilon 1 --method dp-ls",
-            "missing=['n-rows', 'n-features', 'n-classes']",
+            "--n-classes, --n-features, --n-rows",
         ),
-        ("--delta 1e-5 --epsilon 1 --n-rows 50", "without it"),
-        ("--delta 1e-5 --epsilon 1 --preset fc23", "without it"),
-        ("--delta 1e-5 --epsilon 1 --set steps=3", "without it"),
-        (METHOD + " --method dp-ls --gaussian 3", "no other noise"),
-        (METHOD + " --method dp-ls --sampling-prob 0.1", "no other noise"),
-        (METHOD + " --method dp-ls --select-mean 3", "no other noise"),
+        ("--delta 1e-5 --epsilon 1 --n-rows 50", "must have --method"),
+        (METHOD + " --method dp-ls --gaussian 3", "must go without --gaussian"),
         ("--epsilon 1 --delta 1e-3 --select-mean 1e12", "at most 1,000,000"),
-        (METHOD + " --method dp-ls --set colour=3", "must have every option"),
         (METHOD + " --method dp-ls --set ridge=-1", "ridge must be"),
-        (METHOD + " --method dp-ls --set ridge", "NAME=VALUE"),
-        (METHOD + " --method dp-ls --preset nobody", "nobody"),
-        (METHOD + " --method dp-ls --n-classes 1", "at least two classes"),
-        ("--delta 1e-5 --noise-multiplier 1 --select-mean 0.5", "mean number of runs"),
         (
             "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld",
             "bounds of its own",
-        ),
-        (
-            "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --plot x.png",
-            "bounds of its own",
-        ),
-        (
-            "--delta 1e-5 --epsilon 1 --select-mean 3 --gaussian 1",
-            "fixed releases costs",
         ),
     ],
 )
