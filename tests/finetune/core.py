@@ -1,14 +1,10 @@
 """Tiny networks and rows for the tests of end-to-end training."""
 
-import os
-
 import numpy as np
-import torch
 
 from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.rows import ImageRows
-from dphead.finetune.run import finetune
 from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import make_plan
 from dphead.solvers.base import ProblemInfo
@@ -53,15 +49,4 @@ def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
     return solver, public, plan
 
 
-def member(rank, world, port, options):
-    """One of `world` processes of a training.
-
-    Here, where a new one finds it: `tests` may be a package of others.
-    """
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    finetune(options)
-
-
-__all__ = ["ImageRows", "facts", "images", "member", "tiny", "training"]
+__all__ = ["ImageRows", "facts", "images", "tiny", "training"]

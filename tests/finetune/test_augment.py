@@ -167,15 +167,3 @@ def test_settings_that_do_not_belong_together_are_refused(options):
     model = tiny().spec.model
     with pytest.raises(ValueError, match="augment"):
         NetworkSpec(model, (3, 8, 8), 3, **options)
-
-
-def test_a_vote_counts_views():
-    network = tiny(views=2, augment="crop")
-    x = (pictures(5, 8) * 255).numpy().astype(np.uint8)
-    shares = network.scores(network.start, x, vote=8)
-    assert shares.shape == (5, 3)
-    counts = np.round(shares * 8)
-    np.testing.assert_array_equal(counts.sum(axis=1), np.full(5, 8))
-    np.testing.assert_allclose(shares.sum(axis=1), 1.001, rtol=1e-5)
-    with pytest.raises(ValueError, match="a vote needs a network trained on views"):
-        tiny().scores(tiny().start, x, vote=2)

@@ -104,10 +104,6 @@ def test_allocation_has_the_epochs_of_its_settings():
         Settings(sampling="shuffle")
 
 
-def test_a_full_batch_is_the_most():
-    assert schedule(100, TARGET, noise_multiplier=50.0, steps=2).batch_size == 100
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -117,6 +113,7 @@ def test_a_full_batch_is_the_most():
             "epsilon must be at least",
         ),
         ({"batch_size": 20_000, "steps": 5}, "at most n_rows"),
+        ({"batch_size": 10, "steps": 10**20}, "steps must be at most"),
         ({"batch_size": -1, "steps": 5}, "must be positive"),
         ({"batch_size": 9_000, "noise_multiplier": 0.3}, "must allow steps = 1"),
     ],
@@ -218,26 +215,52 @@ def test_a_column_is_named_by_its_head_as_one_types_it(preset, epsilon, steps):
     assert make_settings({}, preset, epsilon)[0].steps == steps
 
 
-def test_dampening_is_pytorchs():
-    """The step of TAN23's optimizer, from its second step on and with momentum."""
-    given = {"learning_rate": 0.5, "momentum": 0.5, "dampening": 0.25}
-    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    theirs = torch.optim.SGD([weight], lr=0.5, momentum=0.5, dampening=0.25)
+SGD, ADAM = torch.optim.SGD, torch.optim.Adam
+MOVES = {"momentum": 0.5, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("given", "optimizer"),
+    [
+        ({"dampening": 0.25}, lambda w: SGD(w, 0.5, 0.5, 0.25, 0.1)),
+        ({"optimizer": "adam"}, lambda w: ADAM(w, 0.5, (0.5, 0.999), 1e-12, 0.1)),
+        (
+            {"optimizer": "adam", "decoupled": True},
+            lambda w: torch.optim.AdamW(w, 0.5, (0.5, 0.999), 1e-12, 0.1),
+        ),
+    ],
+)
+def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
+    """De22 C.1: an average with warm-up; the sum over the expected batch and the clip
+    norm.
+    """
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    theirs = optimizer([weight])
     query: Any = None
     solver = NetworkDescent(
-        query, np.zeros(2), steps=3, average="last", weight_decay=0.1, **given
+        query,
+        np.ones(2),
+        steps=3,
+        sampling_prob=0.5,
+        clip_norm=0.2,
+        learning_rate=0.5,
+        ema_decay=0.15,
+        **(MOVES | given),
     )
-    theirs.param_groups[0]["weight_decay"] = 0.1
-    steps = solver.solve(ProblemInfo(1, 2, 2))
+    steps = solver.solve(ProblemInfo(10, 2, 2))
     next(steps)
-    for gradient in ([1.0, 2.0], [3.0, -1.0], [0.5, 0.25]):
+    average = np.ones(2)
+    for t, gradient in enumerate(([1.0, 2.0], [3.0, -1.0], [0.5, 0.25])):
         weight.grad = torch.tensor(gradient, dtype=torch.float64)
         theirs.step()
+        warm = min(0.15, (1 + t) / (10 + t))
+        average = warm * average + (1 - warm) * weight.detach().numpy()
         try:
-            steps.send(Response(np.array(gradient), 0.0))
+            steps.send(Response(np.array(gradient) * 5 * 0.2, 0.0))
         except StopIteration as done:
             ours = done.value
     np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(ours.average, average, rtol=1e-12)
     with pytest.raises(ValueError, match="dampening needs optimizer 'sgd'"):
         Settings(optimizer="adam", dampening=0.5)
 
@@ -263,22 +286,3 @@ def test_epochs_and_base_learning_rates_are_resolved():
     assert (settings.steps, settings.learning_rate) == (20, 1.0)
     with pytest.raises(ValueError, match="epochs need a batch_size"):
         Settings(epochs=2).resolved(100)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "given", "message"),
-    [
-        (0, {"noise_multiplier": 2.0, "steps": 2}, "n_rows must be positive"),
-        (100, {"batch_size": 10, "steps": 10**20}, "steps must be at most"),
-        (100, {"batch_size": 101, "steps": 10}, "batch_size must be at most"),
-    ],
-)
-def test_sizes_beyond_all_range_are_refused(n_rows, given, message):
-    with pytest.raises(ValueError, match=message):
-        schedule(n_rows, TARGET, **given)
-
-
-@pytest.mark.parametrize("epochs", [float("inf"), -1.0, float("nan")])
-def test_epochs_must_be_a_number_of_steps(epochs):
-    with pytest.raises(ValueError, match="epochs must be positive"):
-        Settings(epochs=epochs, batch_size=10)
