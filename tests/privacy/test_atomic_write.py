@@ -21,18 +21,6 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
     assert path.read_text() == "before"
 
 
-def test_an_interruption_leaves_what_was_there(tmp_path):
-    path = tmp_path / "f.csv"
-
-    def interrupted(file):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, interrupted)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_that_is_replaced_keeps_its_rights_and_its_link(tmp_path):
     there = tmp_path / "there.csv"
     there.touch()

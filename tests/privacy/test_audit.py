@@ -3,32 +3,17 @@ that showed it.
 """
 
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
-import pytest
-from core import M, integer_sum, release_one, reserve, spec_of
+from core import M, release_one, reserve, spec_of
 from randomgen import ChaCha
 
 import dphead.privacy
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import ClassSums, Gradient
-
-
-@pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 12))
-def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
-    """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up,
-    a row weighed 1.2 C.
-    """
-    params = Params(weights=np.full((1, M), 0.57, np.float32))
-    query = Gradient(M, "squared")
-    total = integer_sum(
-        query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
-    ).ravel()
-    assert 0 < total @ total <= query.sensitivity_sq("zero_out", 1e-6)
+from dphead.privacy.statistics import ClassSums
 
 
 def test_the_sign_of_zero_tells_nothing():
@@ -45,21 +30,6 @@ def test_the_sign_of_zero_tells_nothing():
         zeros += np.sum(value == 0)
         assert not np.any(np.signbit(value) & (value == 0))
     assert zeros > 100
-
-
-def test_a_ledger_refuses_releases_of_another_relation():
-    """Their noise is over another sensitivity than the one that is charged."""
-    spec = spec_of(ClassSums(M), 10, relation="zero_out")
-    with pytest.raises(LedgerError, match="relation"):
-        Ledger().reserve(
-            [spec.row()],
-            epsilon=1.0,
-            delta=1e-5,
-            relation="replace_one",
-            description="",
-            plan_hash="",
-        )
-    assert reserve([spec]).fit_id
 
 
 def test_a_committed_charge_survives_a_loss_of_power(tmp_path):
@@ -84,59 +54,19 @@ def test_the_ledger_does_not_time_the_releases(tmp_path):
 
 
 def test_the_generator_is_chacha20():
-    """The cipher's definition [Bernstein 2008]: 20 rounds, 256-bit key, 64-bit counter
-    from 0, nonce 0.
+    """The first words of its cipher [Bernstein 2008]: 20 rounds, nonce 0, for a key of
+    zeros (the first published test vector) and another.
     """
-    key = bytes(range(7, 39))
-    stream = np.random.Generator(
-        ChaCha(key=int.from_bytes(key, "little"), rounds=20)
-    ).bit_generator.random_raw(32)
-    words = [w for counter in range(4) for w in _chacha20_block(key, counter)]
-    assert [int(x) for x in stream] == [
-        low | high << 32
-        for low, high in zip(
-            words[::2],
-            words[1::2],
-            strict=True,
-        )
-    ]
-
-
-def _chacha20_block(key: bytes, counter: int) -> list[int]:
-    start = [
-        *struct.unpack("<4I", b"expand 32-byte k"),
-        *struct.unpack("<8I", key),
-        counter,
-        0,
-        0,
-        0,
-    ]
-    x = start[:]
-
-    def step(a, b, d, rotation):
-        x[a] = (x[a] + x[b]) & 0xFFFFFFFF
-        x[d] = (
-            (x[d] ^ x[a]) << rotation | (x[d] ^ x[a]) >> (32 - rotation)
-        ) & 0xFFFFFFFF
-
-    columns = [
-        (0, 4, 8, 12),
-        (1, 5, 9, 13),
-        (2, 6, 10, 14),
-        (3, 7, 11, 15),
-    ]
-    diagonals = [
-        (0, 5, 10, 15),
-        (1, 6, 11, 12),
-        (2, 7, 8, 13),
-        (3, 4, 9, 14),
-    ]
-    for a, b, c, d in 10 * (columns + diagonals):
-        step(a, b, d, 16)
-        step(c, d, b, 12)
-        step(a, b, d, 8)
-        step(c, d, b, 7)
-    return [(s + v) & 0xFFFFFFFF for s, v in zip(start, x, strict=True)]
+    streams = {
+        bytes(32): "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586",
+        bytes(range(7, 39)): "19bf46ea7de8833258f0183c0e249768413e5623b25052183d574617"
+        "5d6bac1349844d30d0657d50f05bc6fdfb181b8a16472d75bbbda8c1d60c9eb912ddfb83",
+    }
+    for key, stream in streams.items():
+        cipher = ChaCha(key=int.from_bytes(key, "little"), rounds=20)
+        words = np.random.Generator(cipher).bit_generator.random_raw(8)
+        assert words.astype("<u8").tobytes().hex() == stream
 
 
 def test_every_test_named_in_the_audit_exists():

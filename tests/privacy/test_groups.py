@@ -22,7 +22,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import exact_delta, sampled_group, worst
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
@@ -57,46 +57,18 @@ def test_the_cap_keeps_the_first_rows_of_each_group(groups, cap):
     assert kept.tolist() == slow
 
 
-@given(small_groups, small_groups, st.integers(1, 4))
-def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others, cap):
-    """The other slots hold other groups (from 100 on), whatever these are."""
-    size = min(len(groups), len(others))
-    mine = np.array(groups[:size]) == 3
-    kept = within_cap(np.array(groups[:size], np.int64), cap)
-    again = within_cap(
-        np.where(mine, 3, 100 + np.array(others[:size], np.int64)),
-        cap,
-    )
-    assert np.array_equal(kept[mine], again[mine])
-
-
-def test_a_cap_below_one_is_refused():
-    for make in (
-        lambda: within_cap(np.zeros(3, int), 0),
-        lambda: within_cap(np.zeros(3, int), 1.5),
-        lambda: make_plan(
-            LeastSquares(), ProblemInfo(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0
-        ),
-        lambda: GaussianEvent(1.0, rows_per_unit=0),
-        lambda: specs(0),
-    ):
-        with pytest.raises(ValueError, match=r"at least one|must have a row"):
-            make()
-
-
-@pytest.mark.parametrize("cap", [2.5, 2.0, True, np.int64(2), -1])
+@pytest.mark.parametrize("cap", [0, -1, 2.5, True, np.int64(2)])
 def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
     """2.5 would keep three rows of a group and charge two and a half."""
-    with pytest.raises(ValueError, match="whole number"):
-        specs(cap)
-    with pytest.raises(ValueError, match=r"whole number|at least one row"):
-        make_plan(
-            LeastSquares(),
-            ProblemInfo(99, D, M),
-            epsilon=1.0,
-            delta=1e-5,
-            group_cap=cap,
-        )
+    facts = ProblemInfo(99, D, M)
+    for make in (
+        lambda: specs(cap),
+        lambda: make_plan(
+            LeastSquares(), facts, epsilon=1.0, delta=1e-5, group_cap=cap
+        ),
+    ):
+        with pytest.raises(ValueError, match=r"whole number|at least one|a row"):
+            make()
 
 
 def without_the_group(relation, x, y, groups):
@@ -163,34 +135,18 @@ def test_a_group_of_full_batches_has_its_cap_times_the_mu_of_a_row(pairs, cap):
     assert rdp_curve(groups, [2.0])[0] == pytest.approx((cap * mu) ** 2)
 
 
-@pytest.mark.parametrize(
-    ("sigma", "q", "k"),
-    [(2.0, 0.2, 2), (4.0, 0.05, 5)],
-)
-def test_one_poisson_release_of_a_group_against_its_integral(sigma, q, k):
-    """N(0) against the binomial mixture, both ways, by sums over 400,000 points: exact
-    to 1e-11 here.
+def test_one_poisson_release_of_a_group_against_its_integral():
+    """N(0) against the binomial mixture, both ways.
 
     PLD is above it, and by its grid of 1e-3 only. Rows of a group that point apart give
     less: two rows in the plane by Monte Carlo, whose standard error is below 4e-4; six
     of them (odds 1e-9) are allowed for.
     """
-    t, step = np.linspace(-14 * sigma, k + 14 * sigma, 400_001, retstep=True)
-    plain = norm.pdf(t, 0, sigma)
-    mixture = sum(
-        w * norm.pdf(t, j, sigma)
-        for j, w in enumerate(binom.pmf(np.arange(k + 1), k, q))
-    )
-    distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)])
+    sigma, q = 2.0, 0.2
+    distribution = loss_distribution([GaussianEvent(sigma, q, 1, 2)])
     for eps in (0.05, 0.3, 0.8):
-        over = (
-            np.maximum(mixture - math.exp(eps) * plain, 0).sum(),
-            np.maximum(plain - math.exp(eps) * mixture, 0).sum(),
-        )
-        delta = worst(distribution, eps)
-        assert max(over) * step - 1e-11 <= delta <= max(over) * step * (1 + 2e-3) + 1e-5
-    if k > 2:
-        return
+        exact = max(exact_group_delta(sigma, q, 2, eps))
+        assert exact <= worst(distribution, eps) <= exact * (1 + 2e-3) + 1e-5
     z = sigma * np.random.default_rng(0).standard_normal((400_000, 2))
     for angle in (0.5, 1.5, 3.0):
         x = np.array([[1.0, 0.0], [math.cos(angle), math.sin(angle)]])
@@ -217,21 +173,6 @@ def exact_group_delta(sigma, q, k, eps):
     return [exact_delta(*pair, sigma, eps) for pair in pairs]
 
 
-@pytest.mark.parametrize(
-    ("sigma", "q", "k"),
-    [(0.1, 0.2, 2), (0.03, 0.3, 3)],
-)
-def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
-    """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at
-    sigma 0.03.
-    """
-    distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=20)
-    width = distribution[0].interval
-    for m in range(1, 640, 16):
-        eps = m * width
-        assert worst(distribution, eps) >= max(exact_group_delta(sigma, q, k, eps))
-
-
 @pytest.mark.parametrize("off", [1e-9, 5e-6, 9e-6])
 def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
     """dp_accounting takes the point for the extreme loss (np.isclose), and delta there
@@ -247,14 +188,6 @@ def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
     for point in (steps - 1, steps - 0.5, steps - 0.01, steps):
         exact = exact_group_delta(sigma, q, k, point * width)[1]
         assert float(added.deltas(np.array([point * width]))[0]) >= exact
-
-
-def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
-    """(1 - q)^k is 1e-9 here: one minus the chance of any row resolves 1e-16 only."""
-    distribution = loss_distribution([GaussianEvent(8.0, 0.4, 1, 40)], coarser=10)
-    for eps in (0.0, 1.0, 5.0):
-        exact = max(exact_group_delta(8.0, 0.4, 40, eps))
-        assert exact <= worst(distribution, eps) <= exact * 1.01 + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -287,19 +220,12 @@ def test_each_direction_of_a_group_is_its_own():
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "count", "k", "width"),
-    [
-        (4.0, 0.05, 1000, 2, 1e-3),
-        (20.0, 0.05, 1000, 8, 1e-3),
-        (2.0, 1e-3, 1000, 64, 1e-3),  # 4.98; far above 100 if all rows came or none
-        (3.0, 1e-4, 30, 1000, 1e-3),
-    ],
+    ("sigma", "q", "count", "k"),
+    [(20.0, 0.05, 1000, 8), (3.0, 1e-4, 30, 1000)],
 )
-def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
-    sigma, q, count, k, width
-):
-    """Its grid of `width` makes it too large by half a percent at most here. Its
-    weights are cut where what is beyond has a chance of 1e-17.
+def test_groups_cost_what_dp_accounting_finds_for_the_mixture(sigma, q, count, k):
+    """Its grid of 1e-3 makes it too large by half a percent at most here. Its weights
+    are cut where what is beyond has a chance of 1e-17.
     """
     last = min(int(binom.isf(1e-17, k, q)) + 1, k)
     weights = binom.pmf(np.arange(last + 1), k, q)
@@ -307,7 +233,7 @@ def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
         sigma,
         list(range(last + 1)),
         list(weights / weights.sum()),
-        value_discretization_interval=width,
+        value_discretization_interval=1e-3,
     )
     theirs = theirs.self_compose(count).get_epsilon_for_delta(1e-5)
     ours = compose_epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
@@ -315,31 +241,11 @@ def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
 
 
 @pytest.mark.parametrize(
-    "events",
-    [
-        [GaussianEvent(9.0, 1e-3, 500, k) for k in (1, 2, 8, 64, 65, 1000)],
-        [GaussianEvent(9.0, q, 500, 8) for q in (1e-9, 1e-3, 1.01e-3, 0.1, 1 - 1e-9)],
-        [GaussianEvent(9.0, 1e-3, count, 64) for count in (1, 2, 500, 505, 10_000)],
-        [GaussianEvent(s, 1e-3, 500, 64) for s in (1e3, 9.0, 8.95, 2.0, 0.5, 0.1)],
-    ],
-    ids=["rows", "probability", "releases", "noise"],
-)
-def test_more_rows_more_releases_and_less_noise_cost_more(events):
-    costs = [compose_epsilon([event], 1e-5) for event in events]
-    assert costs == sorted(costs)
-    assert costs[0] < costs[-1]
-
-
-@pytest.mark.parametrize(
     ("sigma", "q", "count", "k"),
     [
-        (0.01, 1e-9, 10**6, 1000),
         (1.0, 1e-9, 10**6, 10_000),
-        (100.0, 1 - 1e-9, 1, 200),
         (1e4, 1 - 1e-9, 100, 10_000),
-        (100.0, 1e-9, 10**6, 10_000),
         (0.3, 0.5, 1, 10_000),  # infinite: a loss above 1e6
-        (0.01, 1 - 1e-9, 10**6, 2),  # likewise
     ],
 )
 def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
@@ -351,24 +257,6 @@ def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
     every = compose_epsilon([GaussianEvent(sigma, 1.0, count, k)], 1e-5)
     assert row * (1 - 1e-3) <= found
     assert found <= every * (1 + 1e-3) or found == math.inf
-
-
-def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
-    """Losses of rare rows lie beside the extreme one; a binomial coefficient of 1,030
-    does not fit a float.
-    """
-    q = 1e-9
-    # one row of two is sampled: the distance of N(0) and N(1)
-    exact = 2 * q * (2 * norm.cdf(0.5) - 1)
-    assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
-    few, many = (
-        compose_epsilon(
-            [GaussianEvent(1e4, 0.01, 10, k)],
-            1e-5,
-        )
-        for k in (1000, 1100)
-    )
-    assert 0 < few < many
 
 
 def test_what_no_accountant_knows_of_groups_is_refused():
@@ -397,8 +285,10 @@ def test_a_ledger_protects_one_unit(pair):
 
 
 def test_releases_of_different_units_are_refused():
-    with pytest.raises(LedgerError, match="relation and unit"):
-        reserve([*specs(None), *specs(2)])
+    replaced = spec_of(ClassSums(M), 40, relation="replace_one")
+    for other in (specs(2)[0], replaced):
+        with pytest.raises(LedgerError, match="relation and unit"):
+            reserve([*specs(None), other])
 
 
 def test_a_budget_counts_the_whole_group():
@@ -455,31 +345,17 @@ def test_rows_beyond_the_cap_are_not_sampled():
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
-    x, y = toy(200)
     facts = ProblemInfo(200, D, M)
     solver = LeastSquares(gram_share=0.35)  # the rule's share follows the noise
-    one = make_plan(solver, facts, epsilon=2.0, delta=1e-5, relation=relation)
-    plan = make_plan(
-        solver, facts, epsilon=2.0, delta=1e-5, relation=relation, group_cap=4
-    )
-    ratios = [
-        b.noise_multiplier / a.noise_multiplier
-        for a, b in zip(one.specs, plan.specs, strict=True)
-    ]
-    assert ratios == pytest.approx([4] * len(ratios), rel=1e-6)
-    rows = ArrayRows(x, y, groups=np.arange(200) // 8, group_cap=4)
+    given = {"epsilon": 2.0, "delta": 1e-5, "relation": relation}
+    one = make_plan(solver, facts, **given)
+    plan = make_plan(solver, facts, **given, group_cap=4)
+    for a, b in zip(one.specs, plan.specs, strict=True):
+        assert b.noise_multiplier == pytest.approx(4 * a.noise_multiplier, rel=1e-6)
+    rows = ArrayRows(*toy(200), groups=np.arange(200) // 8, group_cap=4)
     ledger = Ledger()
-    result = fit_head(solver, rows, facts, plan, Run(ledger=ledger))
-    g = guarantee(result.plan)
-    assert (
-        compose_epsilon(ledger.events(), 1e-5, relation)
-        == g["epsilon"]
-        == pytest.approx(2.0, rel=1e-6)
-    )
-    assert (
-        g["protected_unit"] == "one group with all its images, of which at most 4 count"
-    )
+    g = guarantee(fit_head(solver, rows, facts, plan, Run(ledger=ledger)).plan)
+    assert g["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    assert compose_epsilon(ledger.events(), 1e-5, relation) == g["epsilon"]
     assert g["group_cap"] == 4
-    assert math.hypot(
-        *[r["mu"] * math.sqrt(r["count"]) for r in g["releases"]]
-    ) == pytest.approx(g["mu"])
+    assert "one group with all its images, of which at most 4" in g["protected_unit"]

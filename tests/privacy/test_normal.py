@@ -11,7 +11,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -143,19 +143,6 @@ def test_large_deviations_are_gaussian_and_their_low_digits_uniform(sd):
     assert stats.ks_2samp(magnitudes[draws < 0], magnitudes[draws > 0]).pvalue > ALARM
 
 
-def test_tails_appear_as_often_as_they_should():
-    """Four million draws: 27 are expected beyond 4.5 deviations, and 10,800 beyond
-    three.
-    """
-    draws = np.abs(rounded_gaussian(fresh(3), (4_000_000,), 1000.0))
-    for boundary in (3000.5, 4000.5, 4500.5):
-        expected = 2 * stats.norm.sf(boundary / 1000)
-        assert (
-            stats.binomtest(int((draws > boundary).sum()), draws.size, expected).pvalue
-            > ALARM
-        )
-
-
 @pytest.mark.parametrize("sd", SDS)
 @pytest.mark.parametrize("then", [1, 2**63, ALL - 1])
 def test_draws_are_the_inverse_of_the_distribution_function(sd, then):
@@ -266,43 +253,13 @@ def test_the_inverse_errs_by_less_than_its_bound():
         assert phi(value - error) >= (tail + 1) * unit, tail
 
 
-@given(st.fractions(0, 14), st.sampled_from([64, 128, 192, 256]))
+@given(st.fractions(0, 30), st.sampled_from([64, 128, 192, 320]))
+@example(Fraction(1, 10**30), 320)
+@example(Fraction(30), 320)
 def test_the_tail_in_integers_errs_by_at_most_two(x, bits):
-    exact = phi(mpmath.mpf(x.numerator) / x.denominator) * mpmath.mpf(2) ** bits
-    assert abs(upper_tail(x, bits) - exact) <= 2
-
-
-@pytest.mark.parametrize(
-    "x",
-    [
-        0,
-        Fraction(1, 10**30),
-        Fraction(1, 3),
-        1,
-        Fraction(3, 2),
-        9,
-        14,
-        30,
-    ],
-)
-def test_the_tail_in_integers_at_its_extremes(x):
-    for bits in (64, 320):
-        with mpmath.workprec(2000):
-            exact = (
-                phi(mpmath.mpf(Fraction(x).numerator) / Fraction(x).denominator)
-                * mpmath.mpf(2) ** bits
-            )
-            assert abs(upper_tail(Fraction(x), bits) - exact) <= 2
-
-
-def test_few_draws_need_more_digits(monkeypatch):
-    """The odds at sd = 2^30 are 2·sd·MARGIN·(1 + E|Z|) + 2^-17 = 2e-5 a draw: 4 of
-    200,000.
-    """
-    asked = []
-    monkeypatch.setattr(normal, "definition", lambda tail, sd: asked.append(tail) or 0)
-    rounded_gaussian(fresh(8), (200_000,), 2.0**30)
-    assert len(asked) < 20
+    with mpmath.workprec(2000):
+        exact = phi(mpmath.mpf(x.numerator) / x.denominator) * mpmath.mpf(2) ** bits
+        assert abs(upper_tail(x, bits) - exact) <= 2
 
 
 def test_rows_and_classes_are_independent():
@@ -332,30 +289,6 @@ def test_symmetric_draws_have_full_variance_on_the_diagonal_and_half_off_it():
     assert rejected(diagonal, 40 / np.sqrt(2))
 
 
-def test_symmetric_draws_are_independent_across_rows_and_classes():
-    draws = symmetric_rounded_gaussian(fresh(14), (20, 80, 80), 40.0)
-    row, column = np.triu_indices(80, 1)
-    off = draws[:, row, column].astype(float)
-    assert np.abs(np.corrcoef(off)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(
-        off.shape[1]
-    )
-    entries = off.T[:400]  # 20 classes each: no two entries share their draws
-    assert len(np.unique(entries, axis=0)) == 400
-
-
-def test_only_the_entries_that_are_needed_are_drawn():
-    source = fresh(15)
-    asked = []
-
-    class Counter:
-        def integers(self, low, high, size, dtype):
-            asked.append(size)
-            return source.integers(low, high, size, dtype=dtype)
-
-    symmetric_rounded_gaussian(Counter(), (2, 70, 70), 3.0)
-    assert 2 * 70 * 71 // 2 <= sum(asked) < 2 * 70 * 71 // 2 + 10
-
-
 @given(st.floats(0.1, 2.0**44))
 def test_the_deviation_off_the_diagonal_is_never_less_than_planned(sd):
     value = over_root_two(sd)
@@ -370,15 +303,6 @@ def test_the_deviation_off_the_diagonal_is_never_less_than_planned(sd):
 def test_deviations_that_are_not_covered_are_refused(sd):
     with pytest.raises(ValueError, match="sd must lie between"):
         rounded_gaussian(fresh(1), (3,), sd)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(3,), (3, 4), (5, 4, 3)],
-)
-def test_a_symmetric_draw_is_of_square_matrices(shape):
-    with pytest.raises(ValueError, match="two equal lengths"):
-        symmetric_rounded_gaussian(fresh(1), shape, 3.0)
 
 
 def test_an_inverse_that_errs_is_noticed(monkeypatch):

@@ -30,7 +30,7 @@ from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 
-CLASSES = (*range(2, 18), 37, 100, 1000)
+CLASSES = (2, 3, 9, 16, 37, 100, 1000)
 WIDTHS = (1, 3, 64, 65, 768)
 # of OpenBLAS, and what numpy must not use of a newer processor's instructions
 KERNELS = {
@@ -207,8 +207,8 @@ def test_one_row_fewer_moves_a_count_by_one_row_with_other_processors_kernels(
 
 def check_all():
     """Every check, in a process whose OpenBLAS has its kernel from the environment."""
-    for m in (2, 10, 16, 37, 100):
+    for m in (10, 37):
         check_count(m)
-    for m in CLASSES[::4]:
+    for m in (2, 9, 100):
         check_equal_rows(m, 65, cores=2)
     check_equal_rows(10, 768, cores=2)

@@ -12,13 +12,10 @@ from core import (
     NAMES,
     QUERIES,
     D,
-    KnownNoise,
     M,
-    integer_sum,
     release_one,
     reserve,
     run,
-    sensitivity,
     spec_of,
     toy,
     verified,
@@ -27,10 +24,10 @@ from core import (
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.noise import NoiseSource, rounded_noise
+from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.release import noise_scale, release
-from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
+from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
@@ -84,45 +81,6 @@ def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weigh
                 assert np.any(released.value != 0)
 
 
-def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
-    """To the last bit: the integers of the sum and of the noise, drawn again from the
-    same seed and added once.
-    """
-    x, y = toy(300)
-    for query, relation in (
-        (Gram(M), "zero_out"),
-        (ClassSums(M), "replace_one"),
-        (Gradient(M), "add_remove"),
-    ):
-        params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
-        spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
-        ledger = reserve([spec, spec])
-        noise = KnownNoise(8)
-        unit, sd = noise_scale(query, spec, 0.5)
-        for sequence in (0, 1):
-            released = release(
-                query,
-                params,
-                ArrayRows(x, y),
-                spec,
-                ledger=ledger,
-                noise=noise,
-                summer=verified(),
-            )
-            assert released.noise_sd == pytest.approx(
-                1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12
-            )
-            z = rounded_noise(
-                NoiseSource(8).generator(sequence, "noise"),
-                released.value.shape,
-                sd,
-                query.symmetric,
-            )
-            assert np.array_equal(
-                released.value, (integer_sum(query, params, x, y, 0.7) + z) * unit
-            )
-
-
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
@@ -164,40 +122,17 @@ def test_an_epsilon_of_infinity_adds_nothing():
     np.testing.assert_allclose(value, exact, rtol=0, atol=300 * longest / 4095)
 
 
-def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
-    x, y = toy(300)
-    query = ClassSums(M)
-    released = release_one(query, Params(), ArrayRows(x, y), sigma=0.0, clip_norm=0.7)
-    assert np.array_equal(
-        released.value, integer_sum(query, Params(), x, y, 0.7) * query.unit(0.7)
-    )
-    assert released.noise_sd == 0
-
-
 @pytest.mark.parametrize("wrong", [np.float64, np.int32, "shape"])
 def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wrong):
-    query = ClassSums(M)
     spec = spec_of(ClassSums(M), 40)
 
     def summer(request):
-        return (
-            np.zeros((D, M + 1), np.int64)
-            if wrong == "shape"
-            else np.zeros((D, M), wrong)
-        )
+        if wrong == "shape":
+            return np.zeros((D, M + 1), np.int64)
+        return np.zeros((D, M), wrong)
 
-    ledger = reserve([spec])
-    noise = KnownNoise(1)
     with pytest.raises(TypeError, match="int64 of the query's shape"):
-        release(
-            query,
-            Params(),
-            ArrayRows(*toy(40)),
-            spec,
-            ledger=ledger,
-            noise=noise,
-            summer=summer,
-        )
+        run(ClassSums(M), ArrayRows(*toy(40)), spec, reserve([spec]), summer=summer)
 
 
 @pytest.mark.parametrize(
@@ -205,46 +140,32 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
     [
         {"clip_norm": math.nan},
         {"clip_norm": math.inf},
-        {"clip_norm": 0.0},
         {"clip_norm": 1e-7},
         {"clip_norm": -1.0},
+        {"clip_norm": np.float32(1)},
         {"noise_multiplier": math.nan},
         {"noise_multiplier": math.inf},
         {"noise_multiplier": -1.0},
+        {"noise_multiplier": True},
+        {"noise_multiplier": 2**53 + 1},  # float64 has no such number
+        {"noise_multiplier": 0.0, "clip_norm": math.nan},
         {"sampling_prob": 0.0},
-        {"sampling_prob": 1.5},
         {"sampling_prob": math.nan},
         {"relation": "add_one"},
         {"n_rows": -1},
-        {"n_rows": math.nan},
-        {"n_rows": True},
         {"n_rows": np.int64(5)},
         {"n_rows": 5.0},
-        {"clip_norm": np.float32(1)},
-        {"noise_multiplier": np.float32(1)},
-        {"noise_multiplier": True},
-        {"sampling_prob": np.float32(0.5)},
         {"label": None},
-        {"query": 3},
-        {"noise_multiplier": 2**53 + 1},  # float64 has no such number
-        {"noise_multiplier": 0.0, "clip_norm": math.nan},
-        {"noise_multiplier": 0.0, "clip_norm": -1.0},
         {"group_cap": np.int64(3)},
         {"group_cap": 3, "sampling_prob": 0.1, "relation": "replace_one"},
     ],
     ids=str,
 )
 def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
-    good = {
-        "label": "a",
-        "query": "q",
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "n_rows": 5,
-    }
-    ReleaseSpec(**good)
+    good = {"label": "a", "query": "q", "clip_norm": 1.0, "noise_multiplier": 1.0}
+    ReleaseSpec(**good, n_rows=5)
     with pytest.raises(ValueError):
-        ReleaseSpec(**(good | change))
+        ReleaseSpec(**{**good, "n_rows": 5, **change})
 
 
 class Broken(Statistic):
@@ -266,18 +187,13 @@ class Broken(Statistic):
         return chunk.rows.q, chunk.keep[:, None].astype(np.int64)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0, -1, 2**200])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, 0, -1, 2**200, np.int64(4), 4.0, True]
+)
 def test_no_sensitivity_turns_the_noise_off(value):
+    """And a whole number of numpy may be the rest of a larger one."""
     Broken.value = value
     with np.errstate(all="ignore"), pytest.raises((ValueError, OverflowError)):
-        release_one(Broken(M), Params(), ArrayRows(*toy(20)))
-
-
-@pytest.mark.parametrize("value", [np.int64(4), 4.0, True, np.float64(4)])
-def test_a_sensitivity_that_came_round_is_refused(value):
-    """A whole number of numpy may be the rest of a larger one."""
-    Broken.value = value
-    with pytest.raises(ValueError, match="sensitivity_sq must be a whole number"):
         release_one(Broken(M), Params(), ArrayRows(*toy(20)))
 
 
@@ -369,20 +285,6 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
     assert seen == [["started", "reserved"], ["committed", "started"]]
 
 
-def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
-    query = ClassSums(M)
-    spec = spec_of(query, 40)
-    fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("dphead.privacy.atomic_write.os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        run(query, ArrayRows(*toy(40)), spec, fit)
-    assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
-
-
 def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     """Logged first, a crash could leave a release that counts as observed and whose
     value is lost or half written.
@@ -420,15 +322,6 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
         run(ClassSums(M), rows, spec, ledger)
     assert Counted.reads == 0
     assert ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
-
-
-def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
-    """n times what a row adds stays below 2**62, whatever the query."""
-    query = SigmoidHessians(M)
-    n = 2**62 // query.max_entry
-    noise_scale(query, spec_of(query, n), 0.0)
-    with pytest.raises(ValueError, match=r"below 2\*\*62"):
-        noise_scale(query, spec_of(query, n + 1), 0.0)
 
 
 def test_sums_without_noise_never_reach_the_disk(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.privacy import transform as module
 from dphead.privacy.transform import (
     FINE_BITS,
     RADIUS,
@@ -19,7 +18,6 @@ from dphead.privacy.transform import (
     aim,
     clipped_bound,
     clipped_rows,
-    clipped_step,
     direction_rows,
     transformed,
     within,
@@ -179,35 +177,20 @@ def test_rows_that_would_be_too_long_when_rounded_are_truncated():
 
     Others are as they were.
     """
-    halves = np.full(4, 9.0)
-    fitting = np.array([9.0, 2.0, 0.0, 0.0])
-    integers = np.stack([halves + 0.2, fitting, -halves - 0.2, halves])
-    factor = np.full(4, 0.5)
-    rounded = [5, 5, 5, 5]
-    cut = [4, 4, 4, 4]
-    assert within(integers, factor, None, 100).tolist()[0] == rounded
-    assert within(integers, factor, None, 99).tolist() == [
-        cut,
-        [4, 1, 0, 0],
-        [-4] * 4,
-        cut,
-    ]
-    assert within(integers, factor, None, 64).tolist() == [
-        cut,
-        [4, 1, 0, 0],
-        [-4] * 4,
-        cut,
-    ]
-    assert within(integers, factor, None, 63).tolist() == [
-        [0] * 4,
-        [4, 1, 0, 0],
-        [0] * 4,
-        [0] * 4,
-    ]
-    last = np.full(4, 3.6)
-    assert within(integers, factor, last, 100).tolist()[0] == [*cut, 3]
-    assert 64 + 9 <= 100
-    assert within(integers, factor, last, 116).tolist()[0] == [*rounded, 4]
+    fitting = [9.0, 2.0, 0.0, 0.0]
+    integers = np.array([[9.2] * 4, fitting, [-9.2] * 4])
+    factor = np.full(3, 0.5)
+
+    def found(bound, last=None):
+        return within(integers, factor, last, bound).tolist()
+
+    short = [4, 1, 0, 0]
+    assert found(100) == [[5] * 4, short, [-5] * 4]
+    assert found(99) == found(64) == [[4] * 4, short, [-4] * 4]
+    assert found(63) == [[0] * 4, short, [0] * 4]
+    last = np.full(3, 3.6)
+    assert found(100, last)[0] == [4, 4, 4, 4, 3]
+    assert found(116, last)[0] == [5, 5, 5, 5, 4]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
@@ -237,26 +220,6 @@ def test_the_fallback_is_reached_by_rows_of_many_equal_entries():
             assert len(np.unique(q)) == 1
             assert q[0, 0] == int(length)
     assert seen > 10
-
-
-@pytest.mark.parametrize("append", [1e-6, -1e-6, 1e6, -1e6])
-def test_constants_of_extreme_sizes(append):
-    """One far larger than the row leaves nothing of the row; one far smaller is itself
-    rounded to zero.
-    """
-    x = row("normal", 1.0, 5)
-    directions = direction_rows(RowTransform(append=append), x)
-    clipped = clipped_rows(RowTransform(append=append), x, 1)
-    for rows in (directions, clipped):
-        assert squared(rows.q)[0] <= RADIUS**2
-        assert rows.q.any()
-        if abs(append) > 1:
-            assert not rows.q[0, :-1].any()
-            assert abs(rows.q[0, -1]) >= RADIUS - 2
-            assert rows.q[0, -1] * append > 0
-        else:
-            assert rows.q[0, -1] == 0
-            assert rows.q[0, :-1].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -309,29 +272,6 @@ def test_a_row_of_zeros_stays_one():
         assert np.all(rows.scale > 0)
 
 
-@pytest.mark.parametrize(
-    "clip_norm, append",
-    [
-        (1.0, 0.0),
-        (0.5, 0.5),
-        (1e-6, 1e6),
-        (1e6, -1e-6),
-        (3.0, -4.0),
-    ],
-)
-def test_the_grid_and_the_bound_of_clipped_rows(clip_norm, append):
-    step, (bound, constant) = (
-        clipped_step(clip_norm, append),
-        clipped_bound(clip_norm, append),
-    )
-    assert step == pytest.approx(np.hypot(clip_norm, append) / RADIUS)
-    assert 0 <= bound <= RADIUS**2 - constant**2
-    assert abs(constant) <= abs(append) / step
-    assert bound * step**2 <= clip_norm**2 * (1 + 1e-12)
-    # what products of 128 rows may add up to in int32
-    assert module.RADIUS**2 * 128 < 2**31
-
-
 @pytest.mark.parametrize("name", ["center", "scale"])
 @pytest.mark.parametrize("values", [["1", "2"], [None, 1.0], [1j, 2.0], [True, False]])
 def test_a_transform_of_what_are_no_numbers_is_refused(name, values):
@@ -340,20 +280,17 @@ def test_a_transform_of_what_are_no_numbers_is_refused(name, values):
         RowTransform(**{name: np.array(values)})
 
 
-@pytest.mark.parametrize(
-    "of", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
-)
+@pytest.mark.parametrize("of", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
 def test_a_copy_of_a_transform_keeps_its_numbers(of):
     """Numpy would copy the center as an array that can be changed after the check."""
     made = RowTransform(True, np.ones(3), np.full(3, 2.0), 0.5)
     again = of(made)
     assert repr(again) == repr(made)
     for values in (again.center, again.scale):
-        with pytest.raises(ValueError, match="read-only"):
-            values[0] = 7.0
+        assert not values.flags.writeable
 
 
-@pytest.mark.parametrize("append", [math.nan, math.inf, -math.inf, 1e-300, 1e200])
+@pytest.mark.parametrize("append", [math.nan, math.inf, 1e-300, 1e200])
 def test_a_constant_that_would_spoil_the_sensitivity_is_refused(append):
     with pytest.raises(ValueError, match="append"):
         RowTransform(append=append)

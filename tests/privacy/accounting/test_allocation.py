@@ -57,7 +57,7 @@ def two_steps(sigma, direction, eps):
     return math.exp(eps) * (beyond - 1 + strike)  # call and put
 
 
-@pytest.mark.parametrize("sigma", [0.6, 0.8, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("sigma", [0.6, 1.0, 5.0])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_delta_of_an_epoch_of_two_steps_is_not_below_its_integral(sigma, direction):
     """Above it by the grid of ratios, by most with little noise (0.6)."""
@@ -251,7 +251,7 @@ def test_an_epoch_of_one_step_is_a_full_batch():
     )
 
 
-@pytest.mark.parametrize("sigma, steps, count", [(1.0, 100, 5), (2.0, 20, 50)])
+@pytest.mark.parametrize("sigma, steps, count", [(1.0, 100, 5)])
 def test_an_epoch_costs_about_what_poisson_batches_of_its_size_cost(
     sigma, steps, count
 ):

@@ -163,19 +163,6 @@ def test_delta_of_one_sample_is_not_below_the_truth(q, sigma, direction):
         assert exact <= delta <= exact + slack + max(least - eps, 0)
 
 
-@pytest.mark.parametrize("mu", [1e-6, 0.3, 5.0])
-def test_delta_of_full_batches_is_not_below_the_truth(mu):
-    asked = np.array([-2.0, -1e-4, 0.0, 1e-4, 1.0, 20.0]) * min(mu, 1)
-    found, least, most = quick_excess(*module._full_pair(mu), asked)
-    for eps, delta in zip(asked, found, strict=True):
-        exact = exact_excess([(1, 1)], [(1, 0)], 1 / mu, eps)
-        assert (
-            exact
-            <= delta
-            <= exact + 600 * UNIT * (1 + max(-least, most)) + max(least - eps, 0)
-        )
-
-
 @pytest.mark.parametrize(
     ("sigma", "q", "k"),
     [
@@ -236,24 +223,6 @@ def test_numbers_of_rows_that_are_left_out_are_counted(q, k, sigma, least, monke
     ):
         cut = quick_excess(*pair, asked)[0]
         assert np.all(cut >= quick_excess(*slow, asked)[0] - 1e-12)
-
-
-@pytest.mark.parametrize(("q", "k"), [(0.5, 1000), (1e-4, 10_000), (0.999, 50)])
-def test_the_rounding_of_a_groups_weights_is_known(q, k):
-    """Beside 60 digits. At least 9 units of the logarithms' sizes are claimed: 5 for
-    the weights, 4 for the exponents added to them.
-    """
-    mixture = module._sampled(GaussianEvent(50.0, q, 1, k), 50.0, 1.0)
-    largest = 0.0
-    with mpmath.workdps(60):
-        p = mpmath.mpf(q)
-        for log_weight, j in zip(mixture.log_weights, mixture.means, strict=True):
-            ways = mpmath.log(mpmath.binomial(k, int(j)))
-            rows = int(j) * mpmath.log(p)
-            others = (k - int(j)) * mpmath.log(1 - p)
-            assert abs(ways + rows + others - float(log_weight)) <= mixture.error / 2
-            largest = max(largest, float(ways - rows - others))
-    assert mixture.error >= 9 * UNIT * largest
 
 
 @pytest.mark.parametrize("direction", ["removed", "added"])
@@ -353,24 +322,6 @@ def test_delta_and_epsilon_of_a_grid_are_its_definition(
     # epsilon
     lower = least * (1 - 1e-12) - 1e-9
     assert lower < 0 or slow_delta(losses, lower) > delta * (1 - 1e-13)
-
-
-def test_sums_of_many_chances_are_not_below_the_definition():
-    rng = np.random.default_rng(0)
-    losses = Losses(-100, rng.random(1000) / 1000, 0.0, 0.01)
-    asked = rng.uniform(0, 8, 20)
-    for eps, found in zip(asked, losses.deltas(asked), strict=True):
-        slow = slow_delta(losses, eps)
-        assert slow <= found <= slow * (1 + 1e-13)
-    above = losses._tails[1][0]
-    # a long double is two floats
-    parts = Fraction(float(above)) + Fraction(float(above - float(above)))
-    assert parts > sum(
-        map(
-            Fraction,
-            losses.chances[101:],
-        )
-    ) * (1 + Fraction(1, 2**60))
 
 
 @pytest.mark.parametrize("interval", [0.1, 1e-4, 0.37])
@@ -546,21 +497,6 @@ def test_a_sample_of_all_rows_is_the_full_batch():
     assert exact <= compose_epsilon([event], 1e-5, accountant="pld") <= exact * 1.01
 
 
-@pytest.mark.parametrize("direction", list(PAIRS))
-@pytest.mark.parametrize(
-    ("q", "sigma"),
-    [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)],
-)
-def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
-    """All chances are 1 but for some units: not one for each point of the grid."""
-    one = connected(GaussianEvent(sigma, q), 1e-3, direction)
-    least = module._losses(
-        *module._sample_pair(GaussianEvent(sigma, q), direction),
-        np.array([-40.0, 40.0]),
-    )[0]
-    assert 1 <= one.mass <= 1 + 1000 * UNIT * (1 + np.abs(least).max())
-
-
 def test_a_mass_above_one_is_counted():
     """As measures: what is infinite is the whole mass of a composition less that of
     finite losses.
@@ -612,16 +548,6 @@ def test_a_small_delta_takes_the_less_of_both_accountants(event):
         }
         assert (found["pld"] == math.inf) == (delta < lost)
         assert found["auto"] == found["rdp"] < found["pld"]
-
-
-def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
-    """Composed one by one: what is cut off at the ends is counted."""
-    events = [GaussianEvent(1 + i / 100, 0.01) for i in range(6)]
-    least, most = (
-        compose_epsilon([GaussianEvent(sd, 0.01, 6)], 1e-5) for sd in (1.05, 1.0)
-    )
-    assert least <= compose_epsilon(events, 1e-5) <= most
-    assert max(len(part.chances) for part in loss_distribution(events)) < 400_000
 
 
 @pytest.mark.parametrize(

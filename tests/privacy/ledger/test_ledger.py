@@ -6,7 +6,7 @@ import math
 
 import pytest
 from core import python, reserve
-from ledgers import DELTA, run_release, specs
+from ledgers import DELTA, specs
 
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
@@ -291,17 +291,6 @@ def test_concurrent_processes_cannot_exceed_the_budget(path):
     done = [int(p.communicate(timeout=600)[0]) for p in started]
     assert sum(done) == 7 == len(ledger.fits())
     assert accounting.compose_epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
-
-
-def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
-    ledger = Ledger()
-    assert ledger.path == ":memory:"
-    ledger.set_budget(1.0, DELTA)
-    fit = reserve(specs(1, sigma_for(1.0)), ledger)
-    run_release(fit, spec=specs(1, sigma_for(1.0))[0])
-    with pytest.raises(LedgerError, match="exceeded"):
-        reserve(specs(1, 50.0), ledger)
-    assert len(Ledger().fits()) == 0
 
 
 def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
