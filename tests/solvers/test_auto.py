@@ -11,7 +11,6 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto import AdaptiveStepSize
@@ -31,10 +30,8 @@ from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import (
     counted,
     expected_accuracy,
-    expected_of_classes,
     overfit,
 )
-from dphead.solvers.prior import PublicPrior
 
 D, M = 8, 4
 
@@ -79,13 +76,6 @@ def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(
         )
         weights = weights - rate(strength, steps, momentum) * velocity
     assert (0.6 if momentum else 0.97) < weights.std() / MOVE_LOGITS < 1.03
-
-
-def test_large_steps_on_few_features_do_not_oscillate():
-    """The best head has 79 % here; the last iterate of the same steps has 72."""
-    head = fit(*blobs(20_000, 0), 8.0, 0)
-    x, y = blobs(20_000, 99)
-    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.78
 
 
 def lengthened(mean, noise_sd, steps=100, rate=10.0, seed=0, m=M, d=D):
@@ -138,19 +128,16 @@ def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor,
 
 def test_the_share_is_found_beneath_the_noise():
     """Without subtracting the noise's own square, noise would look like classes far
-    apart. 400 noise draws; the share's deviation is a tenth when it is known, after so
-    many steps, and its mean known to 0.005: 0.02 are allowed, for what the limits cut
-    off.
+    apart. 200 noise draws; the share's deviation is a tenth when it is known, after so
+    many steps: 0.02 are allowed for the mean, for what the limits cut off.
     """
-    known = {0.02: 1, 0.15: 9, 0.24: 23, 0.3: 36}
-    for noise_sd, seen in known.items():
+    for noise_sd, seen in ((0.15, 9), (0.3, 36)):
         shares = []
-        for seed in range(400):
+        for seed in range(200):
             factors = lengthened(classes_apart(0.28 * np.log10(M)), noise_sd, seed=seed)
             assert len(set(factors[seen - 1 :])) == 1
             shares.append(factors[-1] * 0.2)
         assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
-    assert lengthened(classes_apart(0.0), 0.24)[-1] < 1.5
 
 
 def test_what_noise_hides_is_taken_to_be_what_is_likely():
@@ -165,30 +152,9 @@ def test_what_noise_hides_is_taken_to_be_what_is_likely():
 
 
 def test_lengthened_steps_are_no_longer_than_the_longest():
-    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST_STEP / 1.2)[
-        -1
-    ] == pytest.approx(1.2)
-    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST_STEP)[-1] == 1.0
-    for momentum, rate_, factor in ((0.9, LONGEST_STEP * 0.1 / 1.2, 1.2),):
-        descent = replace(DESCENT, steps=100, momentum=momentum, learning_rate=rate_)
-        assert AdaptiveStepSize(ProblemInfo(1000, D, M), descent)(
-            classes_apart(0.9), 0.0
-        ) == pytest.approx(factor)
-
-
-def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
-    """A given `move` and the rule give the same head where classes are near; the rule's
-    is larger elsewhere.
-    """
-    ratios = []
-    for spread in (0.2, 3.0):
-        x, y = blobs(5000, 0, spread)
-        heads = [fit(x, y, 8.0, 0, Auto(move=move)) for move in (None, MOVE_LOGITS)]
-        ratios.append(
-            np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights)
-        )
-    assert ratios[0] > 1.1
-    assert ratios[1] == 1.0
+    for rate_, factor in ((LONGEST_STEP / 1.2, 1.2), (LONGEST_STEP, 1.0)):
+        found = lengthened(classes_apart(0.9), 0.0, rate=rate_, steps=1)
+        assert found == pytest.approx([factor])
 
 
 @pytest.mark.parametrize(
@@ -230,24 +196,20 @@ def test_the_centre_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, sha
 
 
 def test_steps_and_scaling_follow_from_sizes_and_budget():
-    weak = plan(epsilon=0.1)
-    strong = plan(epsilon=8.0)
-    assert 63 == len(weak.specs) < len(strong.specs) <= 104
+    weak, strong, alone = (
+        [s.label for s in plan(epsilon=epsilon, solver=solver).specs]
+        for epsilon, solver in (
+            (0.1, Auto()),
+            (8.0, Auto()),
+            (8.0, Auto(centering=Centering(0.0))),
+        )
+    )
+    assert 63 == len(weak) < len(strong) <= 104
     assert len(plan(1000, epsilon=0.5).specs) == 33
-    assert [s.label for s in weak.specs][:3] == [
-        "rows that count",
-        "feature mean",
-        "gradient",
-    ]
-    assert [s.label for s in strong.specs][:4] == [
-        "rows that count",
-        "feature mean",
-        "feature squares",
-        "gradient",
-    ]
-    assert "feature squares" not in [
-        s.label for s in plan(epsilon=8.0, solver=Auto(centering=Centering(0.0))).specs
-    ]
+    first = ["rows that count", "feature mean"]
+    assert weak[:3] == [*first, "gradient"]
+    assert strong[:4] == [*first, "feature squares", "gradient"]
+    assert "feature squares" not in alone
 
 
 def test_whoever_protects_more_has_less_to_spend():
@@ -261,33 +223,33 @@ def test_whoever_protects_more_has_less_to_spend():
     assert plan(epsilon=np.inf).budgeted(facts).mu == np.inf
 
 
-@pytest.mark.parametrize("n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8)])
-def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
-    """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds
-    below 1 %. Rows are fresh.
+def test_the_expected_accuracy_is_that_of_new_rows():
+    """30 data sets and draws, with fresh rows: a true 90 % interval holds fewer than
+    80 % with odds of 3 %.
     """
     held = 0
     errors = []
-    test_x, test_y = blobs(20_000, 10_000, scale)
-    for seed in range(60):
-        head = fit(*blobs(n, seed, scale), epsilon, seed)
+    test_x, test_y = blobs(20_000, 10_000, 0.8)
+    for seed in range(30):
+        head = fit(*blobs(400, seed, 0.8), 8.0, seed)
         truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
         held += head.estimate.low <= truth <= head.estimate.high
         errors.append(head.estimate.accuracy - truth)
-    assert held >= 48
+    assert held >= 24
     assert abs(np.mean(errors)) < 0.01
 
 
 @pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable", "nominal n"])
 def test_rows_that_do_not_count_are_no_errors(way):
     """3,200 slots of which 800 count, because they are one of four of a group, or three
-    in four have no class or hold nan; or 800 rows where 3,200 are nominal. 8 fits, new
+    in four have no class or hold nan; or 800 rows where 3,200 are nominal. 4 fits, new
     rows: what is expected is what is measured, to 3 points (3 of 4 slots as errors
     would be 55 points less); 90 % intervals hold it.
     """
     slots, held, errors = 3200, 0, []
+    relation = "add_remove" if way == "nominal n" else "zero_out"
     test_x, test_y = blobs(20_000, 10_000)
-    for seed in range(8):
+    for seed in range(4):
         x, y = blobs(slots, seed)
         more = {}
         lost = np.arange(slots) % 4 > 0
@@ -300,73 +262,16 @@ def test_rows_that_do_not_count_are_no_errors(way):
         else:
             x, y = x[~lost], y[~lost]
         rows = ArrayRows(x, y, 8192, **more)
+        facts = ProblemInfo(slots, D, M)
+        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
         head = plan_and_fit(
-            Auto(),
-            rows,
-            ProblemInfo(slots, D, M),
-            epsilon=2.0,
-            relation="add_remove" if way == "nominal n" else "zero_out",
-            noise=NoiseSource(seed),
-            summer=quick_sums(),
+            Auto(), rows, facts, epsilon=2.0, relation=relation, **run
         ).head
         truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
         held += head.estimate.low <= truth <= head.estimate.high
         errors.append(head.estimate.accuracy - truth)
     assert abs(np.mean(errors)) < 0.03
-    assert held >= 5
-
-
-@pytest.mark.parametrize("m", [2, 20])
-@pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable"])
-def test_the_expected_accuracy_is_that_of_new_groups(way, m):
-    """Half of 4,000 slots count: all slots counted, half of what other rows get would
-    be expected, 30 points less and more. It is at most 3 points above, and 4 below; or
-    up to 20 for groups, whose rows are taken for alike, which these are not.
-    """
-    slots, d, errors = 4000, 32, []
-    rng = np.random.default_rng(m)
-    means = rng.normal(size=(m, d)) * (1.2 if m > 2 else 0.4)
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        y = rng.integers(0, m, slots + 4000)
-        noise = rng.normal(size=(len(y), d))
-        x = (means[y] + noise).astype(np.float32)
-        test_x, x = x[slots:], x[:slots].copy()
-        test_y, y = y[slots:], y[:slots].copy()
-        more = {}
-        if way == "cap":
-            more = {"groups": np.arange(slots) // 4, "group_cap": 2}
-        elif way == "unlabelled":
-            y[::2] = -1
-        else:
-            x[::2] = np.nan
-        rows = ArrayRows(x, y, 8192, **more)
-        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-        facts = ProblemInfo(slots, d, m)
-        head = plan_and_fit(Auto(), rows, facts, epsilon=4.0, **run).head
-        truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
-        errors.append(head.estimate.accuracy - truth)
-        assert truth > 0.6
-    assert -(0.2 if way == "cap" else 0.04) < np.mean(errors) < 0.03
-
-
-def test_caps_are_ranked_by_what_new_groups_get():
-    """Of eight rows of a group one counts, or all: alike but for what noise of eight
-    times the size costs, which both know.
-    """
-    x, y = blobs(4000, 0)
-    groups = np.arange(4000) // 8
-    test_x, test_y = blobs(20_000, 10_000)
-    found = []
-    for cap in (1, 8):
-        rows = ArrayRows(x, y, 8192, groups=groups, group_cap=cap)
-        facts = ProblemInfo(4000, D, M)
-        run = {"noise": NoiseSource(0), "summer": quick_sums()}
-        head = plan_and_fit(Auto(), rows, facts, epsilon=8.0, **run).head
-        truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
-        assert head.estimate.low <= truth <= head.estimate.high
-        found.append(head.estimate.accuracy - truth)
-    assert abs(found[0] - found[1]) < 0.05
+    assert held >= 2
 
 
 def test_a_count_that_noise_drowned_expects_anything():
@@ -382,52 +287,27 @@ def test_a_count_that_noise_drowned_expects_anything():
 
 
 @pytest.mark.parametrize(
-    "n, d, epsilon, seen, gap",
-    [
-        (2000, 1280, 0.5, 0.614, 0.0275),
-        (2000, 1280, 2.0, 0.809, 0.0385),
-        (2000, 1280, 8.0, 0.892, 0.0888),
-        (1000, 144, 0.5, 0.770, 0.0201),
-        (1000, 144, 2.0, 0.945, 0.0113),
-        (1000, 144, 8.0, 0.982, 0.0077),
-    ],
-)
-def test_overfitting_is_expected_within_two_points_of_what_was_measured(
-    n, d, epsilon, seen, gap
-):
-    """CIFAR-10's MobileNetV2 features (4 draws) and digits (8): right on the fit's rows
-    less on other training rows.
-    """
-    facts = make_plan(
-        Auto(), ProblemInfo(n, d, 10), epsilon=epsilon, delta=1e-5
-    ).budgeted(ProblemInfo(n, d, 10))
-    assert abs(overfit(facts, Auto().descent_for(facts), seen, n) - gap) < 0.02
-
-
-@pytest.mark.parametrize(
     "n, d, m, epsilon, seen, gap",
     [
+        (2000, 1280, 10, 0.5, 0.614, 0.0275),
+        (2000, 1280, 10, 8.0, 0.892, 0.0888),
+        (1000, 144, 10, 2.0, 0.945, 0.0113),
         (40_000, 1280, 10, 1.0, 0.855, 0.0094),
-        (40_000, 1280, 10, 8.0, 0.889, 0.0270),
-        (50_000, 9216, 10, 1.0, 0.896, 0.0133),
         (50_000, 9216, 10, 3.0, 0.917, 0.0159),
-        (18_000, 1280, 100, 0.5, 0.398, 0.0278),
         (18_000, 1280, 100, 8.0, 0.722, 0.1131),
     ],
 )
-def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen, gap):
-    """CIFAR-10's MobileNetV2, Fashion-MNIST's deep patches, CIFAR-100's MobileNetV2:
-    right on the fit's rows less on other training rows (results/expected).
+def test_overfitting_is_expected_within_two_points_of_what_was_measured(
+    n, d, m, epsilon, seen, gap
+):
+    """CIFAR-10's MobileNetV2 features, digits, Fashion-MNIST's deep patches, CIFAR-100:
+    right on the fit's rows less on other training rows (results/expected). To many
+    rows, within half.
     """
     facts = ProblemInfo(n, d, m)
     budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5).budgeted(facts)
-    expected = overfit(
-        budgeted,
-        Auto().descent_for(budgeted),
-        seen,
-        n,
-    )
-    assert gap / 2 < expected < 1.5 * gap
+    found = overfit(budgeted, Auto().descent_for(budgeted), seen, n)
+    assert abs(found - gap) < (0.02 if n < 5000 else gap / 2)
 
 
 def test_new_rows_are_expected_to_be_no_worse_than_chance():
@@ -467,16 +347,6 @@ def test_without_an_estimate_nothing_is_spent_on_it():
     assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None
 
 
-def test_rare_classes_are_not_forgotten_nor_preferred():
-    """With a bias, classes of 70 % and 2 % are predicted about as often as they
-    occur.
-    """
-    head = fit(*blobs(20_000, 0, weights=[0.7, 0.26, 0.02, 0.02]), 2.0, 1)
-    x, y = blobs(20_000, 1, weights=[0.7, 0.26, 0.02, 0.02])
-    found = np.bincount(head.scores(x).argmax(axis=1), minlength=M) / len(x)
-    assert np.abs(found - np.bincount(y) / len(y)).max() < 0.05
-
-
 def test_little_noise_does_not_mean_endless_steps():
     assert rate(1e12, 100) == pytest.approx(LONGEST_STEP * (1 - DESCENT.momentum))
 
@@ -512,22 +382,6 @@ def test_without_noise_the_head_is_no_worse_than_private_ones(
     assert found[0] > max(least, found[1])
 
 
-def test_without_noise_a_prior_is_still_the_start():
-    x, y = blobs(300, 0)
-    prior = PublicPrior(np.eye(D, M))
-    started = fit(x, y, np.inf, solver=Auto(prior=prior))
-    plain = fit(x, y, np.inf)
-    assert not np.allclose(started.weights, plain.weights, rtol=1e-2)
-
-
-def test_it_asks_for_gradients_and_one_count():
-    solver = Auto()
-    facts = ProblemInfo(1000, D, M)
-    queries = [p.query for p in solver.plan(plan().budgeted(facts))]
-    assert queries[-1] == CorrectCounts(M)
-    assert queries[-2] == Gradient(M)
-
-
 @pytest.mark.parametrize("estimate", [True, False])
 def test_the_accuracy_of_each_class_costs_its_share_of_the_budget(estimate):
     spent = plan(solver=Auto(estimate=estimate, per_class_share=0.2))
@@ -550,7 +404,7 @@ def test_the_accuracy_of_each_class_is_in_its_interval_and_the_least_in_its_own(
     solver = Auto(per_class_share=0.1)
     held = []
     least = []
-    for seed in range(25):
+    for seed in range(15):
         x, y = blobs(3000, seed, weights=weights)
         head = fit(x, y, 0.7, seed, solver)
         right = head.scores(test_x).argmax(axis=1) == test_y
@@ -567,26 +421,6 @@ def test_the_accuracy_of_each_class_is_in_its_interval_and_the_least_in_its_own(
     assert np.mean(least) >= 0.85
 
 
-def test_the_least_of_equal_classes_is_estimated_too_low():
-    """As its docstring and the report say; the interval allows for it."""
-    facts = ProblemInfo(40_000, 8, 40, 0.5)
-    rng = np.random.default_rng(0)
-    descent = Auto(per_class_share=0.1).descent_for(facts)
-    worst = []
-    for _ in range(200):
-        params = Params(RowTransform(), np.zeros((8, 40)))
-        steps = expected_of_classes(facts, descent, params)
-        next(steps)
-        counts = np.tile([800.0, 200.0], (40, 1))
-        counts += rng.normal(0, 30, counts.shape)
-        with pytest.raises(StopIteration) as stop:
-            steps.send(Response(counts, 30.0))
-        worst.append(stop.value.value.worst)
-    gap = overfit(facts, descent, 0.8, 40_000)
-    assert np.mean([one.accuracy for one in worst]) < 0.8 - gap - 0.03
-    assert np.mean([one.low <= 0.8 - gap <= one.high for one in worst]) >= 0.9
-
-
 @pytest.mark.parametrize("share", [-0.1, 0.51, np.nan])
 def test_the_share_for_classes_leaves_half_to_the_head(share):
     with pytest.raises(ValueError, match="per_class_share must be"):
@@ -601,15 +435,10 @@ def test_without_noise_no_class_is_counted():
 @pytest.mark.parametrize(
     "solver",
     [
-        Auto(scale="never"),
-        Auto(scale="always"),
-        Auto(steps=20),
-        Auto(move=0.5),
-        Auto(centering=Centering(0.0)),
-        Auto(descent=replace(DESCENT, momentum=0.9)),
-        Auto(descent=replace(DESCENT, intercept=0.0)),
-        Auto(descent=replace(DESCENT, average="last")),
-        Auto(descent=replace(DESCENT, clip_norm=1.0)),
+        Auto(scale="always", steps=20),
+        Auto(move=0.5, centering=Centering(0.0)),
+        Auto(scale="never", descent=replace(DESCENT, momentum=0.9, intercept=0.0)),
+        Auto(descent=replace(DESCENT, average="last", clip_norm=1.0)),
     ],
 )
 def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
@@ -623,7 +452,6 @@ def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
     spent = plan(solver=solver)
     assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
     labels = [s.label for s in spent.specs]
-    assert ("feature squares" in labels) == (
-        solver.scale != "never" and solver.centering.share > 0
-    )
+    scaled = solver.scale != "never" and solver.centering.share > 0
+    assert ("feature squares" in labels) == scaled
     assert labels.count("gradient") == solver.steps or solver.steps is None

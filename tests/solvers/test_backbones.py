@@ -10,15 +10,13 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers import ProblemInfo
 from dphead.solvers.auto_rules import (
     MOST_CENTER_SHARE,
-    TRIALS_SHARE,
     number_of_steps,
 )
-from dphead.solvers.backbones import BackboneSelection, best
+from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Response
-from dphead.solvers.head import AccuracyEstimate
 
 N, M = 3000, 3
 WIDTHS = (40, 6)
@@ -73,11 +71,6 @@ def test_trials_and_fit_together_spend_what_was_asked_for(relation, cap):
     for whose in ("network 1", "network 2"):
         assert squares[whose] == pytest.approx(solver.trial_share * total)
     assert solver.trials_share == pytest.approx(1 - squares[""] / total)
-
-
-def test_many_networks_leave_most_of_the_budget_to_the_fit():
-    solver = BackboneSelection(tuple(range(10, 30)))
-    assert solver.trials_share == pytest.approx(TRIALS_SHARE)
 
 
 def chosen_by(releases):
@@ -139,25 +132,6 @@ def test_the_last_fit_spends_on_the_centre_what_the_widest_network_would():
     assert spent == pytest.approx(rest * math.sqrt(MOST_CENTER_SHARE), rel=0.02)
 
 
-def test_the_first_of_equals_is_best():
-    equal = AccuracyEstimate(0.5, 0.4, 0.6)
-    assert best([equal, equal]) == 0
-
-
 def test_a_choice_by_exact_counts_is_refused():
     with pytest.raises(ValueError, match="needs noise, got epsilon=inf"):
         planned(epsilon=math.inf)
-
-
-def test_as_many_sources_of_rows_as_networks():
-    solver, facts, plan = planned()
-    one = [rows_of(WIDTHS[0], 1.0, 0)]
-    with pytest.raises(ValueError, match="zip"):
-        fit_head(solver, one, facts, plan, Run(summer=quick_sums()))
-
-
-def test_no_estimate_is_of_the_last_fit_alone():
-    solver = BackboneSelection(WIDTHS, Auto(estimate=False))
-    labels = [p.label for p in solver.plan(ProblemInfo(N, max(WIDTHS), M, mu=1.0))]
-    assert labels.count("correct rows") == 0
-    assert labels.count("network 1: correct rows") == 1

@@ -29,7 +29,6 @@ from dphead.solvers import (
 from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.feature_covariance import MONOTONE_STEP
-from dphead.solvers.head import center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip, check_intercept
 
@@ -38,7 +37,6 @@ D = 8
 M = 4
 FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M, seed=1)
-RAW = Centering(0.0, unit_norm=False)
 SOLVERS = {
     "auto": Auto(),
     "sgd": GradientDescent(steps=30),
@@ -311,15 +309,6 @@ def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
     np.testing.assert_allclose(head.intercept, -10.0 - moved)
 
 
-def test_small_helpers():
-    value = np.arange(6.0).reshape(2, 3)
-    np.testing.assert_allclose(center_classes(value).sum(axis=1), 0)
-    weights, intercept = split_intercept(value, 0.5)
-    assert np.array_equal(weights, value[:1])
-    assert np.array_equal(intercept, value[1] * 0.5)
-    assert np.array_equal(split_intercept(value, 0.0)[0], value)
-
-
 def test_sizes_of_numpys_integers_are_pythons():
     """Such as y.max() + 1: with 17 classes of int64, Newton's Hessian had a quarter of
     its noise.
@@ -333,13 +322,3 @@ def test_sizes_of_numpys_integers_are_pythons():
     ]
     with pytest.raises(TypeError):
         ProblemInfo(2000.0, 20, 17)
-
-
-def test_a_fit_of_numpys_sizes_is_that_of_pythons():
-    x, y = toy(300, 6, 17)
-    heads = []
-    for kind in (int, np.int64):
-        facts = ProblemInfo(kind(300), kind(6), kind(17))
-        result = plan_and_fit(Newton(), ArrayRows(x, y), facts, noise=NoiseSource(0))
-        heads.append(result.head.weights.tobytes())
-    assert heads[0] == heads[1]

@@ -50,7 +50,7 @@ def fitted(solver, rows, m, relation, epsilon):
     return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).head
 
 
-@pytest.mark.parametrize("m", [2, 10, 100])
+@pytest.mark.parametrize("m", [2, 100])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_centre_is_the_mean_of_the_rows_that_count(way, m):
     """Over all slots it would be a quarter as long: the mean's length is 0.7."""
