@@ -304,29 +304,14 @@ class Witness:
         along = float(difference @ noise) / (distance * sd) if distance else None
         own = (distance / sd) ** 2
         share = distance / (row * (spec.group_cap or 1))
-        ratio = self._ratio(value, without, canary, sd**2, spec)
+        ratios = [
+            log_mixture(
+                float(shift @ value), float(shift @ shift), sd**2, spec.sampling_prob
+            )
+            for shift in (without, canary)
+        ]
         shaped = (noise / sd).reshape(seen.released.value.shape)
-        return Reading(sd, ratio, own, shaped, along, share, present)
-
-    def _ratio(
-        self,
-        value: np.ndarray,
-        without: np.ndarray,
-        canary: np.ndarray,
-        variance: float,
-        spec: ReleaseSpec,
-    ) -> float:
-        """Return the log-likelihood ratio of this release given those before it."""
-        difference = canary - without
-        if spec.sampling_prob == 1:
-            own = float(difference @ difference) / variance
-            return float(difference @ (value - without)) / variance - own / 2
-        ratios = []
-        for shift in (without, canary):
-            along = float(shift @ value)
-            length2 = float(shift @ shift)
-            ratios.append(log_mixture(along, length2, variance, spec.sampling_prob))
-        return ratios[1] - ratios[0]
+        return Reading(sd, ratios[1] - ratios[0], own, shaped, along, share, present)
 
 
 def planned(seen: Seen) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.protected import made_of_images, name_unit_in
+from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
 from dphead.analysis.records import Run
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
@@ -310,9 +310,8 @@ def only_this_fit(run: Run) -> Iterator[Finding]:
 
     A run on images (`finetune`) has no dataset id: it always names its ledger.
     """
-    named = str(run.report["method"]["name"]).startswith("finetune ") or run.report[
-        "data"
-    ].get("dataset_id")
+    is_network = kind_of(run.report) == "network"
+    named = is_network or run.report["data"].get("dataset_id")
     if run.report["ledger"]["path"] == ":memory:" or not named:
         why = "Every other fit on the same rows adds to this epsilon, unseen"
         yield Finding(

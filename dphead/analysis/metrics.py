@@ -109,22 +109,6 @@ def per_class_accuracy(
     return np.where(rows > 0, right / np.maximum(rows, 1), np.nan), rows
 
 
-def worst_class(
-    labels: np.ndarray, predicted: np.ndarray, n_classes: int
-) -> tuple[int, float, int]:
-    """Return the class with the lowest accuracy, the first of equals.
-
-    Returns
-    -------
-    (int, float, int)
-        The class, its accuracy and its number of rows. Classes without rows are
-        skipped.
-    """
-    each, rows = per_class_accuracy(labels, predicted, n_classes)
-    worst = int(np.nanargmin(each))
-    return worst, float(each[worst]), int(rows[worst])
-
-
 def expected_calibration_error(
     labels: np.ndarray, probabilities: np.ndarray, bins: int = 15
 ) -> float:
@@ -230,7 +214,7 @@ def evaluate_scores(
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
-    worst, worst_value, worst_n = worst_class(labels, predicted, n_classes)
+    worst = int(np.nanargmin(each))  # the first of equals
     return {
         "n": len(labels),
         "n_without_class": int((predicted < 0).sum()),
@@ -238,8 +222,8 @@ def evaluate_scores(
         "accuracy_se": error,
         "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
         "worst_class": worst,
-        "worst_class_accuracy": worst_value,
-        "worst_class_n": worst_n,
+        "worst_class_accuracy": float(each[worst]),
+        "worst_class_n": int(rows[worst]),
         "per_class_accuracy": each.tolist(),
         "per_class_n": rows.tolist(),
         "calibration_error": expected_calibration_error(

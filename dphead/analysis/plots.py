@@ -154,13 +154,8 @@ def check_drawable(path: str | Path) -> None:
     ValueError
         If the ending is not a picture format.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "plots must have matplotlib, got none. Install it: pip install "
-            "'dphead[plots]'."
-        ) from error
+    from matplotlib.figure import Figure
+
     formats = Figure().canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:

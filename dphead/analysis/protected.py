@@ -5,6 +5,8 @@ A row is called an image if dphead made the rows from images.
 
 from typing import Any
 
+NETWORK = "finetune "  # prefix of the method name of a trained network
+
 
 def made_of_images(extraction: dict[str, Any] | None) -> bool:
     """Return whether an `extraction` record shows that dphead made rows from images.
@@ -24,6 +26,11 @@ def name_unit(extraction: dict[str, Any] | None) -> str:
 def name_unit_in(report: dict[str, Any]) -> str:
     """Return what a training row of a report is called."""
     return name_unit(report["data"].get("extraction"))
+
+
+def kind_of(report: dict[str, Any]) -> str:
+    """Return what was trained: "head" or "network"."""
+    return "network" if report["method"]["name"].startswith(NETWORK) else "head"
 
 
 def protected_unit(group_cap: int | None, thing: str) -> str:

@@ -132,15 +132,11 @@ def read_sealed(
         json.JSONDecodeError,
         SafetensorError,
     ) as error:
-        raise missing(folder, name, error) from error
-
-
-def missing(folder: Path, name: str, error: Exception) -> ValueError:
-    """Return the error that a folder lacks the files that `write_sealed` writes."""
-    return ValueError(
-        f"a run folder must hold {name}.json and {name}.safetensors, got path={folder} "
-        f"({error!r}). {'Fit' if name == 'head' else 'Train'} first."
-    )
+        todo = "Fit" if name == "head" else "Train"
+        raise ValueError(
+            f"a run folder must hold {name}.json and {name}.safetensors, got "
+            f"path={folder} ({error!r}). {todo} first."
+        ) from error
 
 
 @contextmanager

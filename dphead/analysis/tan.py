@@ -137,39 +137,6 @@ def require_public(data_is_public: bool) -> None:
         )
 
 
-def predict_accuracy(
-    batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float
-) -> float:
-    """Return the accuracy at a large batch, at constant eta and steps.
-
-    It is on the least-squares line in log2(batch size).
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two different batch sizes.
-
-    References
-    ----------
-    TAN23, section 3.4 and Figure 4.
-    """
-    sizes, values = (
-        np.log2(np.asarray(batch_sizes, float)),
-        np.asarray(accuracies, float),
-    )
-    if (
-        sizes.shape != values.shape
-        or len(np.unique(sizes)) < 2
-        or not np.isfinite(sizes).all()
-    ):
-        raise ValueError(
-            "at least 2 different batch sizes are needed, got "
-            f"batch_sizes={batch_sizes!r}. Run more of them."
-        )
-    slope, intercept = np.polyfit(sizes, values, 1)
-    return float(intercept + slope * math.log2(target_batch_size))
-
-
 class Prediction(NamedTuple):
     """Hold the predicted accuracy of a run, its interval, and the line's slope.
 
@@ -189,34 +156,41 @@ def predict_with_interval(
     target_batch_size: float,
     confidence: float = 0.95,
 ) -> Prediction:
-    """Return `predict_accuracy` with a prediction interval of ordinary least squares.
+    """Return the accuracy at a large batch, at constant eta and steps.
 
-    The interval includes the spread of one more run.
+    It is on the least-squares line in log2(batch size), with a prediction interval that
+    includes the spread of one more run.
 
     Raises
     ------
     ValueError
-        If there are fewer than three runs.
+        If there are fewer than three runs, or fewer than two different batch sizes.
 
     References
     ----------
-    TAN23, section 3.4, for the line. The interval is Student's.
+    TAN23, section 3.4 and Figure 4, for the line. The interval is Student's.
     """
     from scipy.stats import t
 
-    middle = predict_accuracy(batch_sizes, accuracies, target_batch_size)
     x = np.log2(np.asarray(batch_sizes, float))
     y = np.asarray(accuracies, float)
-    if len(x) < 3:
+    if (
+        x.shape != y.shape
+        or len(x) < 3
+        or len(np.unique(x)) < 2
+        or not np.isfinite(x).all()
+    ):
         raise ValueError(
-            f"an interval needs at least three runs, got {len(x)}. Run more of them."
+            "at least 3 runs with 2 different batch sizes are needed, got "
+            f"batch_sizes={batch_sizes!r}. Run more of them."
         )
     slope, intercept = np.polyfit(x, y, 1)
+    target = math.log2(target_batch_size)
+    middle = float(intercept + slope * target)
     freedom = len(x) - 2
     residuals = y - intercept - slope * x
     spread = math.sqrt(float((residuals**2).sum()) / freedom)
-    distance = math.log2(target_batch_size) - x.mean()
-    away = distance**2 / float(((x - x.mean()) ** 2).sum())
+    away = (target - x.mean()) ** 2 / float(((x - x.mean()) ** 2).sum())
     quantile = float(t.ppf((1 + confidence) / 2, freedom))
     half = quantile * spread * math.sqrt(1 + 1 / len(x) + away)
     return Prediction(middle, middle - half, middle + half, float(slope))

@@ -127,7 +127,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
                 f"{found['relation']}"
             )
             tradeoff_plot(plot, events, found["relation"], title)
-    except (ValueError, ImportError) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         print_json(found)

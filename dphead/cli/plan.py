@@ -85,11 +85,8 @@ def plan(
 
     asked = {name: value for name, value in given.items() if value is not None}
     question = Question(**asked)
-    try:
-        if plot is not None:
-            check_drawable(plot)
-    except ImportError as error:
-        raise click.UsageError(str(error)) from None
+    if plot is not None:
+        check_drawable(plot)
     with shown("reading public rows") as progress:
         rows, charged = open_look_alike(look_alike, split, public_rows)
         progress.begin("fitting on public rows")

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import made_of_images, name_unit_in
+from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.store import IN_MEMORY
 
-NETWORK = "finetune "  # prefix of the method name of a trained network
 NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
 
 
@@ -69,7 +68,7 @@ def trained(report: dict[str, Any]) -> str:
     rows = ("about " if private_n else "") + tied(
         f"{data['n_rows']:,} {name_unit_in(report)}s"
     )
-    if is_network(report):
+    if kind_of(report) == "network":
         return f"the network {name}, on {rows}, {data['n_classes']} classes"
     features = tied(f"{data['n_features']:,} features")
     return (
@@ -150,8 +149,7 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
     unit = name_unit_in(report) if plan.group_cap is None else "group"
     if n_fits == 1:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
-        what = "network" if is_network(report) else "head"
-        return tradeoff.detection(limits, f"this {what}", unit)
+        return tradeoff.detection(limits, f"this {kind_of(report)}", unit)
     exact = ledger["total_accountant"] == "exact"
     whose = "in this ledger" if ledger["elsewhere"] else "together"
     what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
@@ -173,7 +171,7 @@ def unprotected(report: dict[str, Any]) -> str:
     thing = name_unit_in(report)
     number = "" if private_n else f", the number of {thing}s"
     remedy = tied("a head can: dphead fit --group-cap")
-    if not is_network(report):
+    if kind_of(report) == "head":
         remedy = "--group-cap"
     whom = (
         f"several {thing}s of one person taken together ({remedy})"
@@ -292,8 +290,3 @@ def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     yield f"dphead predict {run} {new} -o predictions.csv"
     if extraction.get("transform", {}).get("library") == "timm":
         yield f"(with {tied('--weights FILE')}, if dphead extract had it)"
-
-
-def is_network(report: dict[str, Any]) -> bool:
-    """Return whether a whole network was trained, not a head."""
-    return str(report["method"]["name"]).startswith(NETWORK)

@@ -219,7 +219,10 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
 def _save_onnx(
     module: nn.Module, given: Tensor, name: str, about: dict[str, str], path: Path
 ) -> None:
-    _need_onnx()
+    import onnx  # noqa: F401  # missing: `cli.missing` says what to install
+    import onnxruntime  # noqa: F401
+    import onnxscript  # noqa: F401
+
     program: Any = torch.onnx.export(
         module,
         (given,),
@@ -232,18 +235,6 @@ def _save_onnx(
     )
     program.model.metadata_props.update(about)
     program.save(str(path))
-
-
-def _need_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            f"--to onnx needs onnx, onnxscript and onnxruntime, got none ({error}). "
-            "Install them: pip install 'dphead[onnx]'."
-        ) from error
 
 
 def _run_onnx(path: Path, given: Tensor) -> Tensor:

@@ -17,21 +17,16 @@ from dphead.analysis.audit_bounds import (
     rate_upper_bound,
     statements,
 )
-from dphead.analysis.audit_rows import Sums
 from dphead.analysis.audit_transcript import (
-    Witness,
-    transcript,
     with_public_rows,
     worst_case,
     worst_cases,
 )
-from dphead.analysis.tradeoff import max_advantage
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
 SMALL = ProblemInfo(16, 2, 2)
@@ -78,12 +73,10 @@ def audited(
     fits,
     epsilon=8.0,
     relation="zero_out",
-    agree=False,
     confidence=SURE,
-    facts=SMALL,
 ):
-    solver, plan = planned(method, settings, epsilon, facts, relation)
-    problem = worst_case(facts, plan, agree=agree)
+    solver, plan = planned(method, settings, epsilon, SMALL, relation)
+    problem = worst_case(SMALL, plan)
     return audit.attack(solver, plan, [problem], fits, confidence=confidence)
 
 
@@ -117,75 +110,27 @@ def test_null_scores_give_zero_with_the_stated_coverage():
         )
 
 
-def test_bounds_on_gaussians_and_randomised_response_keep_their_coverage():
-    """Exact, as above, where the claim is just met: Gaussian scores at their middle,
-    and randomised response.
-    """
-    n = 150
-    error = 0.05
-    k = np.arange(151)
-    miss = norm.cdf(-0.5)  # mu = 1
-    p = binom.pmf(k, n, miss)
-    bounds = advantages(n, error)[k[:, None] + k[None, :]]
-    assert (p[:, None] * p[None, :])[bounds > 1 - 2 * miss].sum() <= error
-    lie = 1 / (1 + math.e)  # epsilon = 1
-    p = binom.pmf(k, n, lie)
-    bounds = epsilon_bound(k[:, None], k[None, :], n, 0.0, error)
-    assert 0 < (p[:, None] * p[None, :])[bounds > 1].sum() <= error
-
-
-def test_null_worlds_give_zero_through_release():
-    """Two worlds without a canary: odds of a false alarm 1e-4 for both bounds
-    together.
-    """
-    solver, plan = planned("prototypes", FLAT)
-    problem = worst_case(SMALL, plan)
-    empty = replace(problem, canary=(problem.canary[0], -1))
-    # the score of the real canary on transcripts that never saw it
-    scorer = Witness(problem)
-    values = np.zeros((2, 1500))
-    specs = plan.specs
-    noise = NoiseSource()
-    for world in (0, 1):
-        sums = Sums(empty.world(bool(world)))
-        for i in range(values.shape[1]):
-            seen = list(transcript(solver, SMALL, specs, noise, sums))
-            values[world, i] = sum(scorer.read(s, bool(world)).ratio for s in seen)
-    claim = audit.claim_of(plan)
-    cut = claim.threshold(1500, 0.9999)
-    found = statements(values, np.zeros((2, 1500)), claim, cut, 0.9999)
-    assert found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0
-    assert found["passed"]
-    # five standard errors of a difference of two rates of 1500 draws
-    assert abs(found["advantage"]) < 5 * math.sqrt(0.5 / 1500)
-
-
 def test_ceilings_are_what_perfect_scores_reach():
     """Gaussian scores from a fixed seed: each bound lies by its ceiling, AUC and
     advantage by their exact values.
     """
-    for epsilon in (1.0, 8.0):
-        claim = gaussian_claim(epsilon)
-        n = 100_000
-        mu = claim.mu
-        rng = np.random.default_rng(5)
-        means = np.array([[-1], [1]]) * mu**2 / 2
-        scores = mu * rng.standard_normal((2, n)) + means
-        cut = claim.threshold(n, 0.9999)
-        found = statements(scores, np.full((2, n), mu**2), claim, cut, 0.9999)
-        ceilings = found["ceilings"]
-        for name in (
-            "epsilon_lower_bound",
-            "mu_lower_bound",
-            "epsilon_from_mu",
-        ):
-            assert found[name] == pytest.approx(ceilings[name], rel=0.12), name
-        assert found["passed"]
-        # four standard errors at most: the variance of each rate is below 1/4
-        spread = 4 * math.sqrt(0.5 / n)
-        assert found["auc"] == pytest.approx(ceilings["auc"], abs=spread)
-        assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
-        assert found["advantage"] == pytest.approx(ceilings["advantage"], abs=spread)
+    claim = gaussian_claim(8.0)
+    n = 100_000
+    mu = claim.mu
+    rng = np.random.default_rng(5)
+    means = np.array([[-1], [1]]) * mu**2 / 2
+    scores = mu * rng.standard_normal((2, n)) + means
+    cut = claim.threshold(n, 0.9999)
+    found = statements(scores, np.full((2, n), mu**2), claim, cut, 0.9999)
+    ceilings = found["ceilings"]
+    for name in ("epsilon_lower_bound", "mu_lower_bound", "epsilon_from_mu"):
+        assert found[name] == pytest.approx(ceilings[name], rel=0.12), name
+    assert found["passed"]
+    # four standard errors at most: the variance of each rate is below 1/4
+    spread = 4 * math.sqrt(0.5 / n)
+    assert found["auc"] == pytest.approx(ceilings["auc"], abs=spread)
+    assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
+    assert found["advantage"] == pytest.approx(ceilings["advantage"], abs=spread)
 
 
 def test_the_ceilings_are_the_published_ones():
@@ -207,10 +152,8 @@ def test_the_ceilings_are_the_published_ones():
 REACHED = [  # method, settings, relation, the canary's share of the claim's mu
     ("dp-ls", FLAT, "zero_out", 1.0),
     ("dp-ls", {}, "add_remove", 1.0),
-    ("dp-ls", FLAT | {"class_grams": True}, "zero_out", 1.0),
     ("prototypes", FLAT, "replace_one", 1.0),
     ("dp-fc", {"steps": 2, "clip_norm": 0.1}, "zero_out", 1.0),
-    ("dp-sgd", {"steps": 2, "clip_norm": 0.5}, "zero_out", 1.0),
     ("dp-sgd", {"steps": 2, "unit_norm": False, "clip_norm": 2.0}, "zero_out", 0.5),
     ("dp-adam", FLAT | {"steps": 2, "clip_norm": 0.5}, "add_remove", 1.0),
     # opposite rows have one Gram matrix: 120 degrees
@@ -244,51 +187,13 @@ def test_poisson_batches_are_audited_with_the_mixture():
     odds of 1e-6.
     """
     settings = FLAT | {"steps": 2, "clip_norm": 0.5, "batch_size": 8}
-    found = audited("dp-sgd", settings, 600)
+    found = audited("dp-sgd", settings, 200)
     assert found["passed"]
     assert found["mu"] is None
     assert found["epsilon_from_mu"] is None
     ceiling = found["ceilings"]["advantage"]
-    spread = math.sqrt(0.5 / 600)
+    spread = math.sqrt(0.5 / 200)
     assert found["advantage"] == pytest.approx(ceiling, abs=0.05 + 5 * spread)
-
-
-def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
-    """Odds of a false alarm 1e-7.
-
-    With noise at 0.9 sigma mu is 1.85 instead of 1.67: missed with odds below 1e-4.
-    """
-    found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 2_000)
-    assert found["passed"]
-    assert found["epsilon_from_mu"] > 0.7 * 8
-    honest = gaussian_claim(8.0).mu
-    claim = gaussian_claim(8.0)
-    mistakes = 2 * 10_000 * norm.cdf(-honest / 0.9 / 2)
-    assert advantage_lower_bound(
-        mistakes + 3.7 * math.sqrt(mistakes * 0.82), 10_000, 5e-8
-    ) > max_advantage(claim.events)
-
-
-@pytest.mark.parametrize("shared", ["classes", "steps"])
-def test_noise_that_would_cancel_if_shared_passes_the_audit(shared):
-    """Odds of a false alarm 1e-7.
-
-    Each canary makes noise that is shared cancel, and its score certain.
-
-    classes: a softmax gradient adds up to 0 over classes. steps: the others overshoot,
-    so that the canary's second squared-loss gradient is the opposite of its first.
-    """
-    if shared == "classes":
-        found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 400)
-    else:
-        settings = FLAT | {
-            "steps": 2,
-            "clip_norm": 0.5,
-            "loss": "squared",
-            "learning_rate": 4.0,
-        }
-        found = audited("dp-sgd", settings, 400, agree=True)
-    assert found["passed"]
 
 
 def test_the_audit_sees_noise_that_is_too_small(monkeypatch):
@@ -323,20 +228,6 @@ def test_public_rows_take_the_place_of_synthetic_ones():
     _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
     with pytest.raises(ValueError, match="need synthetic rows"):
         with_public_rows(problem, poisson, problem.x, problem.y)
-
-
-def test_many_rows_without_a_class_are_slots_of_the_release():
-    """Sizes as a user's, of which only the last block is read: n = 5,000 under
-    add_remove and with Poisson batches.
-    """
-    facts = ProblemInfo(5000, 6, 3)
-    for settings, relation in (({}, "add_remove"), ({"batch_size": 50}, "zero_out")):
-        solver, plan = planned(
-            "dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation
-        )
-        record = audit.scores(solver, plan, [worst_case(facts, plan)], 3)
-        assert np.isfinite(record.scores).all()
-        assert (record.own > 0).all()
 
 
 def test_a_plan_without_noise_is_refused():

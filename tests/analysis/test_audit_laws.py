@@ -54,7 +54,7 @@ def broken(findings, level=1e-9):
 
 @pytest.mark.parametrize(
     ("shape", "symmetric"),
-    [((3, 2), False), ((4, 4), True), ((2, 3, 3), True), ((30, 8), False), ((1, 1), 0)],
+    [((3, 2), False), ((2, 3, 3), True), ((1, 1), False)],
 )
 def test_p_values_of_sound_draws_are_uniform_or_larger(shape, symmetric):
     """Of 25 seeds the least p of all tests, times their number, is no smaller than

@@ -1,6 +1,5 @@
 """Each check fires where it should, and stays silent where it should not."""
 
-import copy
 import json
 import shutil
 
@@ -17,7 +16,7 @@ from commands import (
 from safetensors.numpy import load_file, save_file
 
 from dphead.analysis import records
-from dphead.analysis.check import CHECKS, check, notes
+from dphead.analysis.check import check, notes
 from dphead.analysis.records import read_run
 from dphead.fit import report as reports
 from dphead.privacy import accounting
@@ -34,29 +33,9 @@ def made(tmp_path_factory):
     features = features_file(folder / "train.h5", **OF_IMAGES)
     test = features_file(folder / "test.h5", seed=1, **OF_IMAGES)
     book = folder / "book.sqlite"
-    options = (
-        "--method",
-        "dp-fc",
-        "--steps",
-        3,
-        "--backend",
-        "numpy",
-        "--tuning",
-        "public data",
-        "--ledger",
-        book,
-    )
-    fitted(
-        "fit",
-        features,
-        "-o",
-        folder / "run",
-        *options,
-        "--test",
-        test,
-        "--test-is",
-        "public",
-    )
+    options = "--method dp-fc --steps 3 --backend numpy --test-is public --tuning"
+    given = (*options.split(), "public data", "--test", test, "--ledger", book)
+    fitted("fit", features, "-o", folder / "run", *given)
     return folder
 
 
@@ -82,23 +61,21 @@ def names(run, ledger=None):
     return [f.name for f in check(read_run(run, ledger))]
 
 
+def fit(folder, options="", run="run", **features):
+    """Fit prototypes on the folder's features file, and return the run folder."""
+    path = folder / "f.h5"
+    if not path.exists():
+        features_file(path, **OF_IMAGES, **features)
+    given = f"--method prototypes {options}".split()
+    fitted("fit", path, "-o", folder / run, *given)
+    return folder / run
+
+
 def test_a_run_with_nothing_to_say_is_clean(run):
     found = read_run(run)
     assert check(found) == []
     assert notes(found) == []
     assert records.SCHEMA == reports.SCHEMA
-    assert len({c.__name__ for c in CHECKS}) == len(CHECKS)
-
-
-def test_each_finding_says_what_why_and_what_to_do_in_a_line_each(run):
-    change(
-        run, tuning="NOT ACCOUNTED", data={"classes_declared": "", "extraction": None}
-    )
-    for finding in check(read_run(run)):
-        for text in (finding.name, finding.what, finding.why, finding.todo):
-            assert text
-            assert "\n" not in text
-            assert not text.endswith(".")  # the command adds it
 
 
 # --- no privacy, fixed seed, delta: the fits themselves -------------------------------
@@ -107,8 +84,6 @@ def test_each_finding_says_what_why_and_what_to_do_in_a_line_each(run):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--epsilon inf --i-know-this-is-not-private", ["no privacy"]),
-        ("--seed 0", ["fixed seed"]),
         (
             "--epsilon inf --seed 0 --i-know-this-is-not-private",
             ["no privacy", "fixed seed"],
@@ -116,7 +91,6 @@ def test_each_finding_says_what_why_and_what_to_do_in_a_line_each(run):
         # n = 240: 1/n = 0.004167
         ("--delta 0.00417 --allow-large-delta", ["delta >= 1/n"]),
         ("--delta 0.00416 --relation replace_one", []),
-        ("--relation add_remove --nominal-n 200 --delta 0.00499", []),
         (
             "--relation add_remove --nominal-n 200 --delta 0.005 --allow-large-delta",
             ["delta >= 1/n"],
@@ -124,17 +98,7 @@ def test_each_finding_says_what_why_and_what_to_do_in_a_line_each(run):
     ],
 )
 def test_settings_of_the_guarantee(tmp_path, options, expected):
-    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
-    fitted(
-        "fit",
-        features,
-        "-o",
-        tmp_path / "run",
-        "--method",
-        "prototypes",
-        *options.split(),
-    )
-    assert names(tmp_path / "run") == expected
+    assert names(fit(tmp_path, options)) == expected
 
 
 # --- tuning and the test rows ---------------------------------------------------------
@@ -150,22 +114,11 @@ def test_unaccounted_tuning(run, tuning):
 
 
 def test_tuning_that_was_charged(tmp_path):
-    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
-    for i in range(2):
-        fitted(
-            "fit",
-            features,
-            "-o",
-            tmp_path / f"run{i}",
-            "--method",
-            "prototypes",
-            "--tuning",
-            "charged",
-        )
-    assert names(tmp_path / "run0") == ["unaccounted tuning"]
-    assert names(tmp_path / "run1") == []
-    (remark,) = notes(read_run(tmp_path / "run0"))
-    total = report_of(tmp_path / "run1")["ledger"]["total_epsilon"]
+    first, second = (fit(tmp_path, "--tuning charged", f"run{i}") for i in range(2))
+    assert names(first) == ["unaccounted tuning"]
+    assert names(second) == []
+    (remark,) = notes(read_run(first))
+    total = report_of(second)["ledger"]["total_epsilon"]
     assert remark.startswith("1 later fit: ")
     assert f"{total:.5g}" in remark
 
@@ -183,46 +136,21 @@ def test_test_rows_used_for_selection(run, tuning, fires):
 # --- classes and features -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("declared", "fires"),
-    [
-        ("classes-flag", False),
-        ("folder-names-flag", False),
-        ("fit-flag", False),
-        ("", True),
-        ("labels", True),
-        (None, True),
-    ],
-)
-def test_inferred_classes(run, declared, fires):
+@pytest.mark.parametrize("declared", ["", "labels", None])
+def test_inferred_classes(run, declared):
     change(run, data={"classes_declared": declared})
-    assert names(run) == (["inferred classes"] if fires else [])
+    assert names(run) == ["inferred classes"]
 
 
-def test_classes_given_to_the_fit_are_declared(tmp_path):
-    features = features_file(tmp_path / "f.h5", classes=None, **OF_IMAGES)
-    fitted(
-        "fit",
-        features,
-        "-o",
-        tmp_path / "run",
-        "--method",
-        "prototypes",
-        "--classes",
-        "cat,dog,owl",
-    )
-    assert report_of(tmp_path / "run")["data"]["classes_declared"] == "fit-flag"
-    assert names(tmp_path / "run") == []
+def test_classes_given_to_the_fit_are_declared_and_may_be_called_inf(tmp_path):
+    run = fit(tmp_path, "--classes inf,nan,owl", classes=None)
+    assert report_of(run)["data"]["classes_declared"] == "fit-flag"
+    assert names(run) == []
 
 
 @pytest.mark.parametrize(
     ("extraction", "fires"),
     [
-        ({}, False),
-        (
-            {"backbone": "scatternet", "normalization": {"kind": "group", "groups": 9}},
-            False,
-        ),
         (
             {
                 "normalization": {"kind": "unit"},
@@ -230,17 +158,8 @@ def test_classes_given_to_the_fit_are_declared(tmp_path):
             },
             False,
         ),
-        (
-            {
-                "backbone": "scatternet",
-                "normalization": {"kind": "synthetic", "images": 400},
-            },
-            False,
-        ),
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
         ({"backbone": "arrays", "transform": {}}, True),
-        ({"backbone": "imported", "transform": {"columns_sha256": "0" * 64}}, True),
-        ({"transform": {}}, True),  # a network's name alone
         ({"normalization": {"kind": "standardize"}}, True),
         ({"backbone": "scatternet", "transform": {"mean": [0.5, 0.5, 0.5]}}, True),
         ({"transform": {"mean": [0.491, 0.482, 0.446]}}, True),  # CIFAR-10's own
@@ -302,25 +221,11 @@ def test_private_metrics(run):
 
 
 def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
-    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
-    fitted(
-        "fit",
-        features,
-        "-o",
-        tmp_path / "run",
-        "--method",
-        "auto",
-        "--per-class-share",
-        0.1,
-        "--tuning",
-        "none",
-        "--ledger",
-        tmp_path / "ledger.sqlite",
-    )
-    report = report_of(tmp_path / "run")
+    run = fit(tmp_path, "--method auto --per-class-share 0.1 --tuning none")
+    report = report_of(run)
     assert report["expected_accuracy"] is not None
     assert len(report["class_accuracy"]["each"]) == 3
-    assert names(tmp_path / "run") == []
+    assert names(run) == []
 
 
 def test_files_beside_the_report(run):
@@ -360,122 +265,41 @@ def test_another_data_sets_ledger_is_refused(run, tmp_path):
 # --- what was changed -----------------------------------------------------------------
 
 
-def lower_epsilon(report):
-    report["guarantee"]["epsilon"] /= 2
+SAID = "(1, 1e-05)-differentially private. Protected unit: "
+CHANGES = {  # name: (an entry of the report, another value)
+    "epsilon": ("guarantee.epsilon", 0.5),
+    "more_noise": ("guarantee.releases.0.noise_multiplier", 99.0),
+    "fewer_releases": ("guarantee.releases.-1.count", 1),
+    "no_releases": ("guarantee.releases", []),
+    "negative_count": ("guarantee.releases.0.count", -1),
+    "delta": ("guarantee.delta", 1e-6),
+    "no_delta": ("guarantee.delta", None),
+    "mu": ("guarantee.mu", 0.01),
+    "no_rho": ("guarantee.rho", None),
+    "relation": ("guarantee.neighboring_relation", "replace_one"),
+    "unit": ("guarantee.protected_unit", "every patient with all rows"),
+    "not_private": ("guarantee.private", False),
+    "seeded": ("guarantee.seeded", True),
+    "total": ("ledger.total_epsilon", 0.5),
+    "a_budget": ("ledger.budget", {"epsilon": 3.0, "delta": 1e-5, "order": 8.0}),
+    "fit": ("ledger.fit_id", "0" * 32),
+    "classes": ("data.class_names", ["a", "b", "c"]),
+    "text_for_a_number": ("data.n_rows", "240"),
+    "statement": ("statement", SAID.replace("(1,", "(0.5,") + "one row"),
+    "unit_in_words": ("statement", f"{SAID}each patient"),
+    "newer": ("schema", 2),
+}
 
 
-def more_noise(report):
-    report["guarantee"]["releases"][0]["noise_multiplier"] *= 2
-
-
-def fewer_releases(report):
-    report["guarantee"]["releases"][-1]["count"] -= 1
-
-
-def no_releases(report):
-    report["guarantee"]["releases"] = []
-
-
-def negative_count(report):
-    report["guarantee"]["releases"][0]["count"] = -1
-
-
-def smaller_delta(report):
-    report["guarantee"]["delta"] /= 10
-
-
-def smaller_mu(report):
-    report["guarantee"]["mu"] = 0.01
-
-
-def no_rho(report):
-    report["guarantee"]["rho"] = None
-
-
-def other_relation(report):
-    report["guarantee"]["neighboring_relation"] = "replace_one"
-
-
-def smaller_total(report):
-    report["ledger"]["total_epsilon"] /= 2
-
-
-def a_budget(report):
-    """A limit that nobody fixed, which card and registry would name."""
-    report["ledger"]["budget"] = {"epsilon": 3.0, "delta": 1e-5, "order": 8.0}
-
-
-def other_fit(report):
-    report["ledger"]["fit_id"] = "0" * 32
-
-
-def other_classes(report):
-    report["data"]["class_names"] = ["a", "b", "c"]
-
-
-def other_text(report):
-    report["statement"] = report["statement"].replace("(1, 1e-05)", "(0.5, 1e-05)")
-
-
-def other_unit(report):
-    report["guarantee"]["protected_unit"] = "every patient with all rows"
-
-
-def other_unit_in_words(report):
-    named = "Protected unit: "
-    text = report["statement"].replace(f"{named}one row", f"{named}each patient")
-    report["statement"] = text
-
-
-def not_private(report):
-    report["guarantee"]["private"] = False
-
-
-def seeded(report):
-    report["guarantee"]["seeded"] = True
-
-
-def missing(report):
-    del report["guarantee"]["delta"]
-
-
-def text_for_a_number(report):
-    report["data"]["n_rows"] = "240"
-
-
-def newer(report):
-    report["schema"] = 2
-
-
-CHANGES = [
-    lower_epsilon,
-    more_noise,
-    fewer_releases,
-    no_releases,
-    negative_count,
-    smaller_delta,
-    smaller_mu,
-    no_rho,
-    other_relation,
-    smaller_total,
-    a_budget,
-    other_fit,
-    other_classes,
-    other_text,
-    other_unit,
-    other_unit_in_words,
-    not_private,
-    seeded,
-    missing,
-    text_for_a_number,
-    newer,
-]
-
-
-@pytest.mark.parametrize("damage", CHANGES, ids=lambda f: f.__name__)
-def test_a_report_that_was_changed_is_an_input_error(run, damage):
-    report = copy.deepcopy(report_of(run))
-    damage(report)
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_report_that_was_changed_is_an_input_error(run, name):
+    path, value = CHANGES[name]
+    report = report_of(run)
+    *parts, last = (int(p) if p.strip("-").isdigit() else p for p in path.split("."))
+    place = report
+    for part in parts:
+        place = place[part]
+    place[last] = value
     (run / "report.json").write_text(json.dumps(report))
     with pytest.raises(ValueError, match=r"must .*, got .*\. ") as error:
         read_run(run)
@@ -510,21 +334,6 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     assert "not reachable" in notes(read_run(run))[0]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "no json", '{"schema": "1"}'])
-def test_what_is_no_report(tmp_path, text):
-    (tmp_path / "report.json").write_text(text)
-    with pytest.raises(ValueError, match="must"):
-        read_run(tmp_path)
-
-
-def test_a_class_may_be_called_inf(tmp_path):
-    features = features_file(
-        tmp_path / "f.h5", classes=["inf", "nan", "owl"], **OF_IMAGES
-    )
-    fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes")
-    assert names(tmp_path / "run") == []
-
-
 def says_the_same(changed, whole):
     """As JSON: a float64 may have another seventeenth digit and be the same number."""
     try:
@@ -539,7 +348,7 @@ def says_the_same(changed, whole):
 def test_a_changed_file_is_refused_wherever_it_was_changed(run, name):
     """A flipped class name or warning was "nothing found"."""
     whole = (run / name).read_bytes()
-    for at in range(5, len(whole), len(whole) // 20):
+    for at in range(5, len(whole), len(whole) // 8):
         changed = bytearray(whole)
         changed[at] ^= 4
         if says_the_same(changed, whole):

@@ -59,16 +59,9 @@ def test_what_does_not_apply_says_why():
         all_profiles(TB21, 0.0)
 
 
-@pytest.mark.parametrize(
-    "events, rho",
-    [
-        ([GaussianEvent(5.0)] * 3, 3 / 50),  # DP-LS: 3 / (2 sigma^2)
-        # DP-FC: (T + 1) / (2 sigma^2)
-        ([GaussianEvent(5.0), GaussianEvent(5.0, 1.0, 10)], 11 / 50),
-        ([GaussianEvent(5.0, 1.0, 8)], 4 / 25),  # DP-Newton, T = 4: T / sigma^2
-    ],
-)
-def test_fc23_counts(events, rho):
+def test_fc23_counts():
+    """DP-FC: (T + 1) / (2 sigma^2)."""
+    events, rho = [GaussianEvent(5.0), GaussianEvent(5.0, 1.0, 10)], 11 / 50
     expected = rho + 2 * math.sqrt(rho * math.log(1e5))
     assert profile_epsilon("paper:fc23", events, 1e-5).epsilon == pytest.approx(
         expected

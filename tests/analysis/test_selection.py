@@ -21,7 +21,6 @@ from dphead.analysis.selection import (
     selection_epsilon,
     selection_rdp,
 )
-from dphead.analysis.tradeoff import delta_from_mu
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import (
     RDP_ORDERS,
@@ -36,16 +35,8 @@ RHO = (4 / 400 + 1 / 2500) / 2
 POISSON = [GaussianEvent(3.0, 0.05, 60), GaussianEvent(30.0)]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES.values(), 0.5, 3.0])
-@pytest.mark.parametrize(
-    ("trial", "mean"),
-    [
-        (FULL, 1.0),
-        (FULL, 4.0),
-        (FULL, 100.0),
-        (POISSON, 4.0),
-    ],
-)
+@pytest.mark.parametrize("shape", [*SHAPES.values(), 0.5])
+@pytest.mark.parametrize(("trial", "mean"), [(FULL, 100.0), (POISSON, 4.0)])
 def test_dp_accounting_says_the_same(trial, mean, shape):
     """Through its public event.
 
@@ -99,8 +90,7 @@ def over_orders(curve):
     return found.fun
 
 
-@pytest.mark.parametrize("shape", [1.0, 0.0, 0.5, 3.0])
-@pytest.mark.parametrize("mean", [2.0, 10.0, 1000.0])
+@pytest.mark.parametrize(("shape", "mean"), [(1.0, 2.0), (0.0, 1000.0), (3.0, 10.0)])
 def test_theorem_2_of_papernot_and_steinke(shape, mean):
     """Full batches: the best second order is sqrt(ln(1/gamma)/rho), in closed form.
 
@@ -113,32 +103,7 @@ def test_theorem_2_of_papernot_and_steinke(shape, mean):
     assert best * (1 - 1e-6) <= found <= best * 1.01
 
 
-@pytest.mark.parametrize("mean", [2.0, 10.0, 1000.0])
-def test_theorem_6_for_a_poisson_number_of_runs(mean):
-    """Its delta-hat is the trial's at ln(1 + 1/(order-1)), by Renyi (Canonne, Kamath,
-    Steinke 2020, Proposition 12).
-    """
-    inner = 1 + np.geomspace(0.02, 1e4, 20_000)
-
-    def curve(order):
-        exponent = (inner - 1) * (
-            RHO * inner - math.log1p(1 / (order - 1)) + np.log1p(-1 / inner)
-        ) - np.log(inner)
-        hat = min(math.exp(exponent.min()), math.sqrt(-math.expm1(-RHO)))
-        return order * RHO + mean * hat + math.log(mean) / (order - 1)
-
-    best = over_orders(curve)
-    found = selection_epsilon(FULL, mean, DELTA, math.inf, bound="rdp")
-    assert best * (1 - 1e-4) <= found <= best * 1.02
-    # what Renyi's delta-hat is an upper bound on
-    exact = delta_from_mu(math.sqrt(2 * RHO), math.log1p(1 / 9))
-    assert (
-        selection_rdp(FULL, mean, math.inf, orders=[10.0])[0]
-        >= 10 * RHO + mean * exact + math.log(mean) / 9
-    )
-
-
-@pytest.mark.parametrize("mean", [1.5, 5.0, 50.0])
+@pytest.mark.parametrize("mean", [1.5, 50.0])
 def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
     """The best of a geometric number of N(0, 1) or N(mu, 1) scores has density f g/(1 -
     (1 - g) F)^2, g = 1/mean.
@@ -226,7 +191,7 @@ def test_without_noise_nothing_is_private():
     [
         (FULL, (1,)),
         (POISSON, (1,)),
-        ([GaussianEvent(2.0, count=20, epoch_steps=20)], ()),
+        ([GaussianEvent(2.0, count=2, epoch_steps=2)], ()),
     ],
 )
 def test_calibration_meets_the_total_from_below(trial, fixed):
@@ -245,9 +210,7 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
     ("call", "message"),
     [
         (lambda: selection_epsilon(FULL, 0.5, DELTA), "mean number of runs"),
-        (lambda: selection_epsilon(FULL, math.nan, DELTA), "mean number of runs"),
         (lambda: selection_epsilon(FULL, 5, DELTA, -1.0), "shape must be"),
-        (lambda: selection_epsilon(FULL, 5, 0.0), "delta must lie"),
         (
             lambda: selection_epsilon(
                 POISSON, 5, DELTA, relation="replace_one", bound="rdp"
@@ -255,20 +218,9 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
             "zero_out or add_remove",
         ),
         (lambda: selection_epsilon(FULL, 5, DELTA, bound="pld"), "bound must be"),
-        (lambda: selection_calibrate(FULL, 5, 0.0, DELTA), "epsilon must be positive"),
         (
             lambda: selection_calibrate(FULL, 5, 1.0, DELTA, fixed=(0, 1)),
             "at least one release",
-        ),
-        (
-            lambda: selection_calibrate([GaussianEvent(0.0)], 5, 1.0, DELTA),
-            "noise to be scaled",
-        ),
-        (
-            lambda: selection_calibrate(
-                [*FULL, GaussianEvent(1.0)], 5, 1.0, DELTA, fixed=(2,)
-            ),
-            "fixed releases costs",
         ),
     ],
 )

@@ -7,7 +7,6 @@ import pytest
 
 from dphead.analysis.tan import (
     more_data,
-    predict_accuracy,
     predict_with_interval,
     require_public,
     simulate,
@@ -60,21 +59,10 @@ def test_simulation_keeps_eta_and_is_for_public_data():
         require_public(False)
 
 
-def test_prediction_is_the_line_in_log2():
-    sizes = np.array([128, 256, 512, 1024])
-    assert predict_accuracy(sizes, 0.5 - 0.01 * np.log2(sizes), 16384) == pytest.approx(
-        0.5 - 0.14
-    )
-    with pytest.raises(ValueError, match="at least 2 different"):
-        predict_accuracy(np.array([128, 128]), np.array([0.1, 0.2]), 1024)
-
-
 @pytest.mark.parametrize(
     "bad",
     [
         (0.0, 0.1, 10, 1e-5),
-        (1.0, 0.0, 10, 1e-5),
-        (1.0, 0.1, 0, 1e-5),
         (1.0, 0.1, 10, 1.0),
     ],
 )
@@ -108,7 +96,7 @@ def test_the_prediction_interval_is_students():
         )
     # four binomial standard errors
     assert covered / 2000 == pytest.approx(0.9, abs=0.027)
-    with pytest.raises(ValueError, match="three runs"):
+    with pytest.raises(ValueError, match="at least 3 runs"):
         predict_with_interval(np.array([64, 128]), np.array([0.5, 0.6]), 1024)
 
 
@@ -145,5 +133,5 @@ def test_the_figures_are_those_of_the_paper(tmp_path):
     ratios = rdp_ratio(3.9e-3, 8.0, sigmas)
     assert ratios[-1] == pytest.approx(1, abs=0.05)
     assert ratios[0] > 10
-    draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250, 2500), 3.9e-3)
+    draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250,), 3.9e-3)
     assert (tmp_path / "tan.png").stat().st_size > 10_000

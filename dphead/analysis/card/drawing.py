@@ -4,7 +4,7 @@ The template draws them.
 """
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 from dphead.analysis.card.risk import CURVE_RATES, Limits
 from dphead.analysis.rounding import percent_up
@@ -16,48 +16,13 @@ LABELLED = (1.0,)  # epsilons with a curve beside the run's
 DECADES = 4  # decades of each axis, from 0.01 % to 100 %; a choice
 
 
-@dataclass(frozen=True)
-class Tick:
-    """Hold a tick: its place along the axis, and its text."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Point:
-    """Hold a false-positive rate, the most hits at it, and the text beside it."""
-
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Hold the picture of the upper bound on any attack.
+def curve_of(limits: list[Limits]) -> dict[str, Any]:
+    """Return the picture of the limits from `risk.limits_of`, for the template.
 
     It shows true against false positives, both on log scales. `line` and `area` are
-    those of the run. `others` are (epsilon, line, end) of curves to compare with.
+    those of the run, and `points` are marked on it. `others` are (epsilon, line, end)
+    of curves to compare with.
     """
-
-    line: str
-    area: str
-    guessing: str
-    points: list[Point]
-    others: list[tuple[str, str, Point]]
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    bottom: int = HEIGHT - BOTTOM
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-
-
-def curve_of(limits: list[Limits]) -> Curve:
-    """Return the picture of the limits from `risk.limits_of`."""
     own = next(one for one in limits if one.own)
     line = _line(own.curve)
     corner = f"L {_x(1):.1f} {_y(1e-4):.1f} L {_x(1e-4):.1f} {_y(1e-4):.1f} Z"
@@ -66,20 +31,28 @@ def curve_of(limits: list[Limits]) -> Curve:
         if one.own or one.epsilon not in LABELLED:
             continue
         middle = len(CURVE_RATES) // 4
-        end = Point(_x(CURVE_RATES[middle]), _y(one.curve[middle]), "")
+        end = {"x": _x(CURVE_RATES[middle]), "y": _y(one.curve[middle])}
         others.append((f"ε = {one.epsilon:g}", _line(one.curve), end))
     marked = zip(REPORTED_RATES, own.hits, strict=True)
-    points = [Point(_x(rate), _y(hit), percent_up(hit)) for rate, hit in marked]
+    points = [
+        {"x": _x(rate), "y": _y(hit), "text": percent_up(hit)} for rate, hit in marked
+    ]
     powers = [10.0**-k for k in range(DECADES, -1, -1)]
-    return Curve(
-        line=line,
-        area=f"{line} {corner}",
-        guessing=_line(tuple(float(rate) for rate in CURVE_RATES)),
-        points=points,
-        others=others,
-        x_ticks=[Tick(_x(p), f"{100 * p:g} %") for p in powers],
-        y_ticks=[Tick(_y(p), f"{100 * p:g} %") for p in powers],
-    )
+    return {
+        "line": line,
+        "area": f"{line} {corner}",
+        "guessing": _line(tuple(float(rate) for rate in CURVE_RATES)),
+        "points": points,
+        "others": others,
+        "x_ticks": [{"at": _x(p), "text": f"{100 * p:g} %"} for p in powers],
+        "y_ticks": [{"at": _y(p), "text": f"{100 * p:g} %"} for p in powers],
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "bottom": HEIGHT - BOTTOM,
+        "right": WIDTH - RIGHT,
+        "top": TOP,
+    }
 
 
 def _line(hits: tuple[float, ...]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.protected import made_of_images, name_unit_in
+from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
 from dphead.planning.plan import large_delta
 
 MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
@@ -89,7 +89,7 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
     bounded = "Each row is clipped, and its integers are checked against the bound"
     yield Hazard("Contributions without a bound", MET, bounded)
     exact = "Sums are of integers; noise is a Gaussian rounded to integers, in its law"
-    if report["method"]["name"].startswith("finetune "):
+    if kind_of(report) == "network":
         exact = (
             "Gradients are truncated to integers, added exactly; each is made in float"
         )

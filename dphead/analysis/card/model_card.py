@@ -9,53 +9,38 @@ from typing import Any
 import yaml
 
 from dphead.analysis.card import words
-from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.page import (
     class_bars,
     expected_bar,
+    facts_of,
     number,
     template,
     test_bar,
 )
-from dphead.analysis.card.risk import limits_of
 from dphead.analysis.protected import made_of_images, name_unit_in
-from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH = 100  # columns of prose; a choice
 
 
 def model_card(report: dict[str, Any]) -> str:
     """Return the README.md of a report from `make_report` or `read_run`."""
-    private, kind = report["guarantee"]["private"], words.kind_of(report)
-    limits = limits_of(report) if private else []
+    facts = facts_of(report)
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
     network = (report["data"]["extraction"] or {}).get("backbone")
-    trained = "with differential privacy" if private else "NOT PRIVATE"
+    trained = "with differential privacy" if facts["private"] else "NOT PRIVATE"
     of_images = made_of_images(report["data"]["extraction"])
+    classifier = "Image classifier" if of_images else "Classifier"
     text = template("model_card.md.j2").render(
-        report=report,
-        g=report["guarantee"],
+        facts,
         front=f"---\n{_dumped(metadata(report))}---\n",
-        title=f"{'Image classifier' if of_images else 'Classifier'} {kind}, {trained}",
-        sentence=words.sentence(report, limits) if private else "",
-        statement=words.statement(report),
+        title=f"{classifier} {facts['kind']}, {trained}",
         about=_about(report, network),
-        private=private,
-        kind=kind,
         network=network,
         of_images=of_images,
-        thing=name_unit_in(report),
-        unit=words.unit_of(report),
         tuned=words.TUNED[report["tuning"]],
-        provenance=words.provenance(report),
-        limits=limits,
-        rates=REPORTED_RATES,
-        **words.places(report),
         budget=_budget(report),
-        missing=words.not_covered(report),
         accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
         classes=class_bars(report),
-        hazards=hazards_of(report),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 

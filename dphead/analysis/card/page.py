@@ -13,7 +13,7 @@ from dphead.analysis.card import words
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import limits_of
-from dphead.analysis.protected import name_unit_in
+from dphead.analysis.protected import kind_of, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -34,34 +34,43 @@ class Bar:
 
 def page(report: dict[str, Any]) -> str:
     """Return the HTML of a report from `make_report` or `read_run`."""
-    private = report["guarantee"]["private"]
-    limits = limits_of(report) if private else []
-    releases = report["guarantee"]["releases"]
+    releases, classes = report["guarantee"]["releases"], class_bars(report)
+    facts = facts_of(report)
     return template("page.html.j2").render(
-        report=report,
-        g=report["guarantee"],
-        private=private,
-        kind=words.kind_of(report),
-        thing=name_unit_in(report),
-        unit=words.unit_of(report),
-        sentence=words.sentence(report, limits) if private else words.statement(report),
-        statement=words.statement(report),
-        limits=limits,
-        rates=REPORTED_RATES,
-        **words.places(report),
-        curve=curve_of(limits) if private else None,
+        facts,
+        sentence=facts["sentence"] or facts["statement"],
+        curve=curve_of(facts["limits"]) if facts["private"] else None,
         releases=releases[:SHOWN_RELEASES],
         more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
         budget=budget_bar(report),
         about_sum=words.about_total(report),
         expected=expected_bar(report),
         test=test_bar(report),
-        classes=class_bars(report)[:SHOWN_CLASSES],
-        more_classes=max(0, len(class_bars(report)) - SHOWN_CLASSES),
-        missing=words.not_covered(report),
-        hazards=hazards_of(report),
-        provenance=words.provenance(report),
+        classes=classes[:SHOWN_CLASSES],
+        more_classes=max(0, len(classes) - SHOWN_CLASSES),
     )
+
+
+def facts_of(report: dict[str, Any]) -> dict[str, Any]:
+    """Return what all cards say of a report."""
+    private = report["guarantee"]["private"]
+    limits = limits_of(report) if private else []
+    return {
+        "report": report,
+        "g": report["guarantee"],
+        "private": private,
+        "kind": kind_of(report),
+        "thing": name_unit_in(report),
+        "unit": words.unit_of(report),
+        "sentence": words.sentence(report, limits) if private else "",
+        "statement": words.statement(report),
+        "limits": limits,
+        "rates": REPORTED_RATES,
+        **words.places(report),
+        "missing": words.not_covered(report),
+        "hazards": hazards_of(report),
+        "provenance": words.provenance(report),
+    }
 
 
 @cache

@@ -15,7 +15,7 @@ import yaml
 from dphead.analysis.card import words
 from dphead.analysis.card.page import expected_bar, number, test_bar
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import name_unit_in
+from dphead.analysis.protected import kind_of, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
@@ -64,7 +64,7 @@ def registry_entry(report: dict[str, Any]) -> str:
 
 
 def _basic(report: dict[str, Any]) -> dict[str, Any]:
-    data, kind = report["data"], words.kind_of(report)
+    data, kind = report["data"], kind_of(report)
     network = (data["extraction"] or {}).get("backbone")
     of = f" on features of {network}" if network else ""
     of_images = name_unit_in(report) == "image"
@@ -86,7 +86,7 @@ def _basic(report: dict[str, Any]) -> dict[str, Any]:
 
 def _variant(report: dict[str, Any]) -> dict[str, Any]:
     made = f"{name_unit_in(report)}s"
-    if words.kind_of(report) == "head":
+    if kind_of(report) == "head":
         made = f"features of {made}" if made == "images" else "features"
     public = next(m.why for m in words.not_covered(report) if m.what == words.PUBLIC)
     return {
@@ -156,7 +156,7 @@ def _model(report: dict[str, Any]) -> dict[str, Any]:
         "model_name": "Central",
         "trust_assumptions": (
             f"The data holder, the machine and its users see the {things}. Whoever "
-            f"gets the {words.kind_of(report)} and the report may know everything else "
+            f"gets the {kind_of(report)} and the report may know everything else "
             "and run any feasible computation."
         ),
         "release_type": "One release" if fits == 1 else "Many releases",
@@ -198,7 +198,7 @@ def _implementation(report: dict[str, Any]) -> dict[str, Any]:
         "justification": TODO,
         "utility": utility or "No accuracy was released.",
         "additional_information": (
-            f"The {words.kind_of(report)} comes with report.json and report.html, "
+            f"The {kind_of(report)} comes with report.json and report.html, "
             "which state the guarantee; `dphead check` computes it again."
         ),
     }

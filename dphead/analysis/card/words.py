@@ -10,7 +10,7 @@ from typing import Any
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import name_unit_in
+from dphead.analysis.protected import kind_of, name_unit_in
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
@@ -41,11 +41,6 @@ class Missing:
     what: str
     why: str
     warned: bool = False
-
-
-def kind_of(report: dict[str, Any]) -> str:
-    """Return what was trained: "head" or "network"."""
-    return "network" if report["method"]["name"].startswith("finetune ") else "head"
 
 
 def unit_of(report: dict[str, Any]) -> str:

@@ -16,72 +16,21 @@ LS = ("--method", "dp-ls", "--epsilon", 1, "--backend", "numpy")
 # schemas/deployments-schema.yaml of opendp/deployments-registry-data at 057e5d8: of
 # each object its fields, those that must be there marked by *; no others are allowed
 FIELDS = {
-    "": {
-        "url_slug*",
-        "deployment*",
-    },
-    "deployment": {
-        "basic*",
-        "dp_variant",
-        "privacy_loss",
-        "deployment_model",
-        "implementation",
-        "administrative*",
-    },
-    "basic": {
-        "name*",
-        "data_curators*",
-        "description*",
-        "intended_use*",
-        "data_product_type*",
-        "data_product_region*",
-        "data_product_sector",
-        "publication_date*",
-    },
-    "dp_variant": {
-        "variant_name",
-        "data_domain",
-        "unprotected_quantities",
-    },
-    "privacy_loss": {
-        "privacy_unit",
-        "privacy_unit_details",
-        "number_of_privacy_units",
-        "privacy_parameters",
-        "privacy_parameters_details",
-    },
-    "privacy_parameters": {
-        "epsilon",
-        "delta",
-        "rho",
-    },
-    "deployment_model": {
-        "model_name",
-        "model_name_details",
-        "trust_assumptions",
-        "actors",
-        "release_type",
-        "release_type_details",
-        "data_source_type",
-        "data_source_type_details",
-        "access_type",
-        "access_type_details",
-    },
-    "implementation": {
-        "preprocessing_and_hyperparameter_tuning",
-        "mechanisms",
-        "composition",
-        "post_processing",
-        "justification",
-        "utility",
-        "additional_information",
-    },
-    "administrative": {
-        "evidence_sources",
-        "status*",
-        "registry_authors*",
-        "tier*",
-    },
+    "": "url_slug* deployment*",
+    "deployment": "basic* dp_variant privacy_loss deployment_model implementation "
+    "administrative*",
+    "basic": "name* data_curators* description* intended_use* data_product_type* "
+    "data_product_region* data_product_sector publication_date*",
+    "dp_variant": "variant_name data_domain unprotected_quantities",
+    "privacy_loss": "privacy_unit privacy_unit_details number_of_privacy_units "
+    "privacy_parameters privacy_parameters_details",
+    "privacy_parameters": "epsilon delta rho",
+    "deployment_model": "model_name model_name_details trust_assumptions actors "
+    "release_type release_type_details data_source_type data_source_type_details "
+    "access_type access_type_details",
+    "implementation": "preprocessing_and_hyperparameter_tuning mechanisms composition "
+    "post_processing justification utility additional_information",
+    "administrative": "evidence_sources status* registry_authors* tier*",
 }
 CHOICES = {
     "data_product_type": {"Machine learning model", "Summary statistics"},
@@ -110,8 +59,9 @@ def folder(tmp_path_factory):
 
 def problems(name, value):
     """What the schema would not let pass, in an object and those in it."""
-    allowed = {field.rstrip("*") for field in FIELDS[name]}
-    needed = {field.rstrip("*") for field in FIELDS[name] if field.endswith("*")}
+    fields = FIELDS[name].split()
+    allowed = {field.rstrip("*") for field in fields}
+    needed = {field.rstrip("*") for field in fields if field.endswith("*")}
     found = [f"{name}: no {key}" for key in needed - set(value)]
     found += [f"{name}: {key} is not allowed" for key in set(value) - allowed]
     for key, inner in value.items():
@@ -139,15 +89,6 @@ def test_an_entry_of_the_registry_is_what_its_schema_allows(folder, name):
     assert curator["data_curator_type"] in ("Government", "Industry", "Nonprofit")
     date = entry["deployment"]["basic"]["publication_date"]
     assert isinstance(date, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", date)
-
-
-def test_the_schema_of_this_test_refuses_what_the_registrys_does(folder):
-    entry = yaml.safe_load(registry_entry(read_run(folder / "public").report))
-    loss = entry["deployment"]["privacy_loss"]
-    loss["privacy_parameters"]["mu"] = 1.0
-    entry["deployment"]["administrative"].pop("tier")
-    entry["deployment"]["dp_variant"]["variant_name"] = "Gaussian DP"
-    assert len(problems("", entry)) == 3
 
 
 def test_an_entry_says_the_guarantee(folder):
@@ -189,16 +130,6 @@ def test_a_model_card_has_results_where_test_rows_are_public_alone(folder):
     assert "model-index" not in front(private)
     assert "accuracy on public test rows" not in private
     assert "No accuracy was released." in private
-
-
-def test_hugging_faces_own_reader_takes_the_card(folder):
-    hub = pytest.importorskip("huggingface_hub")
-    card = hub.ModelCard(model_card(read_run(folder / "public").report))
-    assert card.data.library_name == "dphead"
-    assert card.data.pipeline_tag == "other"
-    (result,) = card.data.eval_results
-    assert result.metric_type == "accuracy"
-    assert hub.ModelCard(str(card)).data.to_dict() == card.data.to_dict()
 
 
 def test_a_model_card_holds_the_guarantee_the_hazards_and_no_folder(folder):

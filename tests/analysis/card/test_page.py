@@ -1,11 +1,8 @@
 """report.html: what it says, and what it must not hold."""
 
 import json
-import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +23,6 @@ from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.ledger import Ledger
 
 LS = ("--method", "dp-ls", "--delta", 1e-4, "--backend", "numpy")
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +199,7 @@ def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["warnings", "method", "test", "data"])
-@pytest.mark.parametrize("value", [True, [[]], None, {}])
+@pytest.mark.parametrize("value", [[[]], None])
 def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, value):
     """Whoever wrote it: `check` and `report` end without a traceback."""
     run = tmp_path / "run"
@@ -253,43 +249,3 @@ def test_hazards_stand_as_the_report_says(folder):
     assert found["Several releases of the same data"] == "open"
     assert found["Delta that permits whole rows"] == "open"
     assert found["Settings tuned on the data"] == "open"
-
-
-def test_the_delta_of_groups_is_compared_with_one_over_groups(folder):
-    report = read_run(folder / "private").report
-    grouped = changed(report, guarantee={"group_cap": 4})
-    how = {h.name: h.how for h in hazards_of(grouped)}["Delta that permits whole rows"]
-    assert "of 1/groups" in how and "n rows are n groups at most" in how
-
-
-def test_the_documented_hazards_are_those_of_the_card(folder):
-    text = (Path(__file__).parents[3] / "docs/card.md").read_text()
-    _, table = text.split("| hazard | open where |\n|---|---|\n")
-    names = re.findall(r"^\| ([^|]*) \|", table.split("\n\n")[0], re.MULTILINE)
-    found = hazards_of(read_run(folder / "public").report)
-    assert names == [hazard.name.lower() for hazard in found]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-def test_the_page_prints_on_one_sheet_in_a_browser(folder, tmp_path):
-    """With 16 classes, 8 releases and warnings, which is the most that it shows."""
-    report = read_run(folder / "public").report
-    row = report["guarantee"]["releases"][0]
-    released = [row | {"label": f"release {k}"} for k in range(12)]
-    names = [f"a class with a name {k}" for k in range(40)]
-    test = {"per_class_accuracy": np.linspace(0, 1, 40), "per_class_n": [9] * 40}
-    full = changed(
-        report, data={"class_names": names}, test=test, guarantee={"releases": released}
-    )
-    full |= {"tuning": "NOT ACCOUNTED", "warnings": ["delta is too large"] * 2}
-    (tmp_path / "page.html").write_text(page(full))
-    pdf = tmp_path / "page.pdf"
-    command = [
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
-        *("--no-pdf-header-footer", f"--print-to-pdf={pdf}"),
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    subprocess.run(
-        [*command, (tmp_path / "page.html").as_uri()], check=True, capture_output=True
-    )
-    assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) == 1

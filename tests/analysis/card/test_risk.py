@@ -5,12 +5,11 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.risk import COMPARED, CURVE_RATES, limits_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.accounting import epsilon_from_mu, total_mu
+from dphead.privacy.accounting import epsilon_from_mu
 
 
 def report(*releases, epsilon, delta=1e-5, relation="zero_out"):
@@ -39,7 +38,7 @@ def own(limits, replaced=False):
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-@pytest.mark.parametrize("noise", [(0.6,), (4.0, 7.0), (40.0,), (3.9, 20.0, 20.0)])
+@pytest.mark.parametrize("noise", [(0.6,), (3.9, 20.0, 20.0)])
 def test_limits_agree_with_riskcal_to_1e_9(noise, replaced):
     riskcal = pytest.importorskip("riskcal.analysis.conversions")
     released, mu = full_batches(*noise)
@@ -53,17 +52,6 @@ def test_limits_agree_with_riskcal_to_1e_9(noise, replaced):
     assert found.guess == pytest.approx((1 + advantage) / 2, rel=1e-9)
     risk = riskcal.get_bayes_risk_from_gdp(mu, 0.5)
     assert found.guess == pytest.approx(1 - risk, rel=1e-9)
-
-
-def test_the_other_rows_agree_with_riskcal_to_1e_9():
-    riskcal = pytest.importorskip("riskcal.analysis.conversions")
-    limits = limits_of(full_batches(0.7)[0])
-    others = [one for one in limits if not one.own]
-    assert [one.epsilon for one in others] == list(COMPARED)
-    for one in others:
-        mu = 2 * mu_from_epsilon(one.epsilon, 1e-5)  # another row in its place
-        misses = riskcal.get_beta_from_gdp(mu, np.array(REPORTED_RATES))
-        np.testing.assert_allclose(one.hits, 1 - misses, rtol=1e-9)
 
 
 def test_sampled_batches_are_limited_as_riskcal_does_from_a_distribution():
@@ -116,21 +104,10 @@ def test_there_are_no_limits_without_noise():
         limits_of(report((0.0, 1.0, 1), epsilon=float("inf")))
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.019751, "1.98 %"),
-        (0.01976, "1.98 %"),
-        (0.07, "7 %"),
-        (0.5, "50 %"),
-        (0.99999, "100 %"),
-        (1.0, "100 %"),
-        (0.000123449, "0.0124 %"),
-        (0.0, "0 %"),
-    ],
-)
-def test_limits_are_rounded_up(share, text):
-    assert percent_up(share) == text
+def test_limits_are_rounded_up():
+    shares = (0.019751, 0.07, 0.99999, 0.000123449, 0.0)
+    texts = ["1.98 %", "7 %", "100 %", "0.0124 %", "0 %"]
+    assert [percent_up(share) for share in shares] == texts
 
 
 def test_rounding_never_goes_below_a_limit():
@@ -139,22 +116,3 @@ def test_rounding_never_goes_below_a_limit():
         shown = float(percent_up(float(share)).removesuffix(" %"))
         assert shown >= 100 * share * (1 - 1e-9)
         assert shown <= 100 * share * 1.011
-
-
-def test_the_curve_is_drawn_where_it_lies():
-    released, mu = full_batches(0.6)
-    assert mu == pytest.approx(total_mu([]) or 1 / 0.6)
-    limits = limits_of(released)
-    curve = curve_of(limits)
-    # 0.1, 1 and 10 % stand at a third and so on of three decades and one more
-    assert [round(p.x - curve.left) for p in curve.points] == [74, 148, 222]
-    assert all(curve.top <= p.y <= curve.bottom for p in curve.points)
-    assert [p.text for p in curve.points] == [
-        percent_up(h) for h in own(limits, True).hits
-    ]
-    assert len(curve.line.split("L")) == len(CURVE_RATES)
-    # the point at 1 % is on the line
-    at = int(np.argmin(np.abs(CURVE_RATES - 0.01)))
-    x, y = curve.line.removeprefix("M ").split(" L ")[at].split()
-    assert float(x) == pytest.approx(curve.points[1].x, abs=0.06)
-    assert float(y) == pytest.approx(curve.points[1].y, abs=0.06)
