@@ -18,13 +18,8 @@ from dphead.solvers.base import ProblemInfo
 from dphead.sums.reference import SumTask
 
 
-class UsedRows:
+class UsedRows(TorchSums):
     """Sum as the network's `BlockSum` does, without the slots that are only padding."""
-
-    parallel = False
-
-    def __init__(self, sums: TorchSums) -> None:
-        self.sums = sums
 
     def is_compared(self, query: Statistic) -> bool:
         """Return False: no second computation checks the sum."""
@@ -32,11 +27,7 @@ class UsedRows:
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the same as `TorchSums`."""
-        return self.sums.norms(self._own(ask), block)
-
-    def rows(self, ask: SumTask, block: Block) -> Block:
-        """Return the block itself."""
-        return block
+        return super().norms(self._own(ask), block)
 
     def add(
         self,
@@ -49,10 +40,10 @@ class UsedRows:
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         block = Block(place, rows.x[place], y[place])
-        return self.sums.add(self._own(ask), block, y[place], place >= 0, out)
+        return super().add(self._own(ask), block, y[place], place >= 0, out)
 
     def _own(self, ask: SumTask) -> SumTask:
-        return replace(ask, query=self.sums.network.query)
+        return replace(ask, query=self.network.query)
 
 
 @dataclass(frozen=True)
@@ -62,12 +53,12 @@ class AuditedGradient(ModelGradient):
     An audit asks the query for a block sum. `sums` are the network's.
     """
 
-    sums: TorchSums | None = field(default=None, repr=False, compare=False)
+    sums: UsedRows | None = field(default=None, repr=False, compare=False)
 
     def block_sum(self) -> UsedRows:
         """Return the summation backend of its blocks."""
         assert self.sums is not None
-        return UsedRows(self.sums)
+        return self.sums
 
 
 def audited(
@@ -112,5 +103,5 @@ def audited(
         )
     )
     own = {f.name: getattr(network.query, f.name) for f in fields(ModelGradient)}
-    query = AuditedGradient(**own, sums=TorchSums(network, chunk=16))
+    query = AuditedGradient(**own, sums=UsedRows(network, chunk=16))
     return NetworkDescent(query, network.start, **settings)

@@ -83,14 +83,12 @@ def schedule(
     """
     epsilon = target.epsilon
     check_budget(epsilon, target.delta)
-    given = {
-        "noise_multiplier": noise_multiplier,
-        "batch_size": batch_size,
-        "steps": steps,
-    }
-    _check_given(given)
-    _check_ranges(n_rows, given)
-
+    _check_given(
+        n_rows,
+        noise_multiplier=noise_multiplier,
+        batch_size=batch_size,
+        steps=steps,
+    )
     whole = epoch_steps or 1  # steps are a multiple of this
     accounting.require(
         (steps or 0) % whole == 0,
@@ -109,25 +107,17 @@ def schedule(
     def cost(sigma: float, batch: int, count: int) -> float:
         return target.cost([*others, event(sigma, batch, count)])
 
-    if noise_multiplier is None:
-        assert batch_size is not None
-        assert steps is not None
-        if epsilon == float("inf"):
-            return Schedule(0.0, batch_size, steps, epsilon, prob(batch_size), whole)
-        events = [*others, event(1.0, batch_size, steps)]
-        sigma = target.scale(events, fixed=range(len(others)))
-        spent = cost(sigma, batch_size, steps)
-        return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
-    sigma = noise_multiplier
+    spent = epsilon
     if batch_size is None:
+        assert noise_multiplier is not None
         assert steps is not None
-        count = steps
+        sigma, count = noise_multiplier, steps
         batch_size = _largest(
             lambda b: cost(sigma, b, count) <= epsilon, n_rows, "batch_size", epsilon
         )
     elif steps is None:
-        batch = batch_size
-        most = MOST_STEPS // whole
+        assert noise_multiplier is not None
+        sigma, batch, most = noise_multiplier, batch_size, MOST_STEPS // whole
         epochs = _largest(
             lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
         )
@@ -137,28 +127,28 @@ def schedule(
                 f"the budget must end before {MOST_STEPS} steps, got "
                 f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
             )
-    spent = cost(sigma, batch_size, steps)
-    found = Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
-    if found.epsilon > epsilon * (1 + BUDGET_SLACK):
+    elif noise_multiplier is None and epsilon < float("inf"):
+        events = [*others, event(1.0, batch_size, steps)]
+        noise_multiplier = target.scale(events, fixed=range(len(others)))
+    if noise_multiplier is not None:
+        spent = cost(noise_multiplier, batch_size, steps)
+    if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"epsilon must be at least {found.epsilon:.6g} for these settings, got "
+            f"epsilon must be at least {spent:.6g} for these settings, got "
             f"{epsilon=}. Leave one of them out."
         )
-    return found
+    sigma = noise_multiplier or 0.0
+    return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
 
 
-def _check_given(given: dict[str, float | None]) -> None:
-    """Raise ValueError if two or more values are missing."""
+def _check_given(n_rows: int, **given: float | None) -> None:
+    """Raise ValueError if two values are missing, or one is out of range."""
     missing = [name for name, value in given.items() if value is None]
     if len(missing) > 1:
         raise ValueError(
             "two of noise_multiplier, batch_size and steps must be given, got none of "
             f"{missing}. Give one."
         )
-
-
-def _check_ranges(n_rows: int, given: dict[str, float | None]) -> None:
-    """Raise ValueError if a given value is not positive, or is too large."""
     for name, value in ({"n_rows": n_rows} | given).items():
         if value is not None and not value > 0:
             raise ValueError(

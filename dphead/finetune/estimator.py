@@ -23,11 +23,11 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
-from dphead.finetune.models import ModelSpec, Scale, pixel_scale
-from dphead.finetune.network import Network, NetworkSpec, TorchSums
+from dphead.finetune.models import Scale
+from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.processes import usable_device
 from dphead.finetune.rows import ImageRows
-from dphead.finetune.run import make_training
+from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.settings import LAYERS, NAMES, Settings, make_settings
 from dphead.fit.loop import Planned, check_fit
 from dphead.fit.run_folder import public_facts
@@ -162,17 +162,9 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     def _network(self, settings: Settings, shape: Any, n_classes: int) -> Network:
         """shape: of an image, channels first."""
-        spec = ModelSpec(
-            settings.model,
-            shape[0],
-            settings.norm,
-            self.groups,
-            trainable=settings.layers,
-            weights=self.weights,
-        )
-        mean, std = pixel_scale(settings.model, shape[0], self.mean, self.std)
-        given = (mean, std, settings.views, settings.augment)
-        spec = NetworkSpec(spec, shape, n_classes, True, *given)
+        given = {"groups": self.groups, "weights": self.weights}
+        given |= {"mean": self.mean, "std": self.std}
+        spec = network_spec(settings, shape, n_classes, **given)
         return Network(spec, usable_device(self.device), self.bf16)
 
     def _plan(
@@ -180,8 +172,8 @@ class DPFinetuneClassifier(PrivateClassifier):
     ) -> Planned:
         """The training, and its sums once they were tried."""
         target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
-        training = make_training(settings, target, facts, network)
-        solver, plan = training.method.solver, training.plan
+        method, plan, _ = make_training(settings, target, facts, network)
+        solver: Any = method.solver
         batch = settings.batch_size or facts.n_rows
         verified = VerifiedSum(TorchSums(network, self.memory, batch=batch))
         check_fit(verified, solver, rows, plan, facts)

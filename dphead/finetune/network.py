@@ -10,7 +10,7 @@ from dphead_extract.threads import one_thread
 from dphead_extract.vectors import WholeVectors, are_alike
 from torch import Tensor, nn
 
-from dphead.finetune.augment import AUGMENTATIONS, MOST_VIEWS, row_keys, views_of
+from dphead.finetune.augment import MOST_VIEWS, row_keys, views_of
 from dphead.finetune.gradients import (
     ModelGradient,
     Part,
@@ -86,8 +86,8 @@ class NetworkSpec:
     Raises
     ------
     ValueError
-        If `augment` is unknown, `views` and `augment` do not belong together, or
-        feature maps are to be augmented.
+        If `views` and `augment` do not belong together, or feature maps are to be
+        augmented.
     """
 
     model: ModelSpec
@@ -101,11 +101,6 @@ class NetworkSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.augment != "none" and self.augment not in AUGMENTATIONS:
-            raise ValueError(
-                f"augment must be none or one of {sorted(AUGMENTATIONS)}, got "
-                f"augment={self.augment!r}."
-            )
         if (self.augment == "none") != (self.views == 0):
             raise ValueError(
                 f"views and an augmentation belong together, got views={self.views}, "

@@ -16,7 +16,6 @@ from dphead_extract.backbones.weights import first_line
 
 from dphead.finetune.network import StepParams, TorchSums, network_rows, own_step
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Statistic
 from dphead.privacy.transform import RowTransform
 from dphead.sums.reference import SumTask
 
@@ -73,40 +72,23 @@ def agreed(value: Any) -> Any:
     return shared[0]
 
 
-class SharedSums:
-    """Sum gradients on all processes (the `BlockSum` of the first process).
+class SharedSums(TorchSums):
+    """Sum gradients on all processes (the `BlockSum` of each).
 
-    Each process gets an equal part of a block's slots.
+    The first process calls `add`, the others `serve`. Each sums an equal part of a
+    block's slots. Norms, of fits without privacy, are computed on the first alone.
     """
 
-    parallel = False
-
-    def __init__(self, sums: TorchSums) -> None:
-        self._part, self._sent = _PartSum(sums), None
-
-    def is_compared(self, query: Statistic) -> bool:
-        """Return the same as `TorchSums`."""
-        return self._part.sums.is_compared(query)
-
-    def rows(self, ask: SumTask, block: Block) -> Any:
-        """Return the same as `TorchSums`."""
-        return self._part.sums.rows(ask, block)
-
-    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the same as `TorchSums`, computed on this process alone.
-
-        Only fits without privacy need norms.
-        """
-        return self._part.sums.norms(ask, block)
+    _sent: StepParams | None = None
+    _step = StepParams()
 
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the block's clipped gradients to `out` (size,) int64."""
-        sums = self._part.sums
-        if sums.is_compared(ask.query):
-            return sums.add(ask, rows, y, used, out)
-        params, weights = own_step(sums.network, ask)
+        if self.is_compared(ask.query):
+            return super().add(ask, rows, y, used, out)
+        params, weights = own_step(self.network, ask)
         x = network_rows(params.transform, rows.x)
         weights = None if params is self._sent else weights
         self._sent = params
@@ -119,22 +101,38 @@ class SharedSums:
         out += self._part(*mine[0])
         return out
 
+    def _part(
+        self,
+        weights: np.ndarray | None,
+        step: int,
+        clip_norm: float,
+        x: np.ndarray,
+        y: np.ndarray,
+        index: np.ndarray,
+        keep: np.ndarray,
+    ) -> np.ndarray:
+        """Return the sum of a part; on the first process, that of all parts.
 
-def shared(sums: TorchSums) -> "TorchSums | SharedSums":
-    """Return the sums of all processes; without torchrun, this process's own."""
-    return SharedSums(sums) if dist.is_initialized() else sums
+        `weights` are the step's, or None if they are those of the part before.
+        """
+        if weights is not None:
+            self._step = StepParams(RowTransform(), weights, step)
+        query = self.network.query
+        ask = SumTask(query, self._step, None, clip_norm)
+        out = np.zeros(query.size, np.int64)
+        total = torch.from_numpy(super().add(ask, Block(index, x, y), y, keep, out))
+        dist.reduce(total, dst=0)
+        return total.numpy()
 
-
-def serve(sums: TorchSums) -> None:
-    """Sum what the first process sends, until it says that it has finished."""
-    part = _PartSum(sums)
-    while True:
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, None, src=0)
-        if mine[0] is None:
-            _leave()
-            return
-        part(*mine[0])
+    def serve(self) -> None:
+        """Sum what the first process sends, until it says that it has finished."""
+        while True:
+            mine: list[Any] = [None]
+            dist.scatter_object_list(mine, None, src=0)
+            if mine[0] is None:
+                _leave()
+                return
+            self._part(*mine[0])
 
 
 def finish() -> None:
@@ -151,35 +149,3 @@ def _leave() -> None:
     """
     dist.barrier()
     dist.destroy_process_group()
-
-
-class _PartSum:
-    """Sum this process's part, and add up all processes' sums on the first."""
-
-    def __init__(self, sums: TorchSums) -> None:
-        self.sums, self._params = sums, StepParams()
-
-    def __call__(
-        self,
-        weights: np.ndarray | None,
-        step: int,
-        clip_norm: float,
-        x: np.ndarray,
-        y: np.ndarray,
-        index: np.ndarray,
-        keep: np.ndarray,
-    ) -> np.ndarray:
-        """Return the sum of a part; on the first process, that of all parts.
-
-        `weights` are the step's, or None if they are those of the part before.
-        """
-        if weights is not None:
-            self._params = StepParams(RowTransform(), weights, step)
-        query = self.sums.network.query
-        ask = SumTask(query, self._params, None, clip_norm)
-        out = self.sums.add(
-            ask, Block(index, x, y), y, keep, np.zeros(query.size, np.int64)
-        )
-        total = torch.from_numpy(out)
-        dist.reduce(total, dst=0)
-        return total.numpy()

@@ -12,19 +12,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from dphead.analysis.protected import name_unit
 from dphead.finetune import processes
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
 from dphead.finetune.choose import Schedule, schedule
-from dphead.finetune.models import ModelSpec, pixel_scale
+from dphead.finetune.models import ModelSpec, Scale, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.options import FinetuneOptions
-from dphead.finetune.saved import evaluate, save_network
+from dphead.finetune.saved import Opened, evaluate, save_network
 from dphead.finetune.settings import Settings
 from dphead.finetune.solver import NetworkDescent, Progress, Step
 from dphead.finetune.sources import (
     Data,
-    MeasuredRows,
     identified,
     known_images,
     load_data,
@@ -71,25 +72,6 @@ class PreparedNetwork(Prepared):
     options: FinetuneOptions
     data: Data
     sums: TorchSums
-    schedule: Schedule
-
-
-@dataclass(frozen=True)
-class Training:
-    """Describe how a network is trained.
-
-    Attributes
-    ----------
-    method : Method
-        The solver, with the source of its settings.
-    plan : Plan
-        The planned releases.
-    schedule : Schedule
-        Noise, batch size and steps, with the one that was solved for.
-    """
-
-    method: Method
-    plan: Plan
     schedule: Schedule
 
 
@@ -146,8 +128,8 @@ def finetune(
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
     tell("trying a row at every place of a chunk")
     sums = shared_sums(options, data, facts, rank)
-    if rank:
-        processes.serve(sums)
+    if isinstance(sums, processes.SharedSums) and rank:
+        sums.serve()
         return None
     try:
         data = identified(options, data, index)
@@ -177,12 +159,25 @@ def shared_sums(
 ) -> TorchSums:
     """Return the network's sums on this process, in the first process's chunks."""
     device = processes.local_device(options.device)
-    network = Network(network_spec(options, data), device, options.bf16)
+    spec = network_spec(
+        options.settings,
+        data.shape,
+        len(data.source.class_names),
+        data.pixels,
+        options.mean,
+        options.std,
+        groups=options.groups,
+        standardise=options.standardise,
+        seed=options.init_seed,
+        weights=options.weights,
+    )
+    network = Network(spec, device, options.bf16)
+    kind = processes.SharedSums if dist.is_initialized() else TorchSums
     if rank:
-        return TorchSums(network, chunk=processes.agreed(None))
+        return kind(network, chunk=processes.agreed(None))
     memory = options.memory or DEFAULT_BYTES
     batch = options.settings.batch_size or facts.n_rows
-    sums = TorchSums(network, memory, batch=batch)
+    sums = kind(network, memory, batch=batch)
     processes.agreed(sums.chunk)
     return sums
 
@@ -198,22 +193,22 @@ def prepare(
     network, settings = sums.network, options.settings
     network.spec.check_vote(options.vote)
     target = options.target("auto")
-    made = make_training(settings, target, facts, network, options.source)
-    described = asdict(settings)
-    described |= {"weights": options.weights}
+    method, plan, found = make_training(
+        settings, target, facts, network, options.source
+    )
     return PreparedNetwork(
         options=options,
         source=data.source,
         facts=facts,
-        method=made.method,
-        plan=made.plan,
+        method=method,
+        plan=plan,
         name=f"finetune {settings.model}",
-        settings=described,
+        settings=asdict(settings) | {"weights": options.weights},
         space=data.source.feature_space,
-        warnings=check_delta(options, made.plan, facts) + warnings,
+        warnings=check_delta(options, plan, facts) + warnings,
         data=data,
         sums=sums,
-        schedule=made.schedule,
+        schedule=found,
     )
 
 
@@ -227,7 +222,8 @@ def lead(
     load_checkpoint(out, interrupted(out) or "")  # refuses another fit's checkpoint
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
-    check_fit(VerifiedSum(run.sums), solver, run.data.rows, run.plan, run.facts)
+    summer = VerifiedSum(run.sums)
+    check_fit(summer, solver, run.data.rows, run.plan, run.facts)
     charged = charge(run, ledger)
     lost = about_lost_steps(out, charged, run.schedule, solver.before())
     run.warnings.extend(lost)
@@ -245,7 +241,7 @@ def lead(
     how = Run(
         charged=charged,
         noise=NoiseSource(options.seed),
-        summer=VerifiedSum(processes.shared(run.sums)),
+        summer=summer,
         progress=progress,
         done=done,
     )
@@ -294,14 +290,15 @@ def about_lost_steps(
 
 
 def measure(
-    run: PreparedNetwork, result: FitResult, test: MeasuredRows | None
+    run: PreparedNetwork, result: FitResult, test: tuple[Opened, str] | None
 ) -> Measured | None:
     """Return the network's metrics on the test rows, or None without test rows."""
     if test is None:
         return None
     state: Any = result.head
     network, votes = run.sums.network, run.options.vote
-    return Measured(evaluate(network, state, test.rows, votes), test.origin)
+    rows, origin = test
+    return Measured(evaluate(network, state, rows, votes), origin)
 
 
 def write(
@@ -321,30 +318,20 @@ def write(
     return report
 
 
-def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
-    """Return the network and its inputs for these rows and options."""
-    s = options.settings
-    model = ModelSpec(
-        s.model,
-        data.shape[0],
-        s.norm,
-        options.groups,
-        options.standardise,
-        options.init_seed,
-        s.layers,
-        options.weights,
-    )
-    mean, std = pixel_scale(s.model, data.shape[0], options.mean, options.std)
-    return NetworkSpec(
-        model,
-        data.shape,
-        len(data.source.class_names),
-        data.pixels,
-        mean,
-        std,
-        s.views,
-        s.augment,
-    )
+def network_spec(
+    settings: Settings,
+    shape: tuple[int, int, int],
+    n_classes: int,
+    pixels: bool = True,
+    mean: Scale | None = None,
+    std: Scale | None = None,
+    **more: Any,
+) -> NetworkSpec:
+    """Return the network and its inputs. `more` are fields of `ModelSpec`."""
+    s = settings
+    model = ModelSpec(s.model, shape[0], s.norm, trainable=s.layers, **more)
+    scale = pixel_scale(s.model, shape[0], mean, std)
+    return NetworkSpec(model, shape, n_classes, pixels, *scale, s.views, s.augment)
 
 
 def make_training(
@@ -353,7 +340,7 @@ def make_training(
     facts: ProblemInfo,
     network: Network,
     source: str = "dphead's defaults",
-) -> Training:
+) -> tuple[Method, Plan, Schedule]:
     """Return the solver, its plan and the schedule.
 
     Parameters
@@ -371,8 +358,9 @@ def make_training(
 
     Returns
     -------
-    Training
-        The training, before any charge.
+    tuple of (Method, Plan, Schedule)
+        The solver with the source of its settings, the planned releases, and noise,
+        batch size and steps.
 
     Raises
     ------
@@ -404,4 +392,4 @@ def make_training(
         **{f.name: getattr(s, f.name) for f in fields(Step)},
     )
     method = Method(solver, target.accountant, source)
-    return Training(method, make_plan(solver, facts, **vars(target)), found)
+    return method, make_plan(solver, facts, **vars(target)), found

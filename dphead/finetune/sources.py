@@ -6,7 +6,7 @@ They are images, or the maps of a features file.
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dphead_extract.features.format import open_features
@@ -55,16 +55,6 @@ class Data:
     split: str
     source: Source
     digests: np.ndarray | None = None
-
-
-class MeasuredRows(NamedTuple):
-    """Hold the rows to measure on: those with a class.
-
-    `origin` is the result of `files.test_origin`.
-    """
-
-    rows: Opened
-    origin: str
 
 
 def load_data(
@@ -222,8 +212,8 @@ def _named(options: FinetuneOptions) -> str | None:
     return data_set_of(options.ledger)
 
 
-def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
-    """Return the test rows from --test or another split of the source, or None.
+def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:
+    """Return (test rows, their origin) from --test or another split, or None.
 
     Their origin tells training rows from others: images are the training's own if path
     and split are the same, maps if the data set's id and the split are. Raises
@@ -250,4 +240,4 @@ def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
             f"{data.shape} for {train.shape}. Give the same options."
         )
     rows = data.measured.labelled(len(train.source.class_names), path)
-    return MeasuredRows(rows, origin)
+    return rows, origin

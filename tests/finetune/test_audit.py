@@ -112,71 +112,31 @@ def test_the_audited_sum_is_that_of_the_training():
 
 
 def test_the_audit_of_a_network_counts_no_row_without_a_class():
-    """Rows that only fill up are left out: what is left out, and where, changes no
-    integer.
-    """
+    """Rows that only fill up are left out: what they hold changes no integer."""
     solver, _, _ = prepared()
-    asked = next(solver.solve(FACTS))
-    ask = make_task(solver.query, asked.params, 1e-3)
+    ask = make_task(solver.query, next(solver.solve(FACTS)).params, 1e-3)
     way = way_of(solver.query)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(20, FACTS.n_features)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(20, FACTS.n_features))
     y = np.where(np.arange(20) % 3 == 0, -1, np.arange(20) % 2)
-    block = Block(np.arange(20), x, y)
     sums = []
-    for classes in (y, np.where(y < 0, 2, y)):
-        spoiled = Block(
-            block.index,
-            np.where((y < 0)[:, None], np.nan, x).astype(np.float32),
-            classes,
-        )
-        for given in (Block(block.index, x, classes), spoiled):
-            sums.append(
-                way.add(
-                    ask,
-                    given,
-                    given.y,
-                    given.index >= 0,
-                    np.zeros(solver.query.size, np.int64),
-                )
-            )
-    for other in sums[1:]:
-        np.testing.assert_array_equal(other, sums[0])
+    for other, label in ((0.0, -1), (np.nan, -1), (0.0, 2)):
+        filled = np.where((y < 0)[:, None], other, x).astype(np.float32)
+        block = Block(np.arange(20), filled, np.where(y < 0, label, y))
+        zero = np.zeros(solver.query.size, np.int64)
+        sums.append(way.add(ask, block, block.y, block.index >= 0, zero))
+    np.testing.assert_array_equal(sums[1], sums[0])
+    np.testing.assert_array_equal(sums[2], sums[0])
 
 
 def test_the_command_audits_a_network(tmp_path):
-    sizes = [
-        "--n-rows",
-        "20",
-        "--n-features",
-        "192",
-        "--n-classes",
-        "2",
-        "--fits",
-        "5",
-        "--epsilon",
-        "4",
-    ]
-    network = [
-        "--network",
-        "wrn-10-1",
-        "--shape",
-        "3,8,8",
-        "--clip-norm",
-        "0.001",
-        "--delta",
-        "1e-3",
-    ]
-    done = CliRunner().invoke(cli, ["audit", *sizes, *network, "-o", str(tmp_path)])
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert (
-        json.loads((tmp_path / "audit.json").read_text())["method"]
-        == "network wrn-10-1"
-    )
-    allocation = ["--sampling", "allocation", "--batch-size", "10", "--steps", "2"]
-    done = CliRunner().invoke(cli, ["audit", *sizes, *network, *allocation])
+    sizes = "audit --n-rows 20 --n-features 192 --n-classes 2 --fits 5 --epsilon 4"
+    network = "--network wrn-10-1 --shape 3,8,8 --clip-norm 0.001 --delta 1e-3"
+    command = f"{sizes} {network} -o {tmp_path}".split()
+    done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, (done.output, done.exception)
     assert "laws of noise, samples and scores: 0 broken" in done.output
-    done = CliRunner().invoke(cli, ["audit", *sizes, "--network", "wrn-10-1"])
+    found = json.loads((tmp_path / "audit.json").read_text())
+    assert found["method"] == "network wrn-10-1"
+    done = CliRunner().invoke(cli, [*sizes.split(), "--network", "wrn-10-1"])
     assert done.exit_code != 0
     assert "takes --shape" in str(done.exception)

@@ -159,7 +159,6 @@ def test_no_views_are_the_images_themselves():
     [
         {"augment": "crop"},
         {"views": 2},
-        {"augment": "zoom", "views": 2},
         {"pixels": False, "views": 2, "augment": "crop"},
     ],
 )

@@ -82,9 +82,9 @@ def test_steps_of_allocation_are_the_most_whole_epochs_that_fit():
 
 
 def test_the_noise_of_allocation_is_the_least_for_all_its_epochs():
-    found = schedule(10_000, ALLOCATED, batch_size=500, steps=100, epoch_steps=20)
+    found = schedule(10_000, ALLOCATED, batch_size=2000, steps=10, epoch_steps=5)
     sigma = found.noise_multiplier
-    assert allocated_cost(sigma, 20, 5) <= 3.0 < allocated_cost(0.999 * sigma, 20, 5)
+    assert allocated_cost(sigma, 5, 2) <= 3.0 < allocated_cost(0.999 * sigma, 5, 2)
 
 
 def test_steps_that_are_not_whole_epochs_are_refused():

@@ -44,15 +44,6 @@ def test_it_learns_without_noise_and_says_that_it_is_not_private():
     np.testing.assert_array_equal(NAMES[proba.argmax(axis=1)], model.predict(x))
 
 
-def test_it_charges_a_ledger_within_the_budget():
-    x, y = data()
-    ledger = Ledger()
-    model = classifier(epsilon=3.0, steps=3, ledger=ledger).fit(x, y)
-    assert model.privacy_.private
-    assert model.privacy_.epsilon <= 3.0
-    assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
-
-
 def test_it_trains_with_allocation():
     x, y = data()
     ledger = Ledger()
@@ -221,7 +212,7 @@ def test_groups_are_not_protected_and_that_must_be_said():
     assert not any("people" in n for n in model.fit(x, y).privacy_.notes)
 
 
-@pytest.mark.parametrize("seed", [0, 1, np.int64(0)])
+@pytest.mark.parametrize("seed", [0, np.int64(0)])
 def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     x, y = data()
     model = classifier(epsilon=3.0, random_state=seed, steps=2)
@@ -231,15 +222,6 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     assert "not private" in model.ledger_.fits()[0]["description"]
 
 
-def test_a_clone_counts_in_the_same_ledger():
-    x, y = data()
-    ledger = Ledger()
-    twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger))
-    assert twin.ledger is ledger
-    assert twin.fit(x, y).ledger_ is ledger
-    assert len(ledger.fits()) == 1
-
-
 def test_a_pickled_network_opens_its_ledger_again(tmp_path):
     x, y = data()
     model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite")).fit(
@@ -247,6 +229,7 @@ def test_a_pickled_network_opens_its_ledger_again(tmp_path):
     )
     twin = pickle.loads(pickle.dumps(model))
     assert twin.ledger_.fits() == model.ledger_.fits()
+    assert clone(model).ledger == model.ledger
     np.testing.assert_array_equal(twin.predict(x), model.predict(x))
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dphead.finetune.architectures import WSConv2d
 from dphead.finetune.gradients import (
     CLIP_INTEGERS,
     ModelGradient,
@@ -59,37 +58,10 @@ MODELS = {
         nn.Conv2d(3, 6, 3, stride=2, padding=1),
         nn.Tanh(),
     ),
-    "strided conv": lambda: sequence(
-        nn.Conv2d(
-            3,
-            4,
-            2,
-            stride=2,
-            dilation=1,
-        ),
-        nn.Conv2d(4, 5, 2, padding=1),
-    ),
-    "grouped conv": lambda: sequence(
-        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)
-    ),
-    "few positions": lambda: sequence(nn.Conv2d(3, 16, 4), nn.Tanh()),
-    "one position": lambda: sequence(nn.Conv2d(3, 5, 4, dilation=1), nn.Tanh()),
-    "standardised conv of one position": lambda: sequence(WSConv2d(3, 5, 4), nn.Tanh()),
-    "standardised conv": lambda: sequence(
-        WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()
-    ),
     "group norm": lambda: sequence(
         nn.Conv2d(3, 8, 3),
         nn.GroupNorm(4, 8),
         nn.ReLU(),
-    ),
-    "layer norm": lambda: sequence(
-        nn.Flatten(2),
-        nn.LayerNorm(16),
-        nn.Linear(16, 5),
-    ),
-    "max pool": lambda: sequence(
-        nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 1)
     ),
     "embedding of positions": lambda: sequence(
         nn.Flatten(2), nn.Linear(16, 2), Residual()

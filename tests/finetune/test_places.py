@@ -45,15 +45,15 @@ def alike(rows, *shape, seed=0):
     return torch.randn((1, *shape), generator=generator).expand(rows, *shape).clone()
 
 
-@pytest.mark.parametrize("tensors", [2, 4, 5, 8, 25])
+@pytest.mark.parametrize("tensors", [5, 25])
 def test_a_norm_of_many_tensors_is_the_same_bits_at_every_place(tensors):
-    for rows in range(17, 71):
+    for rows in (*range(17, 34), 50, 70):
         for seed in range(3):
             parts = [Part(alike(rows, 7, seed=100 * seed + i)) for i in range(tensors)]
             assert moved(squared_norms(parts)) == [], rows
 
 
-@pytest.mark.parametrize("pieces", [1, 5, 9])
+@pytest.mark.parametrize("pieces", [1, 9])
 def test_a_norm_of_many_pieces_is_the_same_bits_at_every_place(pieces):
     for rows in (17, 33, 70):
         columns = CPU_FLOAT64_NUMBERS // rows * pieces
@@ -99,7 +99,7 @@ def network(name):
     return Network(NetworkSpec(ModelSpec(name, channels), NETWORKS[name], 10))
 
 
-@pytest.mark.parametrize("rows", [17, 33, 70])
+@pytest.mark.parametrize("rows", [17, 70])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_networks_row_is_the_same_bits_at_every_place(name, rows):
     """At all places at once, and at the last among other rows."""

@@ -102,37 +102,36 @@ def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):
     assert all(1 / 3 <= float(r["probability"]) <= 1 for r in rows)
 
 
-def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
-    x, y = images(N_TEST, seed=1)
+def photos(folder, n, size=(8, 8)):
+    """Image files of the test's first images, in a folder for each class."""
+    x, y = images(n, seed=1)
     for i, (image, label) in enumerate(zip(x, y, strict=True)):
-        path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
+        path = folder / "photos" / NAMES[label] / f"{i:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.transpose(1, 2, 0)).resize(
-            (24, 16), Image.Resampling.NEAREST
-        ).save(path)
+        whole = Image.fromarray(image.transpose(1, 2, 0))
+        whole.resize(size, Image.Resampling.NEAREST).save(path)
+    return y
+
+
+def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
+    y = photos(tmp_path, N_TEST, (24, 16))
     found = measured(folder / "pixels", tmp_path / "photos")
     assert found["n"] == N_TEST
     assert found["per_class_n"] == np.bincount(y).tolist()
     # the resampled images are not quite those of the array: one in ten may change its
     # class
-    assert found["accuracy"] == pytest.approx(
-        measured(folder / "pixels", folder / "test.npz")["accuracy"], abs=0.1
-    )
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "photos" / NAMES[0]).rename(tmp_path / "flat" / "one")
+    theirs = measured(folder / "pixels", folder / "test.npz")["accuracy"]
+    assert found["accuracy"] == pytest.approx(theirs, abs=0.1)
+    (tmp_path / "photos" / NAMES[0]).rename(tmp_path / "photos" / "one")
     # a folder of no class
-    assert len(predicted(folder / "pixels", tmp_path / "flat")) == (y == 0).sum()
+    assert len(predicted(folder / "pixels", tmp_path / "photos")) == N_TEST
 
 
 def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
     folder, tmp_path
 ):
     """The black image in its place has one, and a probability."""
-    x, y = images(6, seed=1)
-    for i, (image, label) in enumerate(zip(x, y, strict=True)):
-        path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.transpose(1, 2, 0)).save(path)
+    photos(tmp_path, 6)
     whole = predicted(folder / "pixels", tmp_path / "photos")
     broken = sorted((tmp_path / "photos").rglob("*.png"))[2]
     broken.write_bytes(b"no image")
