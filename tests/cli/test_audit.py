@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from commands import dphead, features_file
 
@@ -121,21 +120,6 @@ def test_a_sensitivity_that_is_too_small_ends_with_code_1(tmp_path, monkeypatch)
     done = dphead(*command)
     assert done.code == 1, done.out
     assert "FAILED: distance that" in done.out
-
-
-def test_a_public_constant_for_noise_ends_with_code_1(monkeypatch):
-    """The draws repeat exactly: no luck can hide that."""
-    from dphead.privacy import release
-
-    real = release.rounded_noise
-    monkeypatch.setattr(
-        release,
-        "rounded_noise",
-        lambda _, *rest: real(np.random.default_rng(1), *rest),
-    )
-    done = dphead("audit", "--method", "dp-ls", *SIZES, "--fits", 50)
-    assert done.code == 1
-    assert "BROKEN: repeated noise" in done.out
 
 
 def test_a_method_has_no_random_allocation():

@@ -94,23 +94,6 @@ def test_what_is_left_out_is_counted_on_the_private_screen(tmp_path):
     assert "Left out" not in said.out
 
 
-def test_a_path_that_does_not_exist_is_told_from_a_damaged_image(tmp_path):
-    Image.new("L", (8, 8)).save(tmp_path / "1.png")
-    (tmp_path / "2.png").write_bytes(b"junk")
-    small = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
-
-    def said(*paths):
-        lines = "".join(f"{path},0\n" for path in paths)
-        (tmp_path / "m.csv").write_text("path,label\n" + lines)
-        output = (tmp_path / "f.h5", "--classes", 2, "--channels", 1)
-        return refused(dphead("extract", tmp_path / "m.csv", *small, "-o", *output))
-
-    assert "got 1 not found: img\\1.png. Write the paths with /" in said("img\\1.png")
-    assert "got 1 not found: é.png" in said("1.png", "é.png")
-    assert "got 1 not found: 3.png" in said("1.png", "2.png", "3.png")
-    assert "got 1 unreadable: 2.png (no image in a format" in said("1.png", "2.png")
-
-
 def radiographs(folder):
     """Thirty 12-bit images of three classes in 16-bit PNG files."""
     rng = np.random.default_rng(1)

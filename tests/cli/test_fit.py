@@ -1,11 +1,8 @@
 """`dphead fit` as a user sees it: what is refused, printed and written."""
 
 import json
-import os
 import re
-import shutil
 import tomllib
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +24,22 @@ from features import edited, with_config
 
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
-from dphead.cli.summary import next_commands
 from dphead.fit.head_file import load_head
 from dphead.fit.ledgers import ledger_home
-from dphead.planning import presets
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
 
 LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method
+
+
+def fit(source, out, *options):
+    """A fit that must succeed, by the quickest method."""
+    return fitted("fit", source, "-o", out, *LS, *options)
+
+
+def refusal(source, out, *options):
+    """What is said of a fit that is refused."""
+    return refused(dphead("fit", source, "-o", out, *LS, *options))
 
 
 @pytest.fixture
@@ -55,16 +60,8 @@ def truncated(path):
     path.write_bytes(data[: len(data) // 2])
 
 
-def no_hdf5(path):
-    path.write_text("not a features file")
-
-
 def other_schema(path):
     edited(path, lambda file: file.attrs.modify("schema_version", 99))
-
-
-def unfinished(path):
-    edited(path, lambda file: None, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +69,15 @@ def unfinished(path):
     [
         (Path.unlink, "must exist"),
         (truncated, "cut short"),
-        (no_hdf5, "another kind of file"),
         (other_schema, "schema_version=99"),
-        (unfinished, "must be finished"),
     ],
 )
 def test_a_file_that_is_no_features_file_is_refused(features, run, damage, message):
     damage(features)
-    assert message in refused(dphead("fit", features, "-o", run, *LS))
+    assert message in refusal(
+        features,
+        run,
+    )
     assert not run.exists()
     assert charges() == 0
 
@@ -87,38 +85,19 @@ def test_a_file_that_is_no_features_file_is_refused(features, run, damage, messa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--epsilon 0", "epsilon must be > 0"),
-        ("--epsilon nan", "a number from 0"),
-        ("--delta 1", "delta must be in (0, 1)"),
-        ("--delta 0.01", "--allow-large-delta"),
         ("--delta 0.00416666667", "--allow-large-delta"),  # 1/240, rounded up
-        ("--method dp-magic", "dp-magic"),
-        ("--preset fc24", "preset must be one of"),
         ("--preset fc23", "the paper does not print"),
         ("--momentum 0.5", "momentum"),
         ("--colour red", "--colour"),
-        ("--steps 3", "steps"),
-        ("--nominal-n 250", "nominal_n must be given exactly when"),
         ("--relation add_remove", "nominal_n must be given exactly when"),
         ("--relation add_remove --nominal-n 2", "a row for each class"),
         ("--classes cat,dog", "--classes must equal the file's"),
-        ("--split train", "split must be one of"),
-        ("--test missing.h5", "must exist"),
-        ("--test-split train", "split must be one of"),
         ("--accountant zcdp --method dp-sgd --batch-size 50", "full batches"),
     ],
 )
 def test_bad_options_are_refused_before_the_charge(features, run, options, message):
-    assert message in refused(dphead("fit", features, "-o", run, *LS, *options.split()))
+    assert message in refusal(features, run, *options.split())
     assert not run.exists()
-    assert charges() == 0
-
-
-def test_fewer_rows_than_classes(tmp_path, run):
-    few = features_file(tmp_path / "few.h5", n=2)
-    assert "a row for each class" in refused(
-        dphead("fit", few, "-o", run, *LS, "--delta", 1e-9)
-    )
     assert charges() == 0
 
 
@@ -129,33 +108,32 @@ def test_classes_must_be_public_and_distinct(tmp_path, run):
         ((), "at least two public classes"),
         (("--classes", "a,b,a"), "distinct"),
     ):
-        text = refused(
-            dphead("fit", tmp_path / "undeclared.h5", "-o", run, *LS, *classes)
-        )
+        text = refusal(tmp_path / "undeclared.h5", run, *classes)
         assert message in text
         assert charges() == 0
     grades = ("--classes", "1,2,3")
-    assert "labels of a file without class names are positions" in refused(
-        dphead("fit", tmp_path / "undeclared.h5", "-o", run, *LS, *grades)
+    assert "labels of a file without class names are positions" in refusal(
+        tmp_path / "undeclared.h5", run, *grades
     )
     assert charges() == 0
-    fitted("fit", tmp_path / "undeclared.h5", "-o", run, *LS, "--classes", "a,b,c")
+    fit(tmp_path / "undeclared.h5", run, "--classes", "a,b,c")
     assert report_of(run)["data"]["class_names"] == ["a", "b", "c"]
 
 
 def test_class_names_that_were_not_declared_public_are_not_used(tmp_path, run):
     path = features_file(tmp_path / "f.h5")
     edited(path, with_config(classes_declared=""))
-    text = refused(dphead("fit", path, "-o", run, *LS))
+    text = refusal(
+        path,
+        run,
+    )
     assert "public" in text
     assert "owl" not in text
     assert charges() == 0
 
 
 def test_a_large_delta_needs_its_flag_and_leaves_a_warning(features, run):
-    done = fitted(
-        "fit", features, "-o", run, *LS, "--delta", 0.01, "--allow-large-delta"
-    )
+    done = fit(features, run, "--delta", 0.01, "--allow-large-delta")
     assert "! delta must be below 1/n" in " ".join(done.out.split())
     assert any("below 1/n" in text for text in report_of(run)["warnings"])
 
@@ -174,92 +152,44 @@ def test_test_files_of_another_network_or_other_classes_are_refused(
         (wide, "width"),
         (unlabelled, "label"),
     ):
-        assert message in refused(
-            dphead("fit", features, "-o", run, *LS, "--test", path)
-        )
-    assert not run.exists()
-    assert charges() == 0
-
-
-def test_a_prior_of_another_width_is_refused_before_the_charge(features, run, tmp_path):
-    np.save(tmp_path / "prior.npy", np.eye(13, 3))
-    done = dphead(
-        "fit",
-        features,
-        "-o",
-        run,
-        "--method",
-        "auto",
-        "--prior",
-        tmp_path / "prior.npy",
-    )
-    assert "a prior must have shape" in refused(done)
+        assert message in refusal(features, run, "--test", path)
     assert not run.exists()
     assert charges() == 0
 
 
 def test_a_finished_run_is_never_overwritten(features, run):
-    fitted("fit", features, "-o", run, *LS)
+    fit(
+        features,
+        run,
+    )
     before = contents(run)
-    assert "run folder must be new" in refused(dphead("fit", features, "-o", run, *LS))
+    assert "run folder must be new" in refusal(
+        features,
+        run,
+    )
     assert contents(run) == before
     assert charges() == 1
-
-
-def test_the_run_folder_cannot_be_a_file(features, run):
-    run.write_text("mine")
-    for out in (run, run / "below"):
-        assert "folder" in refused(dphead("fit", features, "-o", out, *LS))
-    assert run.read_text() == "mine"
-    assert charges() == 0
-
-
-def test_an_unwritable_place_is_refused(features, run, monkeypatch):
-    """The permission is patched: tests may run as root, who may write anywhere."""
-    access = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: mode != os.W_OK and access(path, mode)
-    )
-    assert "must be writable" in refused(dphead("fit", features, "-o", run, *LS))
-    assert not run.exists()
-    assert charges() == 0
-
-
-def test_a_full_disk_is_refused(features, run, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10**6, 10**6)
-    )
-    assert "Make room" in refused(dphead("fit", features, "-o", run, *LS))
-    assert not run.exists()
-    assert charges() == 0
 
 
 def test_a_budget_is_not_exceeded_and_the_refused_fit_leaves_nothing(
     features, run, tmp_path
 ):
     fitted("ledger", "budget", features, "--epsilon", 1.3, "--delta", 1e-5)
-    fitted("fit", features, "-o", run, *LS)
+    fit(
+        features,
+        run,
+    )
     before = ledger_of(features).fits()
     second = tmp_path / "second"
-    assert "budget must not be exceeded" in refused(
-        dphead("fit", features, "-o", second, *LS)
+    assert "budget must not be exceeded" in refusal(
+        features,
+        second,
     )
     assert ledger_of(features).fits() == before
     assert not second.exists()
     report = report_of(run)["ledger"]
     assert report["budget"]["epsilon"] == 1.3
     assert report["total_epsilon"] == pytest.approx(1.0, rel=1e-6)
-
-
-def test_another_data_sets_ledger_is_refused(features, run, tmp_path):
-    book = tmp_path / "book.sqlite"
-    fitted("fit", features, "-o", run, *LS, "--ledger", book)
-    other = features_file(tmp_path / "other.h5", seed=1)
-    assert "data set" in refused(
-        dphead("fit", other, "-o", tmp_path / "second", *LS, "--ledger", book)
-    )
-    assert not (tmp_path / "second").exists()
 
 
 # --- what is printed and written ------------------------------------------------------
@@ -284,7 +214,7 @@ def test_test_rows_without_a_class_are_counted_and_wrong(features, run, tmp_path
     there = np.arange(90) >= 2
     write_features(tmp_path / "test.h5", x, y, CLASSES, valid=there)
     options = ("--test", tmp_path / "test.h5", "--test-is", "public")
-    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 8, *options)
+    done = fit(features, run, "--epsilon", 8, *options)
     assert "! 2 of them are unreadable or not finite" in " ".join(done.out.split())
     found = report_of(run)["test"]
     assert (found["n"], found["n_without_class"]) == (90, 2)
@@ -297,7 +227,7 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
 ):
     test = features_file(tmp_path / "test.h5", n=90, seed=5)
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
-    done = fitted("fit", features, "-o", run, *LS, "--test", test)
+    done = fit(features, run, "--test", test)
     lines = done.out.splitlines()
     assert tuple(line.split()[0] for line in lines if line[0].isalpha()) == ORDER
     # a path is never broken, however long
@@ -330,8 +260,14 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
         fitted("ledger", "budget", features, "--epsilon", budget, "--delta", 1e-5)
         mu = mu_from_epsilon(budget, 1e-5)
         taken = "all fits together that the budget of epsilon 3 takes"
-    fitted("fit", features, "-o", tmp_path / "one", *LS)
-    done = fitted("fit", features, "-o", tmp_path / "two", *LS)
+    fit(
+        features,
+        tmp_path / "one",
+    )
+    done = fit(
+        features,
+        tmp_path / "two",
+    )
     text = " ".join(done.out.split())
     assert f"a membership-inference attack on {taken} detects at most" in text
     replaced = detection_limits([GaussianEvent(1 / mu)], "zero_out")[True]
@@ -339,7 +275,7 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
 
 
 def test_details_are_printed_with_v(features, run):
-    done = fitted("fit", features, "-o", run, *LS, "-v")
+    done = fit(features, run, "-v")
     text = " ".join(done.out.split())
     for part in (
         "gram",
@@ -356,7 +292,7 @@ def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):
     x, y = rows(90, seed=5)
     test = tmp_path / "test.h5"
     write_features(test, x, (2 - y) % 3, CLASSES)  # cats are owls here
-    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 8, "--test", test)
+    done = fit(features, run, "--epsilon", 8, "--test", test)
     assert "! below half of the classes' mean: " in done.out
     write_features(tmp_path / "right.h5", x, y, CLASSES)
     options = (*LS, "--epsilon", 8, "--test", tmp_path / "right.h5")
@@ -376,7 +312,7 @@ def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
         "--classes",
         "cat,dog,owl",
     )
-    fitted("fit", features, "-o", run, *LS, *options)
+    fit(features, run, *options)
     again = tmp_path / "again"
     fitted("fit", "--config", run / "run.toml", "-o", again)
     head = "head.safetensors"
@@ -398,7 +334,10 @@ def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
 
 
 def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(features, run):
-    fitted("fit", features, "-o", run, *LS)
+    fit(
+        features,
+        run,
+    )
     files = contents(run)
     records = {"report.html", "report.json", "ledger.json", "run.toml"}
     assert set(files) == {"head.json", "head.safetensors"} | records
@@ -420,7 +359,7 @@ def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(feature
 
 
 def test_no_file_of_the_run_holds_what_is_private(features, run):
-    fitted("fit", features, "-o", run, *LS, "--epsilon", 8)
+    fit(features, run, "--epsilon", 8)
     with open_features(features) as file:
         x = file.features[:]
         y = file.labels
@@ -464,8 +403,11 @@ def numbers(value):
 def test_error_bars_are_saved_beside_the_weights(features, run, tmp_path):
     from safetensors.numpy import load_file
 
-    fitted("fit", features, "-o", run, *LS, "--error-bars", "--intercept", 1)
-    fitted("fit", features, "-o", tmp_path / "plain", *LS)
+    fit(features, run, "--error-bars", "--intercept", 1)
+    fit(
+        features,
+        tmp_path / "plain",
+    )
     tensors = load_file(run / "head.safetensors")
     for name in ("weights", "intercept"):
         assert tensors[f"{name}_std"].shape == tensors[name].shape
@@ -491,12 +433,9 @@ def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(
         np.where(np.arange(97) < 30, (y + 1) % 3, y),
         CLASSES,
     )
-    done = fitted(
-        "fit",
+    done = fit(
         features,
-        "-o",
         run,
-        *LS,
         "--epsilon",
         4,
         "--test",
@@ -521,10 +460,9 @@ def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(
 
 
 @pytest.mark.parametrize(
-    "test",
-    ["--test-split all", "--test {} --test-split all", "--test {}", "--test copy"],
+    ("test", "epsilon"),
+    [("--test-split all", 4), ("--test {}", "inf"), ("--test copy", 4)],
 )
-@pytest.mark.parametrize("epsilon", [4, "inf"])
 def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, epsilon):
     """The report would hold the exact accuracy on rows that it protects."""
     copied = tmp_path / "copy.h5"
@@ -555,7 +493,10 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
         save(folder, *rest)
 
     monkeypatch.setattr(module, "save_head", spy)
-    fitted("fit", features, "-o", tmp_path / "noisy", *LS)
+    fit(
+        features,
+        tmp_path / "noisy",
+    )
     command = ("fit", features, "-o", run, *LS, "--epsilon", "inf")
     assert "Confirm with --i-know-this-is-not-private" in refused(dphead(*command))
     assert not run.exists()
@@ -582,7 +523,7 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
 def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path):
     heads = []
     for name in ("one", "two"):
-        done = fitted("fit", features, "-o", tmp_path / name, *LS, "--seed", 3)
+        done = fit(features, tmp_path / name, "--seed", 3)
         assert "! Reproducible, not private" in done.out
         assert "NOT PRIVATE" in done.out
         assert "epsilon inf" in done.out
@@ -590,7 +531,10 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path
         assert not report["guarantee"]["private"]
         assert report["statement"].startswith("Reproducible, not private")
         heads.append((tmp_path / name / "head.safetensors").read_bytes())
-    fitted("fit", features, "-o", tmp_path / "three", *LS)
+    fit(
+        features,
+        tmp_path / "three",
+    )
     assert (
         heads[0] == heads[1] != (tmp_path / "three" / "head.safetensors").read_bytes()
     )
@@ -612,10 +556,10 @@ def test_a_seed_and_what_may_be_published_are_never_in_one_text(features, run):
     assert "epsilon inf spent" in again
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
+@pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 def test_the_relation_is_named_everywhere(features, run, relation):
     nominal = ("--nominal-n", 250) if relation == "add_remove" else ()
-    done = fitted("fit", features, "-o", run, *LS, "--relation", relation, *nominal)
+    done = fit(features, run, "--relation", relation, *nominal)
     report = report_of(run)
     assert f"relation {relation}" in done.out
     assert report["guarantee"]["neighboring_relation"] == relation
@@ -626,9 +570,7 @@ def test_the_relation_is_named_everywhere(features, run, relation):
 
 
 def test_under_add_remove_the_number_of_rows_is_in_no_file(features, run):
-    done = fitted(
-        "fit", features, "-o", run, *LS, "--relation", "add_remove", "--nominal-n", 250
-    )
+    done = fit(features, run, "--relation", "add_remove", "--nominal-n", 250)
     found = [
         n
         for name, data in contents(run).items()
@@ -673,9 +615,6 @@ def test_poisson_batches(features, run):
     "options",
     [
         "--preset fc23 --method dp-fc --learning-rate 1 --ridge 0.1",
-        "--preset fc23 --method dp-ls --alpha 1 --ridge 0.1",
-        "--preset fc23 --method dp-newton --learning-rate 1 --ridge 0.1 --steps 2",
-        "--preset fc23 --method dp-adam --learning-rate 0.1 --weight-decay 0 --steps 3",
         "--preset tb21 --method dp-sgd --batch-size 60 --epochs 1 --learning-rate 0.1",
         "--preset de22 --method dp-sgd --steps 3",
     ],
@@ -715,24 +654,16 @@ def test_a_fit_has_the_presets_delta_unless_the_user_gives_one(
     assert report_of(run)["guarantee"]["delta"] == delta
 
 
-def test_a_presets_delta_that_is_large_for_the_rows_is_refused(
-    features, run, monkeypatch
-):
-    data = presets.load("fc23") | {"delta": 0.01}
-    monkeypatch.setattr(presets, "load", lambda _: data)
-    options = "--preset fc23 --method dp-ls --alpha 1 --ridge 0.1"
-    text = refused(dphead("fit", features, "-o", run, *options.split()))
-    assert "--allow-large-delta" in text
-    assert charges() == 0
-
-
 def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(
     features, tmp_path
 ):
     for name, tuning in (("one", "none"), ("two", "NOT ACCOUNTED")):
-        fitted("fit", features, "-o", tmp_path / name, *LS)
+        fit(
+            features,
+            tmp_path / name,
+        )
         assert report_of(tmp_path / name)["tuning"] == tuning
-    fitted("fit", features, "-o", tmp_path / "three", *LS, "--tuning", "public data")
+    fit(features, tmp_path / "three", "--tuning", "public data")
     assert report_of(tmp_path / "three")["tuning"] == "public data"
 
 
@@ -741,9 +672,7 @@ def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(
 
 def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
     file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
-    done = fitted(
-        "fit", file, "-o", run, *LS, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2
-    )
+    done = fit(file, run, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2)
     g = report_of(run)["guarantee"]
     report = report_of(run)
     assert (
@@ -765,8 +694,8 @@ def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
 def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     tmp_path, run, features
 ):
-    assert "group_cap needs a file with groups" in refused(
-        dphead("fit", features, "-o", run, *LS, "--group-cap", 2)
+    assert "group_cap needs a file with groups" in refusal(
+        features, run, "--group-cap", 2
     )
     assert charges() == 0
     assert not run.exists()
@@ -787,17 +716,3 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
     assert "people with several rows" not in dphead("check", capped).out
-
-
-def test_what_to_type_next_names_weights_where_a_network_may_have_had_a_file():
-    def said(extraction):
-        return list(next_commands(Path("run"), {"data": {"extraction": extraction}}))
-
-    timm = {"backbone": "vit", "transform": {"library": "timm", "mean": [0.5] * 3}}
-    assert "--weights" in said(timm)[-1]
-    images = "dphead predict run new_images/ -o predictions.csv"
-    assert said(timm)[-2] == images
-    assert said({"backbone": "scatternet", "transform": {"mean": None}})[-1] == images
-    rows = "dphead predict run new.h5 -o predictions.csv"
-    for other in (None, {"backbone": "arrays"}, {"backbone": "vit", "transform": {}}):
-        assert said(other)[-1] == rows

@@ -70,15 +70,6 @@ def test_one_of_many_processes_speaks(spoken, capsys, monkeypatch, name):
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_not_counted_has_no_number():
-    told = progress.Progress("reading rows")
-    assert told.line(2.1) == "reading rows (2 s)"
-    told(3, 7)
-    assert told.line(9.0) == "reading rows 3 of 7 (9 s)"
-    told.begin("charging")
-    assert told.line(9.9) == "charging (10 s)"
-
-
 def test_an_error_ends_the_progress(monkeypatch, capsys):
     monkeypatch.setattr(progress, "SHOWN_AFTER", 3600)
     before = threading.active_count()

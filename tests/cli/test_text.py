@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphead.cli.text import INDENT, WIDTH, section, tied
+from dphead.cli.text import INDENT, WIDTH, section
 
 WORD = st.text("abcdefghij-/.", min_size=1, max_size=WIDTH - INDENT)
 
@@ -21,11 +21,3 @@ def test_a_mark_stands_in_the_margin_and_a_command_on_one_line():
     assert lines[0] == "Next       first"
     assert lines[1] == "         ! a warning"
     assert lines[2] == " " * INDENT + command
-
-
-def test_tied_words_stay_on_one_line():
-    padding = "x" * (WIDTH - INDENT - 5)
-    lines = section("", [f"{padding} {tied('100 %')} of it"]).splitlines()
-    assert lines[0].strip() == padding
-    assert lines[1].strip() == "100 % of it"
-    assert "\u00a0" not in "".join(lines)
