@@ -4,28 +4,24 @@ import copy
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
 import pytest
-from core import D, KnownNoise, M, integer_sum, reserve, spec_of, toy
+from core import D, KnownNoise, M, integer_sum, reserve, run, spec_of, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
-from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import GramAndSums, ReferenceSums, make_task, rows_key
+from dphead.sums.reference import GramAndSums, ReferenceSums
 from dphead.sums.verified import VerifiedSum
-
-PLAIN = Params(weights=np.zeros((D, M)))
 
 
 class Counted(ArrayRows):
@@ -205,80 +201,19 @@ def test_kept_blocks_serve_one_that_is_all_of_them_in_order(padded, padding):
         assert [run for _, run in found] == list(map(slice, starts, stops))
 
 
-def test_kept_rows_are_of_one_clip():
-    x, _ = toy(128)
-    way = CpuSums()
-    kept = KeptRows(1 << 20)
-    block = Block(np.arange(128), x, np.zeros(128, int))
-    for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
-        for clip_norm in (1.0, 0.5, 1.0):
-            ask = make_task(query, PLAIN, clip_norm)
-            found = kept(
-                rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block)
-            )
-            wanted = ReferenceSums().rows(ask, block)
-            ((made, _),) = found
-            assert np.array_equal(made.q, wanted.q)
-            assert np.array_equal(made.scale, wanted.scale)
-
-
-def test_a_gram_matrix_leads_to_no_class_sums(rows):
-    """What is handed out is no view of the two sums of one pass, which would hold the
-    class sums without noise.
-    """
-    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
-    request = SumRequest(Gram(M), PLAIN, rows, specs[0], 1.0, None, specs[1])
-    value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
-    assert value.shape == (D, D)
-    assert value.base is None
-
-
-def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
-    """Of the same query, rows and transform: `release` asks for no other, and what
-    waits does not rely on it.
-    """
-    planned = spec_of(ClassSums(M), 40)
-    for spec in (
-        planned,
-        replace(planned, clip_norm=0.5),
-        replace(planned, label="other"),
-    ):
-        next_sum = NextSum()
-        asked = []
-
-        def total(query, asked=asked):
-            asked.append(type(query))
-            return np.ones(query.shape(D), np.int64)
-
-        next_sum(
-            SumRequest(Gram(M), PLAIN, rows, spec_of(Gram(M), 40), 1.0, None, planned),
-            total,
-        )
-        next_sum(SumRequest(ClassSums(M), PLAIN, rows, spec, spec.clip_norm), total)
-        assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]
-
-
-def releases(asks, next_sum, store=None, block_sum=None, done=0):
+def releases(asks, next_sum, store=None, block_sum=None):
     """The values of one fit's releases; asks: (query, params, rows, what the spec has
     besides) each.
     """
     specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
-    ledger = reserve(specs, store=store)
-    noise = KnownNoise(1)
-    if next_sum is not None:
-        summer = VerifiedSum(block_sum or CpuSums(), next_sum)
-    return [
-        release(
-            query,
-            params,
-            rows,
-            spec,
-            ledger=ledger,
-            noise=noise,
-            summer=VerifiedSum(block_sum) if next_sum is None else summer,
-        ).value
-        for (query, params, rows, _), spec in zip(asks, specs, strict=True)
-    ]
+    noise, parts = KnownNoise(1), {"ledger": reserve(specs, store=store)}
+    kept = VerifiedSum(block_sum or CpuSums(), next_sum)
+    values = []
+    for (query, params, rows, _), spec in zip(asks, specs, strict=True):
+        summer = VerifiedSum(block_sum) if next_sum is None else kept
+        done = release(query, params, rows, spec, noise=noise, summer=summer, **parts)
+        values.append(done.value)
+    return values
 
 
 @pytest.mark.parametrize(
@@ -286,37 +221,23 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
     [CpuSums(), CpuSums(compiled_from=0), ReferenceSums()],
     ids=["numpy", "compiled", "reference"],
 )
-@pytest.mark.parametrize("m", [M, 40])
-@pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
+@pytest.mark.parametrize("m, relation", [(M, "zero_out"), (40, "replace_one")])
 def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(
     block_sum, m, relation
 ):
     """The same values as from two passes."""
     x, y = toy(600, 7, m)
-    x[3] = np.nan
-    x[4] = np.inf
-    y[5] = m
-    y[6] = -1
+    x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
     params = Params(RowTransform(True, np.full(7, 0.1, np.float32), None, 0.5))
     more = {"relation": relation, "clip_norm": 0.7}
     values = []
     for next_sum in (NextSum(), None):
         Counted.reads, rows = 0, Counted(x, y, 256)
-        values.append(
-            releases(
-                [
-                    (Gram(m), params, rows, more),
-                    (
-                        ClassSums(m),
-                        params,
-                        rows,
-                        {**more, "sigma": 0.3, "label": "other"},
-                    ),
-                ],
-                next_sum,
-                block_sum=block_sum,
-            )
-        )
+        asks = [
+            (Gram(m), params, rows, more),
+            (ClassSums(m), params, rows, {**more, "sigma": 0.3, "label": "other"}),
+        ]
+        values.append(releases(asks, next_sum, block_sum=block_sum))
         assert Counted.reads == (1 if next_sum else 2)
     for one, two in zip(*values, strict=True):
         # a view would lead to the sums that wait
@@ -364,44 +285,19 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
     the joint query is no release.
     """
     next_sum = NextSum()
-    params = Params()
-    asks = [
-        (Gram(M), params, rows, {}),
-        (
-            ClassSums(M),
-            params,
-            rows,
-            {},
-        ),
-    ]
-    specs = [spec_of(query, 40) for query, *_ in asks]
-    ledger = reserve(specs, store=tmp_path)
-    value = release(
-        Gram(M),
-        params,
-        rows,
-        specs[0],
-        ledger=ledger,
-        noise=KnownNoise(1),
-        summer=VerifiedSum(CpuSums(), next_sum),
-    ).value
+    specs = two_specs()
+    summer = VerifiedSum(CpuSums(), next_sum)
+    fit = reserve(specs, store=tmp_path)
+    value = run(Gram(M), rows, specs[0], fit, summer=summer).value
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="stay in memory"):
-            leave(next_sum)
-    stored = [np.load(file) for file in tmp_path.glob("*.npy")]
-    assert len(stored) == 1
-    assert np.array_equal(stored[0], value)
+        for kept in (next_sum, KeptSums()):
+            with pytest.raises(TypeError, match="stay in memory"):
+                leave(kept)
+    (stored,) = [np.load(file) for file in tmp_path.glob("*.npy")]
+    assert np.array_equal(stored, value)
     spec = spec_of(GramAndSums(M), 40)
     with pytest.raises(NotImplementedError):
-        release(
-            GramAndSums(M),
-            params,
-            rows,
-            spec,
-            ledger=reserve([spec]),
-            noise=KnownNoise(1),
-            summer=VerifiedSum(),
-        )
+        run(GramAndSums(M), rows, spec, reserve([spec]))
 
 
 def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_own(rows):
@@ -478,36 +374,16 @@ def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(ro
     """After its charge a fit must not stop because a spec with noise could not be made
     of its own.
     """
-    kept = KeptSums()
-    spec = ReleaseSpec("gram", Gram(M).name, 1e7, 0.0, 40)
-    planned = [spec, ReleaseSpec("sums", ClassSums(M).name, 1e7, 0.0, 40)]
+    summer = VerifiedSum(CpuSums(), KeptSums())
+    specs = two_specs(clip_norm=1e7, sigma=0.0)
     values = []
-    reads = []
     for _ in range(2):
-        ledger = Ledger().reserve(
-            [s.row() for s in planned],
-            epsilon=np.inf,
-            delta=1e-5,
-            relation="zero_out",
-            description="",
-            plan_hash="x",
-        )
-        for query, asked in zip((Gram(M), ClassSums(M)), planned, strict=True):
-            values.append(
-                release(
-                    query,
-                    Params(),
-                    rows,
-                    asked,
-                    ledger=ledger,
-                    noise=NoiseSource(),
-                    summer=VerifiedSum(CpuSums(), kept),
-                )
-            )
-        reads.append(Counted.reads)
+        fit = reserve(specs, epsilon=np.inf)
+        for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True):
+            values.append(run(query, rows, spec, fit, summer=summer).value)
+        assert Counted.reads == 2  # one a sum: the next one's clip has no noise
     for first, again in zip(values[:2], values[2:], strict=True):
-        assert np.array_equal(first.value, again.value)
-    assert reads[0] == reads[1]
+        assert np.array_equal(first, again)
 
 
 def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
@@ -515,20 +391,10 @@ def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
     Gram matrix drops them.
     """
     kept = KeptSums()
-    params = Params()
-    spec = spec_of(Gram(M), 40)
-    planned = [spec, spec_of(ClassSums(M), 40)]
+    specs = two_specs()
     for _ in range(2):
-        ledger = reserve(planned)
-        release(
-            Gram(M),
-            params,
-            rows,
-            spec,
-            ledger=ledger,
-            noise=KnownNoise(1),
-            summer=VerifiedSum(CpuSums(), kept),
-        )
+        summer = VerifiedSum(CpuSums(), kept)
+        run(Gram(M), rows, specs[0], reserve(specs), summer=summer)
     assert kept._held is None
     assert Counted.reads == 1
 
@@ -554,64 +420,41 @@ def test_kept_sums_know_a_transform_by_its_type_and_numbers(rows):
     assert Counted.reads == 3
 
 
-def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
+def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(rows):
     """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what
     is kept.
     """
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    kept = KeptSums()
+    ledger = Ledger()
     spec = spec_of(Gram(M), 40)
     ledger.set_budget(epsilon_from_mu(1.5**0.5, 1e-5), 1e-5)
-    release(
-        Gram(M),
-        Params(),
-        rows,
-        spec,
-        ledger=reserve([spec], ledger),
-        noise=NoiseSource(),
-        summer=VerifiedSum(CpuSums(), kept),
-    )
+    summer = VerifiedSum(CpuSums(), KeptSums())
+    run(Gram(M), rows, spec, reserve([spec], ledger), summer=summer)
     with pytest.raises(LedgerError):
         reserve([spec], ledger)
-    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="stay in memory"):
-            leave(kept)
 
 
 def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, rows):
     """The Gram matrix's value is loaded, so nothing waits: the class sums read the
     rows.
     """
-    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
-    params = Params()
+    specs = two_specs()
     ledger = Ledger(tmp_path / "ledger.sqlite")
     fit = reserve(specs, ledger, tmp_path / "fit")
-    first = release(
-        Gram(M),
-        params,
-        rows,
-        specs[0],
-        ledger=fit,
-        noise=KnownNoise(1),
-        summer=VerifiedSum(CpuSums(), NextSum()),
-    ).value
+    summer = VerifiedSum(CpuSums(), NextSum())
+    first = run(Gram(M), rows, specs[0], fit, summer=summer).value
     fit._lock.close()
     fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
-    Counted.reads, next_sum = 0, NextSum()
+    Counted.reads, summer = 0, VerifiedSum(CpuSums(), NextSum())
     again, sums = (
-        release(
-            query,
-            params,
-            rows,
-            spec,
-            ledger=fit,
-            noise=KnownNoise(1),
-            summer=VerifiedSum(CpuSums(), next_sum),
-        ).value
+        run(query, rows, spec, fit, summer=summer).value
         for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
     )
     assert np.array_equal(first, again)
     assert Counted.reads == 1
-    assert np.array_equal(
-        sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1]
-    )
+    alone = releases([(ClassSums(M), Params(), rows, {})] * 2, None)[1]
+    assert np.array_equal(sums, alone)
+
+
+def two_specs(**more):
+    """A Gram matrix and class sums of 40 rows."""
+    return [spec_of(query, 40, **more) for query in (Gram(M), ClassSums(M))]

@@ -47,20 +47,18 @@ def queries(m):
     ]
 
 
-@pytest.mark.parametrize("m", [*range(2, 18), 37, 100, 1000])
-@pytest.mark.parametrize("cores", [1, 2])
-def test_all_ways_give_the_references_integers(monkeypatch, m, cores):
-    monkeypatch.setattr(passes, "cores", lambda: cores)
+@pytest.mark.parametrize("m", [2, 3, 8, 9, 16, 17, 37, 100, 1000])
+def test_all_ways_give_the_references_integers(monkeypatch, m):
+    monkeypatch.setattr(passes, "cores", lambda: 2)
     rng = np.random.default_rng(m)
     for d, n, transform in (
         (5, 300, RowTransform()),
         (37, 140, RowTransform(True, rng.standard_normal(37), None, 0.5)),
     ):
         x, y = hostile(n, d, m, m)
-        params = Params(
-            transform,
-            rng.standard_normal((transform.width(d), m)) * 10.0 ** rng.integers(-3, 6),
-        )
+        size = 10.0 ** rng.integers(-3, 6)
+        weights = rng.standard_normal((transform.width(d), m)) * size
+        params = Params(transform, weights)
         for query in queries(m):
             if isinstance(query, ChannelMoment) and transform.append:
                 continue
@@ -68,13 +66,12 @@ def test_all_ways_give_the_references_integers(monkeypatch, m, cores):
                 continue
             wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
             for way in (CpuSums(), CpuSums(compiled_from=0)):
-                assert np.array_equal(
-                    wanted, integer_sum(query, params, x, y, 0.7, 64, way)
-                ), query.name
+                found = integer_sum(query, params, x, y, 0.7, 64, way)
+                assert np.array_equal(wanted, found), query.name
 
 
-@pytest.mark.parametrize("m", [2, 3, 17, 65])
-@pytest.mark.parametrize("clip_norm", [0.05, 0.7, 1e3])
+@pytest.mark.parametrize("m", [2, 17, 65])
+@pytest.mark.parametrize("clip_norm", [0.05, 1e3])
 def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
     """Without the pass, whose secret run would raise first. 1,300 rows: more than a
     piece, and a tail of a chunk; padding holds ordinary rows of a class.
@@ -152,26 +149,12 @@ def test_small_gradients_are_not_compiled(monkeypatch):
     assert set(used) == {(2, wide)}
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(D, 2), (D, 4), (D - 1, 3)],
-)
+@pytest.mark.parametrize("shape", [(D, 2), (D - 1, 3)])
 def test_weights_of_another_shape_are_refused(shape):
     """Compiled loops check no bounds: they would write beside the sum, where no noise
     is added.
     """
-    x, y = toy(130)
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"weights must be those|operands could not be broadcast|mismatch in its "
-            r"core"
-        ),
-    ):
-        integer_sum(
-            Gradient(3),
-            Params(weights=np.zeros(shape)),
-            x,
-            y,
-            block_sum=CpuSums(compiled_from=0),
-        )
+    params = Params(weights=np.zeros(shape))
+    message = "weights must be those|could not be broadcast|mismatch in its core"
+    with pytest.raises(ValueError, match=message):
+        integer_sum(Gradient(3), params, *toy(130), block_sum=CpuSums(compiled_from=0))
