@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from collections import deque
 from dataclasses import fields
 
 import numpy as np
@@ -12,8 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer
 
 import dphead
 from dphead.analysis.metrics import probabilities
@@ -154,8 +151,7 @@ def test_infinite_epsilon_is_not_private(blobs):
 def test_a_seed_repeats_the_fit_and_is_not_private(seed, blobs):
     """Also the seed that is false in Python."""
     model = LeastSquares(classes=range(3), random_state=seed)
-    first = clone(model).fit(*blobs)
-    second = clone(model).fit(*blobs)
+    first, second = (clone(model).fit(*blobs) for _ in range(2))
     assert_array_equal(first.head_.weights, second.head_.weights)
     privacy = first.privacy_
     assert not privacy.private and privacy.epsilon == np.inf
@@ -164,14 +160,11 @@ def test_a_seed_repeats_the_fit_and_is_not_private(seed, blobs):
     assert guarantee.SEEDED in privacy.notes
     assert first.ledger_.spent(1e-5).epsilon == np.inf
     assert f"seed {seed}: not private" in first.ledger_.fits()[0]["description"]
-    for other in (8, None):
-        third = clone(model).set_params(random_state=other).fit(*blobs)
-        assert not np.array_equal(first.head_.weights, third.head_.weights)
-
-
-def test_without_a_seed_every_fit_differs(blobs):
-    one, other = (LeastSquares(classes=range(3)).fit(*blobs).coef_ for _ in range(2))
-    assert not np.array_equal(one, other)
+    heads = [
+        clone(model).set_params(random_state=other).fit(*blobs).head_.weights.tobytes()
+        for other in (seed, 8, None, None)
+    ]
+    assert len(set(heads)) == 4
 
 
 @all_methods
@@ -222,13 +215,6 @@ def test_no_code_of_a_label_runs():
     assert found == [0, 1, *[-1] * len(strange), 1, 1, 1]
 
 
-def test_a_sequence_of_labels_is_read_one_by_one_as_a_list_is():
-    """One text must not turn the numbers beside it into texts that are classes."""
-    labels = inputs.column(deque([0, 1, "x", "1"]))
-    found = inputs.positions(labels, np.array(["0", "1"]))
-    assert found.tolist() == [-1, -1, -1, 1]
-
-
 @pytest.mark.parametrize("row", [[1.0, "3"], [1.0, b"3"]])
 def test_a_text_in_a_list_of_features_is_refused_whatever_the_other_rows_hold(row):
     for other in ([2.0, 2.0], [None, 2.0]):
@@ -237,19 +223,17 @@ def test_a_text_in_a_list_of_features_is_refused_whatever_the_other_rows_hold(ro
 
 
 @all_methods
-@pytest.mark.parametrize("n", [0, 1])
-def test_a_private_number_of_rows_may_be_any(method, n, blobs):
-    x, y = (part[:n] for part in blobs)
+def test_a_private_number_of_rows_may_be_any(method, blobs):
     model = method(classes=range(3), relation="add_remove", nominal_n=300, delta=1e-3)
-    assert model.fit(x, y).privacy_.epsilon <= 1
-    assert model.predict(blobs[0]).shape == (300,)
-    with pytest.raises(
-        ValueError, match=r"minimum of 1 is required|a row for each class"
-    ):
-        method(classes=range(3)).fit(x, y)
+    for n in (0, 1):
+        x, y = (part[:n] for part in blobs)
+        assert model.fit(x, y).privacy_.epsilon <= 1
+        assert model.predict(blobs[0]).shape == (300,)
+        with pytest.raises(ValueError, match=r"minimum of 1 is|a row for each class"):
+            method(classes=range(3)).fit(x, y)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("value", [np.inf, 1e300])
 def test_a_row_that_is_not_finite_has_no_class(blobs, value):
     """1e300 is beyond float32, which training holds rows in."""
     x, y = blobs
@@ -375,21 +359,6 @@ def test_a_large_delta_can_be_confirmed(blobs):
 # Ledgers
 
 
-def test_an_exceeded_budget_is_refused_before_rows_are_read(
-    blobs, tmp_path, monkeypatch
-):
-    book = Ledger(tmp_path / "ledger.sqlite")
-    book.set_budget(1.0, 1e-5)
-    model = LeastSquares(
-        epsilon=1.0, classes=range(3), ledger=tmp_path / "ledger.sqlite"
-    ).fit(*blobs)
-    assert guarantee.ONE_FIT not in model.privacy_.notes
-    monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
-    with pytest.raises(LedgerError, match="budget must not be exceeded"):
-        clone(model).fit(*blobs)
-    assert len(book.fits()) == 1
-
-
 def test_rows_are_charged_before_they_are_read(blobs, tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
     book = Ledger(tmp_path / "ledger.sqlite")
@@ -406,25 +375,6 @@ def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
     search.fit(*blobs)
     assert clone(search.best_estimator_).ledger is book
     assert len(book.fits()) == 5
-
-
-def test_clones_keep_requests_of_metadata(blobs):
-    import sklearn
-
-    with sklearn.config_context(enable_metadata_routing=True):
-        model = LeastSquares().set_score_request(sample_weight=True)
-        assert (
-            clone(model).get_metadata_routing().score.requests["sample_weight"] is True
-        )
-
-
-def test_it_works_in_a_pipeline(blobs):
-    x, y = blobs
-    model = make_pipeline(
-        Normalizer(), LeastSquares(epsilon=8.0, classes=range(3))
-    ).fit(x, y)
-    assert model.score(x, y) > 0.7
-    assert guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
 
 
 def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(blobs, tmp_path):
@@ -499,32 +449,22 @@ def test_data_frames_keep_their_names(blobs):
 
 def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs, home):
     (path, dataset_id), (x, y) = features, blobs
-    model = LeastSquares(epsilon=8.0, split="train").fit(path)
+    model = LeastSquares(split="train", random_state=3).fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
     assert model.n_features_in_ == 8
     assert model.privacy_.n_rows == 200
     assert model.ledger_.path == str(home / "ledgers" / f"{dataset_id}.sqlite")
     assert guarantee.ONE_FIT not in model.privacy_.notes
+    arrays = x[:200].astype(np.float32), y[:200]
+    of_arrays = LeastSquares(classes=range(3), random_state=3).fit(*arrays)
+    assert_array_equal(model.head_.weights, of_arrays.head_.weights)
     names = np.array(["cat", "dog", "bird"])[y]
-    assert model.score(path, split="test") == pytest.approx(
-        model.score(x[200:], names[200:])
-    )
-    assert_array_equal(model.predict(path, split="test"), model.predict(x[200:]))
-    assert_array_equal(
-        model.decision_function(str(path), split="test"),
-        model.decision_function(x[200:]),
-    )
+    right = model.score(x[200:], names[200:])
+    assert model.score(path, split="test") == pytest.approx(right)
+    for of in (model.predict, model.decision_function):
+        assert_array_equal(of(str(path), split="test"), of(x[200:]))
     clone(model).fit(path)
     assert len(model.ledger_.fits()) == 2
-
-
-def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
-    x, y = blobs
-    of_file = LeastSquares(split="train", random_state=3).fit(features[0])
-    of_arrays = LeastSquares(classes=range(3), random_state=3).fit(
-        x[:200].astype(np.float32), y[:200]
-    )
-    assert_array_equal(of_file.head_.weights, of_arrays.head_.weights)
 
 
 def test_a_files_budget_is_checked_before_its_rows_are_read(features, monkeypatch):
@@ -575,51 +515,24 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
             LeastSquares(classes=classes).fit(tmp_path / "bare.h5")
 
 
-def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
-    from dphead.fit.ledgers import default_ledger_path
-
-    assert default_ledger_path("ab12") == tmp_path / "home" / "ledgers" / "ab12.sqlite"
-    monkeypatch.delenv("DPHEAD_HOME")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert (
-        default_ledger_path("ab12")
-        == tmp_path / "data" / "dphead" / "ledgers" / "ab12.sqlite"
-    )
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert (
-        default_ledger_path("ab12")
-        == tmp_path / ".local" / "share" / "dphead" / "ledgers" / "ab12.sqlite"
-    )
-    for bad in ("../x", "", "a/b"):
-        with pytest.raises(LedgerError, match="dataset_id"):
-            default_ledger_path(bad)
-
-
 def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
     x, y = blobs
     groups = np.arange(300) // 3
-    make = LeastSquares
-    model = make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
-        x, y, groups=groups
-    )
-    assert (
-        model.privacy_.protected_unit
-        == "one group with all its rows, of which at most 2 count"
-    )
-    assert model.privacy_.mu == pytest.approx(
-        make(epsilon=4.0, delta=1e-4, classes=range(3)).fit(x, y).privacy_.mu
-    )
+
+    def fit(cap, groups):
+        model = LeastSquares(delta=1e-4, classes=range(3), group_cap=cap)
+        return model.fit(x, y, groups=groups)
+
+    capped = fit(2, groups).privacy_
+    unit = "one group with all its rows, of which at most 2 count"
+    assert capped.protected_unit == unit
+    assert capped.mu == pytest.approx(fit(None, None).privacy_.mu)
     for cap, given in ((None, groups), (2, None)):
         with pytest.raises(ValueError, match="given together"):
-            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(
-                x, y, groups=given
-            )
+            fit(cap, given)
     for wrong in (groups > 50, groups * 1j, groups[:-1]):
         with pytest.raises(ValueError, match="floats of at most 64 bits"):
-            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
-                x, y, groups=wrong
-            )
+            fit(2, wrong)
 
 
 def test_a_files_groups_need_a_decision(blobs, tmp_path):
@@ -660,32 +573,41 @@ def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features
     transform moves, exactly so.
     """
     x, y = blobs
-    make = LeastSquares
-    model = make(
-        epsilon=4.0,
-        delta=1e-4,
-        classes=range(k),
-        error_bars=True,
-        unit_norm=False,
-        center_share=0.0,
-        intercept=0.5,
-    )
+    bare = {"unit_norm": False, "center_share": 0.0, "intercept": 0.5}
+    model = LeastSquares(classes=range(k), error_bars=True, delta=1e-4, **bare)
     model.fit(x[y < k], y[y < k])
     assert model.coef_std_.shape == model.coef_.shape
     assert model.intercept_std_.shape == model.intercept_.shape
     queries = np.concatenate([np.zeros((1, 8)), x])
     errors = model.decision_std(queries)
-    assert errors.shape == model.decision_function(np.zeros((301, 8))).shape
+    assert errors.shape == model.decision_function(queries).shape
     assert (errors > 0).all()
     assert_allclose(np.ravel(errors[0]), model.intercept_std_, rtol=1e-6)
     copy = pickle.loads(pickle.dumps(model))
     # of the same array: products round by where a row stands
     assert_array_equal(copy.decision_std(queries), errors)
-    plain = make(epsilon=4.0, delta=1e-4, classes=range(k)).fit(x, y)
+    plain = LeastSquares(delta=1e-4, classes=range(k)).fit(x, y)
     assert not hasattr(plain, "coef_std_")
     with pytest.raises(ValueError, match="error_bars=True"):
         plain.decision_std(x)
-    path, _ = features
-    file = make(split="train", error_bars=True).fit(path)
-    held = np.array(file.decision_std(path, split="test"))
+    file = LeastSquares(split="train", error_bars=True).fit(features[0])
+    held = np.array(file.decision_std(features[0], split="test"))
     assert_allclose(held, file.decision_std(x[200:]), rtol=1e-5)
+
+
+def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
+    from dphead.fit.ledgers import default_ledger_path
+
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name, folder in (
+        ("DPHEAD_HOME", "home"),
+        ("XDG_DATA_HOME", "data/dphead"),
+        ("HOME", "user/.local/share/dphead"),
+    ):
+        wanted = tmp_path / folder / "ledgers" / "ab12.sqlite"
+        assert default_ledger_path("ab12") == wanted
+        monkeypatch.delenv(name)
+    for bad in ("../x", "", "a/b"):
+        with pytest.raises(LedgerError, match="dataset_id"):
+            default_ledger_path(bad)

@@ -46,13 +46,6 @@ def test_tensors_are_rows_like_arrays(blobs, dtype):
     assert ours.score(tensor, torch.tensor(y)) == ours.score(array, y)
 
 
-def test_tensors_of_no_numbers_are_refused(blobs):
-    torch = pytest.importorskip("torch")
-    x, y = blobs
-    with pytest.raises(ValueError, match="real numeric dtype, got dtype=complex"):
-        make().fit(torch.tensor(x, dtype=torch.complex64), y)
-
-
 def test_groups_may_be_texts(blobs):
     x, y = blobs
     numbers = np.arange(300) // 3

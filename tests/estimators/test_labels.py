@@ -94,11 +94,6 @@ def test_bytes_are_not_compared_with_texts():
     assert done.returncode == 0, done.stderr
 
 
-def test_whole_numbers_of_two_dtypes_are_compared_as_they_are():
-    y = CLASSES[[0, 1, 1, 0]].astype(np.uint64)
-    assert labels.positions(y, CLASSES).tolist() == [0, 1, 1, 0]
-
-
 @pytest.mark.parametrize("kind", ["Int64", "int64[pyarrow]", "category", "pyarrow"])
 def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_path):
     """As floats all labels of two large neighbours would be one class."""
@@ -334,9 +329,3 @@ def test_a_row_that_numpy_masks_has_no_class_at_prediction_either():
     assert np.isnan(fitted.predict_proba(hidden)).any(axis=1).sum() == 2
     assert np.isnan(DPPCA(n_components=1).fit(x).transform(hidden)[:2]).all()
     assert fitted.score(np.full((2, 2), np.nan), ["cat", "dog"]) == 0
-
-
-def test_no_notice_comes_where_all_labels_are_known_or_missing(recwarn):
-    y = ["cat", "dog", None] * 20
-    DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3).fit(np.zeros((60, 2)), y)
-    assert [w for w in recwarn if w.category is PrivateNotice] == []

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dphead import DPPCA, DPPrototypeClassifier, DPRegressor, PrivacyWarning
 from dphead.estimators.regression import clipped_target
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger
 
 N = 2000
 # check: why a private fit may not pass it
@@ -136,20 +136,6 @@ def test_what_cannot_be_used_is_refused_with_nothing_charged(rows):
     with pytest.raises(ValueError, match="n_components must be"):
         DPPCA(n_components=9, ledger=ledger).fit(x)
     assert ledger.fits() == []
-
-
-def test_fits_are_counted_and_capped_like_any_other(rows):
-    x, y = rows
-    ledger = Ledger()
-    groups = [f"patient {i // 4}" for i in range(N)]
-    model = regressor(ledger=ledger, group_cap=2).fit(x, y, groups)
-    assert model.privacy_.protected_unit.startswith("one group")
-    alone = regressor().fit(x, y)
-    assert model.privacy_.mu == pytest.approx(alone.privacy_.mu)
-    with pytest.raises(LedgerError, match="group"):
-        DPPCA(ledger=ledger).fit(x)
-    hidden = regressor(relation="add_remove", nominal_n=N).fit(x[:-1], y[:-1])
-    assert hidden.privacy_.neighboring_relation == "add_remove"
 
 
 def test_at_most_so_many_rows_of_a_group_count():
