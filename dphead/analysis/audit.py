@@ -159,23 +159,6 @@ def claim_of(plan: Plan) -> Claim:
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))
 
 
-def threshold(
-    solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float
-) -> float:
-    """Return the threshold at which `attack` cuts the scores, fixed before its fits.
-
-    It is for the canary's own mu, which one fit tells exactly. That mu is the same in
-    every fit if the audit's canary reaches its clip norms. Otherwise it is a good
-    guess.
-    """
-    claim = claim_of(plan)
-    if claim.mu is not None:
-        own = float(np.sqrt(scores(solver, plan, [problem], 1).own[0, 0]))
-        event = GaussianEvent(1 / max(own, 1e-9))
-        claim = replace(claim, events=(event,))
-    return claim.threshold(fits, confidence)
-
-
 def attack(
     solver: Solver,
     plan: Plan,
@@ -215,7 +198,14 @@ def attack(
     have half of it, the laws the other half.
     """
     claim = claim_of(plan)
-    cut = threshold(solver, plan, problems[0], fits, confidence)
+    # The threshold is fixed before the fits, for the canary's own mu, which one fit
+    # tells exactly. That mu is the same in every fit if the audit's canary reaches its
+    # clip norms. Otherwise it is a good guess.
+    aimed = claim
+    if claim.mu is not None:
+        own = float(np.sqrt(scores(solver, plan, problems[:1], 1).own[0, 0]))
+        aimed = replace(claim, events=(GaussianEvent(1 / max(own, 1e-9)),))
+    cut = aimed.threshold(fits, confidence)
     record = scores(solver, plan, problems, fits, progress)
     bounds = statements(record.scores, record.own, claim, cut, confidence)
     laws = _laws(plan, record, confidence)

@@ -9,7 +9,7 @@ References: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,16 +103,6 @@ def mu_of_advantage(advantage: float) -> float:
     return 2 * float(ndtri((1 + advantage) / 2))
 
 
-@lru_cache(maxsize=64)
-def _curve(events: tuple[GaussianEvent, ...], relation: str) -> np.ndarray:
-    return tradeoff(events, CURVE_RATES, relation)
-
-
-@lru_cache(maxsize=64)
-def _advantage(events: tuple[GaussianEvent, ...], relation: str) -> float:
-    return max_advantage(events, relation)
-
-
 @dataclass(frozen=True)
 class Claim:
     """Hold what a plan promises, and what a perfect attack would measure.
@@ -139,14 +129,15 @@ class Claim:
         """Return the claim's mu; None with Poisson batches."""
         return total_mu(self.events)
 
-    @property
+    @cached_property
     def advantage(self) -> float:
         """Return the largest advantage that the releases allow."""
-        return _advantage(self.events, self.relation)
+        return max_advantage(self.events, self.relation)
 
+    @cached_property
     def curve(self) -> np.ndarray:
         """Return the least false-negative rate at each of CURVE_RATES."""
-        return _curve(self.events, self.relation)
+        return tradeoff(self.events, CURVE_RATES, self.relation)
 
     def threshold(self, fits: float, confidence: float) -> float:
         """Return where to cut the scores for `epsilon_bound`."""
@@ -157,7 +148,7 @@ class Claim:
 
         The second value is that expected bound.
         """
-        misses = self.curve()
+        misses = self.curve
         bounds = epsilon_bound(
             fits * CURVE_RATES, fits * misses, fits, self.delta, error
         )
@@ -199,7 +190,7 @@ class Claim:
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))
         rates = np.append(0.0, CURVE_RATES)
-        missed = np.append(1.0, self.curve())
+        missed = np.append(1.0, self.curve)
         return 1 - float(np.trapezoid(missed, rates))
 
 

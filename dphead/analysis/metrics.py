@@ -4,29 +4,12 @@ It needs only numpy. Every figure is an exact function of the rows it was measur
 head's guarantee does not cover it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
 from dphead.privacy.predictions import Loss, unknown
-
-
-def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-    """Return the accuracy p and its binomial standard error sqrt(p (1 - p) / n).
-
-    Parameters
-    ----------
-    labels, predicted : (n,) int
-        Class positions.
-
-    Returns
-    -------
-    (float, float)
-        Accuracy and standard error, both in [0, 1].
-    """
-    correct = _same_length(labels, predicted) == predicted
-    p = float(correct.mean())
-    return p, float(np.sqrt(p * (1 - p) / len(correct)))
 
 
 def classified(scores: np.ndarray) -> np.ndarray:
@@ -96,14 +79,7 @@ def per_class_accuracy(
     (n_classes,) int
         Number of rows of each class.
 
-    Raises
-    ------
-    ValueError
-        If a label is out of range.
     """
-    labels = _same_length(labels, predicted)
-    if labels.min() < 0 or labels.max() >= n_classes:
-        raise _outside(n_classes)
     rows = np.bincount(labels, minlength=n_classes)
     right = np.bincount(labels[labels == predicted], minlength=n_classes)
     return np.where(rows > 0, right / np.maximum(rows, 1), np.nan), rows
@@ -212,14 +188,14 @@ def evaluate_scores(
     n_classes = scores.shape[1]
     labels = _positions(labels, scores)
     predicted = predicted_classes(scores)
-    value, error = accuracy(labels, predicted)
+    value = float((labels == predicted).mean())
     each, rows = per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))  # the first of equals
     return {
         "n": len(labels),
         "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
-        "accuracy_se": error,
+        "accuracy_se": math.sqrt(value * (1 - value) / len(labels)),
         "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
         "worst_class": worst,
         "worst_class_accuracy": float(each[worst]),
@@ -232,25 +208,16 @@ def evaluate_scores(
     }
 
 
-def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.shape != predicted.shape or not len(labels):
+    if labels.ndim != 1 or len(labels) != len(scores) or not len(labels):
         raise ValueError(
             "labels and predictions must be one of each a row, at least one, got "
-            f"{labels.shape=}, {predicted.shape=}. Check the rows to measure on."
+            f"{labels.shape=}, {scores.shape=}. Check the rows to measure on."
         )
-    return labels
-
-
-def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise _outside(scores.shape[1])
+        raise ValueError(
+            f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows "
+            "without a label."
+        )
     return labels.astype(np.int64)
-
-
-def _outside(n_classes: int) -> ValueError:
-    return ValueError(
-        f"labels must be in 0..{n_classes - 1}, got others. Leave out rows without a "
-        "label."
-    )

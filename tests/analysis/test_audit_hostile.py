@@ -21,7 +21,6 @@ from dphead.privacy import transform
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.solvers.base import ProblemInfo
 from dphead.sums import passes
-from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 
 FACTS = ProblemInfo(40, 3, 2)
@@ -192,30 +191,6 @@ def test_a_group_cap_that_is_ignored_fails(monkeypatch):
     found = measured(group_cap=2)
     assert found["largest_share"] == pytest.approx(2, rel=0.01)
     assert not found["passed"]
-
-
-@pytest.mark.parametrize("stale", ["slots", "transform"])
-def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
-    """slots: each block is served the rows of the first; transform: those of an earlier
-    one.
-    """
-    trusting(monkeypatch)
-    kept = {}
-
-    def wrong(self, key, index, make):
-        if self.memory == 0 or key is None:
-            return [(make(), slice(0, len(index)))]
-        place = None if stale == "slots" else int(index[0])
-        asked = (id(self), len(index), place, key[0] if stale == "slots" else None)
-        if asked not in kept:
-            # the object as well, or another could have its id
-            kept[asked] = self, make()
-        return [(kept[asked][1], slice(0, len(index)))]
-
-    monkeypatch.setattr(KeptRows, "__call__", wrong)
-    found = measured("dp-sgd", {"steps": 1, "clip_norm": 0.5})
-    assert not found["passed"]
-    assert found["largest_disagreement"] > 0.1
 
 
 def test_a_block_that_a_core_adds_twice_fails(monkeypatch):

@@ -16,7 +16,6 @@ from dphead.analysis.tradeoff import (
     true_positive_rates,
 )
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon
-from dphead.privacy.accounting.pld import loss_distribution
 
 FULL = [GaussianEvent(4.0), GaussianEvent(3.0)]
 SAMPLED = [GaussianEvent(2.0, 0.1, 100)]
@@ -75,17 +74,6 @@ def test_poisson_curve_is_a_tradeoff_function(relation):
     assert max_advantage(SAMPLED, relation) <= advantage_bound(eps, 1e-5)
 
 
-def test_delta_curve_is_the_distribution_s():
-    found = delta_curve(SAMPLED, [2.0, 0.0, 1.0])
-    distribution = loss_distribution(SAMPLED)
-    each = [
-        max(float(losses.deltas(np.array([e]))[0]) for losses in distribution)
-        for e in (2.0, 0.0, 1.0)
-    ]
-    assert found == pytest.approx(each, rel=1e-9)
-    assert np.all(delta_curve([GaussianEvent(0.0, 0.5)], [1.0, 2.0]) == 1)
-
-
 def test_allocated_rows_with_little_noise_are_limited_as_in_one_step():
     """Where their own grid is coarse. 1e-3 is for the 2,000 lines of the curve."""
     sigma = 0.3
@@ -124,13 +112,6 @@ def test_a_replaced_row_is_two_steps():
     gain = max_advantage(SAMPLED, replaced=True)
     assert np.all(both - RATES <= gain + 1e-12)
     assert gain == 2 * max_advantage(SAMPLED)
-
-
-def test_a_replaced_row_is_one_step_of_replace_one():
-    assert true_positive_rates(FULL, RATES, "replace_one") == pytest.approx(
-        1 - tradeoff(FULL, RATES, "replace_one")
-    )
-    assert detection_limits(FULL, "replace_one").keys() == {True}
 
 
 def test_the_default_is_an_empty_place_where_the_number_of_rows_is_private():

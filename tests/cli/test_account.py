@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
 from dphead.analysis.tradeoff import PLACES
@@ -230,48 +229,19 @@ def test_the_module_is_light_and_its_choices_are_the_accountants():
 
 
 def test_groups_cost_their_cap_times_the_mu_of_a_row():
-    one = json.loads(
-        fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--json").out
-    )
-    four = json.loads(
-        fitted(
-            "account",
-            "--delta",
-            "1e-5",
-            "--noise-multiplier",
-            8,
-            "--group-cap",
-            4,
-            "--json",
-        ).out
+    noise = "--delta 1e-5 --noise-multiplier 8 --json"
+    one, four = (
+        json.loads(run(noise + more).stdout) for more in ("", " --group-cap 4")
     )
     assert four["mu"] == pytest.approx(4 * one["mu"])
     assert four["epsilon"] > 4 * one["epsilon"]
-    budget = ("account", "--delta", "1e-5", "--epsilon", 2, "--steps", 5)
-    noise = [
-        json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"]
-        for more in ((), ("--group-cap", 4))
-    ]
-    assert noise[1] == pytest.approx(4 * noise[0], rel=1e-6)
-    plan = (
-        "--method",
-        "dp-ls",
-        *[
-            "--n-rows",
-            "900",
-            "--n-features",
-            "8",
-            "--n-classes",
-            "3",
-            "--delta",
-            "1e-5",
-            "--epsilon",
-            "1",
-        ],
+    budget = "--delta 1e-5 --epsilon 2 --steps 5 --json"
+    one, four = (
+        json.loads(run(budget + more).stdout)["noise_multiplier"]
+        for more in ("", " --group-cap 4")
     )
-    assert "for groups of at most 3 rows" in " ".join(
-        fitted("account", *plan, "--group-cap", 3).out.split()
-    )
-    assert "single rows" in refused(
-        dphead(*budget, "--select-mean", 5, "--group-cap", 2)
-    )
+    assert four == pytest.approx(4 * one, rel=1e-6)
+    text = run(METHOD + " --method dp-ls --group-cap 3").output
+    assert "for groups of at most 3 rows" in " ".join(text.split())
+    refused = run(budget + " --select-mean 5 --group-cap 2")
+    assert refused.exit_code == 2 and "single rows" in refused.output
