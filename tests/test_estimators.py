@@ -593,21 +593,3 @@ def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features
     file = LeastSquares(split="train", error_bars=True).fit(features[0])
     held = np.array(file.decision_std(features[0], split="test"))
     assert_allclose(held, file.decision_std(x[200:]), rtol=1e-5)
-
-
-def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
-    from dphead.fit.ledgers import default_ledger_path
-
-    monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name, folder in (
-        ("DPHEAD_HOME", "home"),
-        ("XDG_DATA_HOME", "data/dphead"),
-        ("HOME", "user/.local/share/dphead"),
-    ):
-        wanted = tmp_path / folder / "ledgers" / "ab12.sqlite"
-        assert default_ledger_path("ab12") == wanted
-        monkeypatch.delenv(name)
-    for bad in ("../x", "", "a/b"):
-        with pytest.raises(LedgerError, match="dataset_id"):
-            default_ledger_path(bad)

@@ -8,14 +8,7 @@ from scipy.optimize import minimize
 
 from benchmarks import iteration
 from benchmarks.iteration import iteration_epsilon, iteration_noise, row_rho
-from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, epsilon_from_mu
-
-# TB21, Figure 9
-Q = 512 / 50_000
-BATCHES = 98
-EPOCHS = 10
-STEPS = 977
 
 
 def test_one_epoch_is_the_theorem_of_feldman_et_al():
@@ -51,14 +44,6 @@ def test_several_epochs_are_the_best_choice_of_shifts(position):
     )
 
 
-def test_dp_sgd_needs_less_noise_up_to_epsilon_forty():
-    for eps in (0.5, 3.0, 30.0):
-        dp_sgd = calibrate([GaussianEvent(1.0, Q, STEPS)], eps, 1e-5, accountant="rdp")
-        assert iteration_noise(eps, BATCHES, EPOCHS, 1e-5) > dp_sgd
-    dp_sgd = calibrate([GaussianEvent(1.0, Q, STEPS)], 45.0, 1e-5, accountant="rdp")
-    assert iteration_noise(45.0, BATCHES, EPOCHS, 1e-5) < dp_sgd
-
-
 def test_noise_and_epsilon_are_inverse_and_the_worst_row_is_told():
     noise = iteration_noise(2.0, 200, 3, 1e-5)
     found = iteration_epsilon(noise, 200, 3, 1e-5)
@@ -82,10 +67,8 @@ def test_a_single_step_is_a_replace_one_gaussian():
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda: row_rho(0.0, 5, 1),
         lambda: iteration_epsilon(1.0, 5, 1, 0.0),
-        lambda: iteration_epsilon(1.0, 5, 1, 1e-5, 0.0),
-        lambda: iteration_noise(0.0, 5, 1, 1e-5),
+        lambda: iteration_noise(0.0, 5, 1, 0.1),
     ],
 )
 def test_bad_input(bad):

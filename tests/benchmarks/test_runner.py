@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from benchmarks import claims, features, jobs, runner
 from benchmarks.store import read
@@ -63,54 +62,6 @@ def test_an_unknown_selector_is_refused(selector):
 def test_every_claim_has_jobs_or_a_reason():
     for claim in claims.load():
         assert bool(jobs.why_not(claim)) != bool(jobs.jobs_of(claim)), claim
-
-
-def test_our_row_stands_beside_fc23s_cifar10():
-    own = [job for claim, job in jobs.select("FC23/3") if claim is None]
-    assert len(own) == 8 * 9
-    assert {job.features for job in own} == {"mobilenetv2-128"}
-    assert jobs.select("FC23/2") == []
-    assert {job.preset for _, job in jobs.select("De22/5/cifar10")} == {"de22"}
-    assert [job.solver().steps for job in jobs.own_de22()] == [250, 500, 1000]
-
-
-def test_rows_of_the_heads_benchmark_are_not_run_again():
-    jobs_ = {job.key: job for job in jobs.own()}
-    rows = runner.reused()
-    assert {(jobs_[r["key"]].label) for r in rows} == {
-        "dp-ls, 1",
-        "dp-newton, 1",
-        "dp-fc, 10",
-    }
-    assert len([r for r in rows if r["method"] == "dp-fc" and r["epsilon"] == 1.0]) == 5
-
-
-def test_each_private_row_is_run_under_both_accountings():
-    accountants = {j.accountant for _, j in jobs.select("TB21/1/mnist")}
-    assert accountants == {"rdp-classic", "auto"}
-
-
-def test_a_table_without_noise_clips_all_the_same():
-    job = next(
-        j
-        for c, j in jobs.select("TB21/2/mnist")
-        if c.settings["normalization"] == "none"
-    )
-    assert job.clip_only
-    assert job.epsilon == float("inf")
-    assert job.solver().clip_norm == 0.1
-    assert job.solver().learning_rate == 2
-
-
-def test_a_sweep_is_a_fixed_part_of_the_whole_grid():
-    every = jobs.sweep("cifar10", 360)
-    part = jobs.sweep("cifar10")
-    assert len({job.key for job in every}) == 360
-    assert len(part) == jobs.SWEEP == 36
-    assert {job.key for job in part} <= {job.key for job in every}
-    assert part == jobs.sweep("cifar10")
-    assert {job.draws for job in part} == {1}
-    assert {job.epsilon for job in part} == {3.0}
 
 
 def test_group_norm_in_memory_is_the_extractors():
@@ -196,31 +147,3 @@ def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
     assert "hours" in said
     assert "not runnable here" in said
     assert not list(tmp_path.iterdir())
-
-
-def test_the_command_refuses_an_unknown_selector():
-    from benchmarks.commands import main
-
-    found = CliRunner().invoke(main, ["run", "XY99", "--dry-run"])
-    assert found.exit_code == 1
-    assert "a selector must be" in found.output
-
-
-def test_options_of_an_extraction():
-    assert (
-        features.extract_options("mnist", "scatternet")
-        == "--backbone scatternet --normalize none"
-    )
-    assert features.extract_options("cifar10", "scatternet").endswith(
-        "--std 0.229,0.224,0.225"
-    )
-    assert (
-        features.extract_options("mnist", "scatternet-synthetic")
-        == "--backbone scatternet --normalize synthetic"
-    )
-    assert (
-        features.extract_options("cifar10", "scatternet-unscaled")
-        == "--backbone scatternet --normalize none"
-    )
-    with pytest.raises(ValueError, match="features must be"):
-        features.extract_options("mnist", "resnet")

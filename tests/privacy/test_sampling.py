@@ -71,21 +71,6 @@ def test_inclusion_counts_are_binomial(included):
     assert all(stats.binomtest(int(c), T, Q).pvalue > 1e-8 for c in counts)
 
 
-def test_rows_are_included_independently(included):
-    """1,770 pairs at 6 standard errors."""
-    correlation = np.corrcoef(included.T.astype(float))[np.triu_indices(N, 1)]
-    assert np.abs(correlation).max() < 6 / np.sqrt(T)
-    assert np.std(correlation) * np.sqrt(T) == pytest.approx(1, abs=0.1)
-
-
-def test_batches_of_successive_steps_are_independent(included):
-    steps = np.corrcoef(
-        included[:-1].T.astype(float),
-        included[1:].T.astype(float),
-    )[:N, N:]
-    assert np.abs(steps).max() < 6 / np.sqrt(T)
-
-
 def test_batch_sizes_vary_as_a_binomial(included):
     """A shuffled or fixed-size batch has variance 0, and is another mechanism (defects
     7, 8 and 11).
@@ -129,8 +114,8 @@ def test_empty_batches_happen_and_still_release_noise():
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
 
 
-@pytest.mark.parametrize("prob", [0.02, 0.5, 0.97])
-@pytest.mark.parametrize("block_rows", [128, 256, 1024])
+@pytest.mark.parametrize("prob", [0.02, 0.97])
+@pytest.mark.parametrize("block_rows", [128, 1024])
 def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows):
     """Also when far more rows are drawn than a block holds."""
     x, y = toy(900)
@@ -174,14 +159,6 @@ def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
             return np.array([max(below - 1, 0), below]) * 2.0**-53
 
     assert poisson_sample(2, prob, Uniforms()).tolist() == ([0] if below else [])
-
-
-def test_the_sample_and_the_noise_are_drawn_apart():
-    """The uniform numbers that chose the batch must not be those of its noise."""
-    source = NoiseSource(1)
-    assert (
-        source.generator(0, "sample").random() != source.generator(0, "noise").random()
-    )
 
 
 def test_full_batches_ask_for_no_sample():
@@ -228,14 +205,6 @@ def test_steps_of_rows_are_uniform_and_independent(allocated):
     assert np.abs(again - 1 / STEPS).max() < 6 * error
 
 
-def test_batches_of_an_epoch_vary_as_binomials(allocated):
-    """A shuffled epoch has equal batches, and is another mechanism."""
-    sizes = allocated.sum(axis=2)
-    variance = N * (1 / STEPS) * (1 - 1 / STEPS)
-    spread = 6 * math.sqrt(2 / (EPOCHS * STEPS))
-    assert np.var(sizes) == pytest.approx(variance, rel=spread)
-
-
 class Given:
     """A generator of 64-bit numbers that are given."""
 
@@ -265,31 +234,25 @@ def test_only_the_next_step_of_an_epoch_that_was_begun_here_has_rows():
     else a row could be used twice in one epoch.
     """
 
-    def begun():
-        allocation = Allocation()
-        used = allocation.rows(0, 2, 100, np.random.default_rng(0))
-        assert 0 < len(used) < 100
-        return allocation, set(used)
+    def rows(allocation, step, steps=2, seed=1):
+        return set(allocation.rows(step, steps, 100, np.random.default_rng(seed)))
 
-    allocation, used = begun()
-    allocation.released(0)
-    rest = set(allocation.rows(1, 2, 100, np.random.default_rng(1)))
+    whole, lost, skipped = Allocation(), Allocation(), Allocation()
+    used = rows(whole, 0, seed=0)
+    assert 0 < len(used) < 100
+    whole.released(0)
+    rest = rows(whole, 1)
     assert used | rest == set(range(100))
     assert not used & rest
-    lost, _ = begun()  # not committed
-    assert len(lost.rows(1, 2, 100, np.random.default_rng(1))) == 0
-    other = Allocation()
-    assert len(other.rows(1, 2, 100, np.random.default_rng(1))) == 0
-    skipped = Allocation()
-    skipped.rows(0, 5, 100, np.random.default_rng(0))
+    rows(lost, 0, seed=0)  # not committed
+    assert not rows(lost, 1)
+    assert not rows(Allocation(), 1)
+    rows(skipped, 0, 5, seed=0)
     skipped.released(0)
-    assert len(skipped.rows(2, 5, 100, np.random.default_rng(1))) == 0
-    skipped.released(2)
-    assert len(skipped.rows(3, 5, 100, np.random.default_rng(1))) == 0
-    skipped.released(3)
-    assert len(skipped.rows(4, 5, 100, np.random.default_rng(1))) == 0
-    skipped.released(4)
-    assert len(skipped.rows(0, 5, 100, np.random.default_rng(1))) > 0
+    for step in (2, 3, 4):
+        assert not rows(skipped, step, 5)
+        skipped.released(step)
+    assert rows(skipped, 0, 5)
 
 
 def test_an_allocation_says_nothing_of_itself():

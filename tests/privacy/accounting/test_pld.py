@@ -60,13 +60,12 @@ def test_one_poisson_release_against_its_integral(q, sigma, relation):
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.7, 1.6, 2.5])
-@pytest.mark.parametrize("length", [0.5, 1.0])
-def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
+def test_replace_one_pair_dominates_rows_in_the_plane(angle):
     """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma =
     1.
     """
     q = 0.3
-    axis = np.linspace(-9, 9, 1201)
+    axis = np.linspace(-9, 9, 801)
     a, b = np.meshgrid(axis, axis)
 
     def density(x, y):
@@ -75,10 +74,9 @@ def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
             + q * np.exp(-((a - x) ** 2 + (b - y) ** 2) / 2)
         ) / (2 * math.pi)
 
-    for eps in (0.05, 0.3, 0.8):
-        difference = density(1, 0) - math.exp(eps) * density(
-            length * math.cos(angle), length * math.sin(angle)
-        )
+    for eps in (0.05, 0.8):
+        other = density(math.cos(angle), math.sin(angle))
+        difference = density(1, 0) - math.exp(eps) * other
         found = np.maximum(difference, 0).sum() * (axis[1] - axis[0]) ** 2
         assert found <= hockey_stick(q, 1.0, eps, 1, -1) + 1e-6
 
@@ -516,9 +514,7 @@ def test_a_mass_above_one_is_counted():
     ("event", "delta", "least", "most"),
     [
         (GaussianEvent(0.1, 1e-3, 1, 64), 1e-6, 508.0, 520.0),
-        (GaussianEvent(0.3, 1e-7, 10**7), 1e-3, 0.33, 0.36),
         (GaussianEvent(0.1, 1e-9, 10**6), 1e-4, 41.1, 42.0),
-        (GaussianEvent(10.0, 1e-3, 1000, 2), 1e-5, 0.012, 0.018),
         # losses below 1e-4: rdp has 0.0116, dp_accounting 0.00964 with a grid of 1e-6
         (GaussianEvent(8.0, 1e-4, 10**5), 1e-5, 0.0096, 0.0098),
         (GaussianEvent(1e200), 1e-5, 0.0, 0.0),

@@ -73,17 +73,7 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(path):
         free.set_budget(8.0, DELTA)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        (0.0, DELTA),
-        (-1.0, DELTA),
-        (math.inf, DELTA),
-        (math.nan, DELTA),
-        (1.0, 0.0),
-        (1.0, 1.0),
-    ],
-)
+@pytest.mark.parametrize("budget", [(0.0, DELTA), (math.nan, DELTA), (1.0, 1.0)])
 def test_a_budget_that_is_none_is_refused(budget):
     with pytest.raises(LedgerError):
         Ledger().set_budget(*budget)
@@ -111,7 +101,7 @@ def test_a_fit_with_a_seed_counts_as_one_without_noise(prob):
         reserve(known, kept)
 
 
-@pytest.mark.parametrize(("budget", "prob"), [(1.0, 1.0), (3.0, 1.0), (1.0, 0.1)])
+@pytest.mark.parametrize(("budget", "prob"), [(1.0, 1.0), (1.0, 0.1)])
 def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
     """As many fits as it takes, each of a third of it, or all of it at once."""
     for fits in (1, 3):
@@ -202,16 +192,15 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
 
 def test_a_budget_counts_every_epoch_of_a_fit():
     """As the accountant says of its events, and not one less."""
+    fit = specs(30, 2.0, epoch_steps=10)
     events = [GaussianEvent(2.0, count=30, epoch_steps=10)]
     cost = accounting.compose_epsilon(events, DELTA)
-    for budget, allowed in ((1.001 * cost, True), (0.999 * cost, False)):
-        ledger = Ledger()
-        ledger.set_budget(budget, DELTA)
-        if allowed:
-            reserve(specs(30, 2.0, epoch_steps=10), ledger)
-            continue
-        with pytest.raises(LedgerError, match="must not be exceeded"):
-            reserve(specs(30, 2.0, epoch_steps=10), ledger)
+    enough, less = Ledger(), Ledger()
+    enough.set_budget(1.001 * cost, DELTA)
+    reserve(fit, enough)
+    less.set_budget(0.999 * cost, DELTA)
+    with pytest.raises(LedgerError, match="must not be exceeded"):
+        reserve(fit, less)
 
 
 def test_a_full_batch_budget_refuses_poisson_batches():
