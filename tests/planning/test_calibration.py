@@ -26,7 +26,7 @@ deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("eps", [0.1, 8.0])
 def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
     events = [GaussianEvent(1.0, 1.0, 10), GaussianEvent(3.0)]
     scale = calibrate(events, eps, 1e-5, accountant=accountant)
@@ -121,22 +121,6 @@ def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
 )
 def test_the_classic_conversion_gives_what_tb21_would_print(events, printed):
     assert epsilon_by("rdp-classic", events, 1e-5) == pytest.approx(printed, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    "delta, eps, ratio",
-    [
-        (1e-5, 1, 1.314),
-        (1e-5, 0.1, 1.564),
-        (8e-7, 1, 1.263),
-        (8e-7, 0.1, 1.442),
-    ],
-)
-def test_zcdp_spends_this_much_more_noise(delta, eps, ratio):
-    one = [GaussianEvent(1.0)]
-    zcdp = calibrate(one, eps, delta, accountant="zcdp")
-    exact = calibrate(one, eps, delta)
-    assert zcdp / exact == pytest.approx(ratio, abs=1e-3)
 
 
 @given(

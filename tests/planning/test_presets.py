@@ -615,27 +615,6 @@ def test_what_a_preset_leaves_open_is_in_its_columns_or_its_search():
                 assert set(table.get("left_to_the_user", [])) <= known, (name, method)
 
 
-def test_the_settings_of_every_table_are_there():
-    """TB21 Table 16 is unreadable; FC23's search is Tables 6-9."""
-    sources = {presets.load(name)["source"] for name in presets.names()}
-    for paper, tables in {
-        "De22": range(13, 24),
-        "TB21": [10, 12, 13, 14, 17],
-        "TAN23": range(2, 6),
-    }.items():
-        for table in tables:
-            assert any(
-                re.match(rf"{paper} Tables? (\d+ and )?{table}\b", source)
-                for source in sources
-            ), (paper, table)
-
-
-@pytest.mark.parametrize("name", presets.names())
-def test_the_columns_of_a_preset_are_of_one_length(name):
-    columns = presets.load(name).get("columns", {"": []})
-    assert len({len(values) for values in columns.values()}) == 1
-
-
 def test_a_preset_takes_from_its_base_what_it_does_not_say():
     changed = presets.load("de22-22")
     base = presets.load("de22")

@@ -85,11 +85,6 @@ def angles(installed):
     installed("angles", points, angles=block("python"))
 
 
-def test_the_example_is_about_sixteen_lines():
-    body = block("python").split("SHARPNESS = ")[1]
-    assert len([line for line in body.splitlines() if line.strip()]) <= 17
-
-
 def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
     path = features_file(tmp_path / "features.h5", n=3000)
     run = tmp_path / "run"
@@ -170,12 +165,6 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
     assert registry.names() == list(registry.OURS)
     assert "--gram-share" in fitted("fit", "--help").out
     assert "gram_share" in settable("dp-fc")
-
-
-def test_a_name_of_two_packages_is_refused(angles, installed):
-    installed("copy", {"angles": "angles:Angles"})
-    with pytest.raises(ValueError, match=r"of (copy 1\.0|angles 1\.0) and "):
-        make_method("angles", FACTS, {})
 
 
 @pytest.mark.parametrize(

@@ -148,46 +148,17 @@ def test_the_solver_knows_and_asks_what_the_larger_fit_does(method, cap):
 
 
 def test_poisson_batches_keep_their_share_of_the_rows():
-    solver = make_method(
-        "dp-sgd",
-        FACTS,
-        {"batch_size": 30, "steps": 4},
-    ).solver
-    specs = [  # calibrated ones take seconds
-        ReleaseSpec(
-            p.label,
-            p.query.name,
-            p.clip_norm,
-            5.0,
-            TIMES * N,
-            p.sampling_prob,
-        )
+    solver = make_method("dp-sgd", FACTS, {"batch_size": 30, "steps": 4}).solver
+    sizes = (5.0, TIMES * N)  # calibrated noise takes seconds
+    specs = [
+        ReleaseSpec(p.label, p.query.name, p.clip_norm, *sizes, p.sampling_prob)
         for p in solver.plan(FACTS)
     ]
     plan = Plan(epsilon=1.0, delta=1e-5, specs=specs)
-    (
-        (
-            small,
-            _,
-        ),
-        (large, _),
-    ) = carried_out(solver, plan)
-    assert (
-        small.asks
-        == large.asks
-        == [
-            "rows that count",
-            "feature mean",
-            *["gradient"] * 4,
-        ]
-    )
-    sds = [
-        [answer.noise_sd for answer in told.answers]
-        for told in (
-            small,
-            large,
-        )
-    ]
+    (small, _), (large, _) = carried_out(solver, plan)
+    assert small.asks == large.asks
+    assert small.asks == ["rows that count", "feature mean", *["gradient"] * 4]
+    sds = [[a.noise_sd for a in told.answers] for told in (small, large)]
     np.testing.assert_allclose(*sds, rtol=1e-9)
 
 
