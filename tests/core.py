@@ -8,7 +8,7 @@ import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import CHUNK
-from dphead.privacy.contract import Block, ReleaseSpec
+from dphead.privacy.contract import Block, ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
@@ -27,7 +27,6 @@ from dphead.privacy.statistics import (
 )
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import make_task
 from dphead.sums.verified import VerifiedSum
 
 M, D = 3, 4  # classes and features of the small problems
@@ -134,10 +133,9 @@ def integer_sum(
     x: rows (n, d), or a row source. of_pass: `checked_sum`'s indices and kept rows.
     """
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
-    ask = make_task(query, params, clip_norm, rows)
-    indices = of_pass.get("indices")
+    ask = SumTask(query, params, clip_norm, rows, of_pass.get("indices"))
     kept = of_pass.get("kept", NO_ROWS)
-    return checked_sum(ask, rows, indices, block_sum or CpuSums(), kept)
+    return checked_sum(ask, block_sum or CpuSums(), kept)
 
 
 def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
@@ -150,7 +148,7 @@ def added(way, query, params, x, y, index, clip_norm=0.7):
     """What a block sum adds of one block, without the pass, whose secret run would
     raise; upper triangles alone.
     """
-    ask = make_task(query, params, clip_norm)
+    ask = SumTask(query, params, clip_norm)
     block = Block(index, x, y)
     shape = ask.shape(x.shape[1])
     out = (

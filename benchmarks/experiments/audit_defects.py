@@ -22,7 +22,7 @@ from dphead.planning import calibration, plan
 from dphead.planning.methods import make_method
 from dphead.privacy import release, sampling
 from dphead.privacy.accounting import GaussianEvent, gdp
-from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
+from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Statistic
 from dphead.solvers.base import ProblemInfo
@@ -186,7 +186,7 @@ def released(wrong: Callable[..., np.ndarray]) -> Callable[[], Patches]:
         ) -> Released:
             sound = real(query, params, rows, spec, **keywords)
             sample = keywords["summer"].sample
-            asked = SumRequest(query, params, rows, spec, spec.clip_norm, sample)
+            asked = SumTask(query, params, spec.clip_norm, rows, sample, spec)
             unit = query.unit(spec.clip_norm, params.transform.append)
             exact = keywords["summer"](asked) * unit
             first = keywords["ledger"] is not last.get("ledger")

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
+from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP, Allocation
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import BlockSum, SumTask, make_task
+from dphead.sums.reference import BlockSum
 
 T = TypeVar("T")
 NO_CLASS = -1  # label of a row that adds nothing to a sum
@@ -240,7 +240,6 @@ def exact(
     kept : KeptRows
         Rows of earlier passes. Default: none.
     """
-    ask = make_task(query, params, spec.clip_norm)
-    return checked_sum(ask, rows, indices, block_sum, kept) * query.unit(
-        spec.clip_norm, params.transform.append
-    )
+    ask = SumTask(query, params, spec.clip_norm, rows, indices)
+    unit = query.unit(spec.clip_norm, params.transform.append)
+    return checked_sum(ask, block_sum, kept) * unit

@@ -11,7 +11,7 @@ import numpy as np
 
 from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums
 from dphead.planning.plan import Plan
-from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
+from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params, Statistic, root
 from dphead.privacy.release import release
@@ -347,13 +347,13 @@ class _Watched:
         self._verified = VerifiedSum(sums)
         self.sample: np.ndarray | None = None
 
-    def __call__(self, request: SumRequest) -> np.ndarray:
-        self.sample = request.indices
-        return self._verified(request)
+    def __call__(self, task: SumTask) -> np.ndarray:
+        self.sample = task.indices
+        return self._verified(task)
 
-    def largest_norm(self, request: SumRequest) -> float:
+    def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm, as the verified sum does."""
-        return self._verified.largest_norm(request)
+        return self._verified.largest_norm(task)
 
 
 def transcript(

@@ -12,10 +12,9 @@ from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.solver import NetworkDescent
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Statistic
 from dphead.solvers.base import ProblemInfo
-from dphead.sums.reference import SumTask
 
 
 class UsedRows(TorchSums):

@@ -26,11 +26,10 @@ from dphead.finetune.models import (
     refuse_moving,
     trained,
 )
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import SumTask
 
 MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
 # Standard deviation of the noise added to the initial weights for a second comparison

@@ -15,9 +15,8 @@ import torch.distributed as dist
 from dphead_extract.backbones.weights import first_line
 
 from dphead.finetune.network import StepParams, TorchSums, network_rows, own_step
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.transform import RowTransform
-from dphead.sums.reference import SumTask
 
 
 def join() -> int:
@@ -118,7 +117,7 @@ class SharedSums(TorchSums):
         if weights is not None:
             self._step = StepParams(RowTransform(), weights, step)
         query = self.network.query
-        ask = SumTask(query, self._step, None, clip_norm)
+        ask = SumTask(query, self._step, clip_norm)
         out = np.zeros(query.size, np.int64)
         total = torch.from_numpy(super().add(ask, Block(index, x, y), y, keep, out))
         dist.reduce(total, dst=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
-from dphead.privacy.contract import Rows, SumRequest
+from dphead.privacy.contract import Rows, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
@@ -183,10 +183,9 @@ def follow_fit(
     for i, spec in enumerate(specs):
         ask = _next_ask(steps, answer, plan, i)
         following = specs[i + 1] if i + 1 < len(specs) else None
-        request = SumRequest(
-            ask.query, ask.params, rows, spec, spec.clip_norm, None, following
-        )
-        released = follow(request, summer, hosts)
+        clip_norm = spec.clip_norm
+        task = SumTask(ask.query, ask.params, clip_norm, rows, None, spec, following)
+        released = follow(task, summer, hosts)
         answer = Response(released.value, released.noise_sd)
     return _head(steps, answer, len(specs))
 

@@ -1,15 +1,18 @@
 """Define the plain data and protocols between `release`, the rows and the sums.
 
-Nothing here may compute anything. `release.py` says in which order these meet.
+Nothing here may compute anything from a row. `release.py` says in which order these
+meet.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
+from dphead.privacy.predictions import IntegerWeights, integer_weights
 from dphead.privacy.query import Params, Statistic, check_whole
 
 # Says whether a pass knows the rows of a block's slots (`Rows.blocks`).
@@ -227,17 +230,22 @@ class Released:
 
 
 @dataclass(frozen=True, eq=False)
-class SumRequest:
-    """Describe a sum without noise that `release` asks for.
+class SumTask:
+    """Describe a sum without noise: what `release` asks for and a kernel computes.
 
     Parameters
     ----------
-    query, params, rows, spec
+    query, params
         As in `release`.
     clip_norm : float
         The spec's, or the public number that stands for inf.
+    rows : Rows or None, default None
+        The rows to sum. None if a caller gives blocks itself. Integer rows that are
+        kept between passes serve the same object only.
     indices : ndarray of int or None, default None
         Increasing slots of the sample; None for all slots.
+    spec : ReleaseSpec or None, default None
+        The release; None for a sum that is not released, such as a known answer.
     following : ReleaseSpec or None, default None
         The release that was reserved after this one, if any, so that its sum may be
         made in the same pass.
@@ -245,11 +253,26 @@ class SumRequest:
 
     query: Statistic
     params: Params
-    rows: Rows
-    spec: ReleaseSpec
     clip_norm: float
+    rows: Rows | None = None
     indices: np.ndarray | None = None
+    spec: ReleaseSpec | None = None
     following: ReleaseSpec | None = None
+
+    @cached_property
+    def weights(self) -> IntegerWeights | None:
+        """Return a head's weights as integers, or None.
+
+        The flat weights of a whole network stay as they are, in `params`.
+        """
+        weights = self.params.weights
+        if weights is None or np.ndim(weights) == 1:
+            return None
+        return integer_weights(weights)
+
+    def shape(self, n_features: int) -> tuple[int, ...]:
+        """Return the shape of the sum."""
+        return self.query.shape(self.params.transform.width(n_features))
 
 
 class Summer(Protocol):
@@ -261,10 +284,10 @@ class Summer(Protocol):
     reason, `VerifiedSum` checks the sums (proofs/sums.md).
     """
 
-    def __call__(self, request: SumRequest) -> np.ndarray:
+    def __call__(self, task: SumTask) -> np.ndarray:
         """Return the sum, int64 of `query.shape(width)`, in units of `query.unit`."""
         ...
 
-    def largest_norm(self, request: SumRequest) -> float:
+    def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm of a transformed row; used only without privacy."""
         ...

@@ -17,7 +17,7 @@ from dphead.privacy.contract import (
     ReleaseSpec,
     Rows,
     Summer,
-    SumRequest,
+    SumTask,
 )
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource, rounded_noise
@@ -109,18 +109,18 @@ def release(
         indices = _sampled(rows, spec, draw)
     else:
         indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
-    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
+    task = SumTask(query, params, spec.clip_norm, rows, indices, spec)
     following = ledger.following()
     if np.isfinite(spec.clip_norm):
         next_spec = None if following is None else ReleaseSpec(**following)
-        request = replace(request, following=next_spec)
+        task = replace(task, following=next_spec)
     else:
         # Such a release has no noise: there is no privacy to lose by reading norms.
-        clip_norm = query.no_clip(summer.largest_norm(request), params)
+        clip_norm = query.no_clip(summer.largest_norm(task), params)
         clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
-        request = replace(request, clip_norm=clip_norm)
-        unit = query.unit(request.clip_norm, transform.append)
-    value = summer(request)
+        task = replace(task, clip_norm=clip_norm)
+        unit = query.unit(task.clip_norm, transform.append)
+    value = summer(task)
     if value.dtype != np.int64 or value.shape != query.shape(width):
         raise TypeError(
             "a sum must be int64 of the query's shape, got "

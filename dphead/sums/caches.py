@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dphead.privacy.contract import ReleaseSpec, SumRequest
+from dphead.privacy.contract import ReleaseSpec, SumTask
 from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
@@ -148,12 +148,12 @@ class NextSum:
 
     Guarantee
     ---------
-    The held sums are in memory alone. They serve only the next request, and only if it
+    The held sums are in memory alone. They serve only the next task, and only if it
     has the planned spec and the rows and transform of the sums.
     """
 
     def __init__(self) -> None:
-        self._held: tuple[SumRequest, np.ndarray] | None = None
+        self._held: tuple[SumTask, np.ndarray] | None = None
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -162,17 +162,17 @@ class NextSum:
         )
 
     def __call__(
-        self, request: SumRequest, total: Callable[[Statistic], np.ndarray]
+        self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
         """Return the sum of the request; total(query) sums a query over its rows."""
         held = self._held
         self._held = None
-        if held is not None and _serves(held[0], request):
+        if held is not None and _serves(held[0], task):
             return held[1]
-        sums = _class_sums_after(request)
+        sums = _class_sums_after(task)
         if sums is None:
-            return total(request.query)
-        both = total(GramAndSums(request.query.n_classes))
+            return total(task.query)
+        both = total(GramAndSums(task.query.n_classes))
         width = both.shape[1]
         self._held = (sums, both[width:].T.copy())
         return both[:width].copy()  # no view, which would lead to the rest
@@ -194,59 +194,60 @@ class KeptSums(NextSum):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: deque[tuple[SumRequest, np.ndarray]] = deque(maxlen=2)
+        self._kept: deque[tuple[SumTask, np.ndarray]] = deque(maxlen=2)
 
     def __call__(
-        self, request: SumRequest, total: Callable[[Statistic], np.ndarray]
+        self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
-        if type(request.query) not in (Gram, ClassSums) or request.indices is not None:
-            return super().__call__(request, total)
+        if type(task.query) not in (Gram, ClassSums) or task.indices is not None:
+            return super().__call__(task, total)
         for kept, value in self._kept:
-            if _equal(kept, request):
+            if _equal(kept, task):
                 self._held = None
                 return value.copy()
-        value = super().__call__(request, total)
-        transform = deepcopy(request.params.transform)
-        params = replace(request.params, transform=transform, weights=None)
-        kept = replace(request, params=params)
+        value = super().__call__(task, total)
+        transform = deepcopy(task.params.transform)
+        params = replace(task.params, transform=transform, weights=None)
+        kept = replace(task, params=params)
         self._kept.append((kept, value.copy()))
         return value
 
 
-def _serves(held: SumRequest, request: SumRequest) -> bool:
-    same = (held.query, held.spec) == (request.query, request.spec)
-    transform = held.params.transform is request.params.transform
-    return same and transform and held.rows is request.rows
+def _serves(held: SumTask, task: SumTask) -> bool:
+    same = (held.query, held.spec) == (task.query, task.spec)
+    transform = held.params.transform is task.params.transform
+    return same and transform and held.rows is task.rows
 
 
-def _facts(spec: ReleaseSpec, *without: str) -> dict[str, Any]:
+def _facts(spec: ReleaseSpec | None, *without: str) -> dict[str, Any]:
     """Return a spec's fields without some; the rest need not make a valid spec."""
     return {name: value for name, value in vars(spec).items() if name not in without}
 
 
-def _equal(kept: SumRequest, request: SumRequest) -> bool:
-    if (kept.query, kept.clip_norm) != (request.query, request.clip_norm):
+def _equal(kept: SumTask, task: SumTask) -> bool:
+    if (kept.query, kept.clip_norm) != (task.query, task.clip_norm):
         return False
-    if kept.rows is not request.rows or not np.isfinite(request.spec.clip_norm):
+    assert task.spec is not None
+    if kept.rows is not task.rows or not np.isfinite(task.spec.clip_norm):
         return False
     noise = "label", "noise_multiplier"
-    same = _facts(kept.spec, *noise) == _facts(request.spec, *noise)
-    return same and kept.params.transform.equals(request.params.transform)
+    same = _facts(kept.spec, *noise) == _facts(task.spec, *noise)
+    return same and kept.params.transform.equals(task.params.transform)
 
 
-def _class_sums_after(request: SumRequest) -> SumRequest | None:
+def _class_sums_after(task: SumTask) -> SumTask | None:
     """Return the request of the class sums that follow this Gram matrix, or None.
 
     The class sums must have the same rows and spec, but for label, query and noise.
     """
-    following = request.following
-    if type(request.query) is not Gram or request.indices is not None:
+    following = task.following
+    if type(task.query) is not Gram or task.indices is not None:
         return None
-    if following is None or not np.isfinite(request.clip_norm):
+    if following is None or not np.isfinite(task.clip_norm):
         return None
-    sums = ClassSums(request.query.n_classes)
+    sums = ClassSums(task.query.n_classes)
     other = "label", "query", "noise_multiplier"
-    same = _facts(request.spec, *other) == _facts(following, *other)
+    same = _facts(task.spec, *other) == _facts(following, *other)
     if following.query != sums.name or not same:
         return None
-    return replace(request, query=sums, spec=following, following=None)
+    return replace(task, query=sums, spec=following, following=None)

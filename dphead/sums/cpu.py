@@ -5,13 +5,12 @@ The choice between them may depend on shapes and types alone, never on the rows.
 
 import numpy as np
 
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Statistic, counting
 from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.reference import (
     GramAndSums,
-    SumTask,
     add_both,
     add_factors,
     factors,

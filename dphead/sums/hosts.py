@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.contract import Released, Rows, SumRequest
+from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import (
     BlockSum,
     ReferenceSums,
-    SumTask,
     largest_norm,
-    make_task,
 )
 
 # What process 0 tells the others to do next.
@@ -185,71 +183,66 @@ class SumOfParts:
         self._own = own
 
     def __call__(
-        self,
-        ask: SumTask,
-        request: SumRequest,
-        block_sum: BlockSum,
-        kept: KeptRows = NO_ROWS,
+        self, task: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
     ) -> np.ndarray:
         """Return the sum over all processes' rows, on each of them."""
-        own = self._own_slots(SUM, request)
-        task = make_task(ask.query, request.params, request.clip_norm, self._own)
-        return self._hosts.total(checked_sum(task, self._own, own, block_sum, kept))
+        own = self._own_task(SUM, task)
+        return self._hosts.total(checked_sum(own, block_sum, kept))
 
-    def largest_norm(self, request: SumRequest) -> float:
+    def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm among the rows of all processes."""
-        own = self._own_slots(NORM, request)
-        task = make_task(request.query, request.params, 1.0)
-        norm = largest_norm(task, self._own, own, ReferenceSums())
+        norm = largest_norm(self._own_task(NORM, task), ReferenceSums())
         # Bits of a float, so that all processes get exactly the same clip norm.
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
         return float(every.view(np.float64).max())
 
-    def _own_slots(self, kind: int, request: SumRequest) -> np.ndarray | None:
-        """Tell the others what to do, and return this part's slots of the sample."""
-        hosts, n_rows = self._hosts, request.rows.n_rows
+    def _own_task(self, kind: int, task: SumTask) -> SumTask:
+        """Tell the others what to do, and return the task of this part's rows."""
+        assert task.rows is not None and task.spec is not None
+        hosts, n_rows = self._hosts, task.rows.n_rows
         start, stop = list(pairwise(bounds(n_rows, hosts.count)))[hosts.index]
-        same_cap = self._own.group_cap == request.spec.group_cap
+        same_cap = self._own.group_cap == task.spec.group_cap
         if self._own.n_rows != stop - start or not same_cap:
             raise RuntimeError(
                 "a process must hold its own part of the rows, got "
                 f"n_rows={self._own.n_rows}, group_cap={self._own.group_cap}. This is "
                 "a defect in the row source."
             )
-        indices = request.indices
+        indices = task.indices
         # The others come here after `follow` got this message.
         if hosts.first:
             hosts.next(kind, indices, n_rows)
-        if indices is None:
-            return None
-        return indices[(indices >= start) & (indices < stop)] - start
+        if indices is not None:
+            indices = indices[(indices >= start) & (indices < stop)] - start
+        return replace(task, rows=self._own, indices=indices)
 
 
-def follow(request: SumRequest, summer: Any, hosts: Hosts) -> Released:
+def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
     """Take part in a release of process 0, and return what it released.
 
     Parameters
     ----------
-    request : SumRequest
+    task : SumTask
         The release as this process's solver asks for it; its sample is process 0's.
     summer : VerifiedSum
         This process's verified sum, with its `SumOfParts`.
     hosts : Hosts
         The processes.
     """
-    query, params = request.query, request.params
-    n_rows = request.rows.n_rows
+    query, params, rows = task.query, task.params, task.rows
+    assert rows is not None
+    n_rows = rows.n_rows
     while True:
         kind, indices = hosts.next(RELEASED, None, n_rows)
         if kind == RELEASED:
-            width = params.transform.width(request.rows.n_features)
+            width = params.transform.width(rows.n_features)
             return hosts.share(Released(np.zeros(query.shape(width)), 0.0), n_rows)
-        request = replace(request, indices=indices)
+        task = replace(task, indices=indices)
         if kind == NORM:
             # As `release` does for fits without noise.
-            clip_norm = query.no_clip(summer.largest_norm(request), params)
+            clip_norm = query.no_clip(summer.largest_norm(task), params)
             clip_norm = max(clip_norm, 1e-100)
-            request = replace(request, clip_norm=clip_norm, following=None)
+            task = replace(task, clip_norm=clip_norm, following=None)
         else:
             # This process's own total is not used: only process 0 adds noise to it.
-            summer(request)
+            summer(task)

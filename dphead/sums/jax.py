@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.predictions import IntegerWeights
 from dphead.privacy.query import Chunk, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import GramAndSums, SumTask, row_norms
+from dphead.sums.reference import GramAndSums, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
 SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits

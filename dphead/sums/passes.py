@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from dphead.privacy.contract import Block, Rows
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
-from dphead.sums.reference import BlockSum, ReferenceSums, SumTask, rows_key
+from dphead.sums.reference import BlockSum, ReferenceSums, rows_key
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
 REFERENCE = ReferenceSums()
@@ -68,22 +68,14 @@ class SlotCount:
 
 
 def checked_sum(
-    ask: SumTask,
-    rows: Rows,
-    indices: np.ndarray | None,
-    block_sum: BlockSum,
-    kept: KeptRows = NO_ROWS,
+    ask: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
 ) -> np.ndarray:
-    """Return the sum over all slots, or over `indices`.
+    """Return the sum over all slots of the task's rows, or over its `indices`.
 
     Parameters
     ----------
     ask : SumTask
-        What to sum.
-    rows : Rows
-        Private rows.
-    indices : ndarray of int or None
-        Slots of the sample; None sums all slots.
+        What to sum, over which rows.
     block_sum : BlockSum
         Summation backend for one block.
     kept : KeptRows
@@ -108,6 +100,8 @@ def checked_sum(
     Whether a fit stops reveals something about a defect and its rows: one bit for each
     attempt.
     """
+    rows, indices = ask.rows, ask.indices
+    assert rows is not None
     count = SlotCount.of(rows.n_rows, indices)
     exact = block_sum.is_compared(ask.query)
     tested = _secret_slot(rows.n_rows, indices) if exact else None

@@ -4,58 +4,15 @@ Every other block sum in this package must give the same integers (`verified`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from dphead.privacy.contract import Block, Rows
-from dphead.privacy.predictions import IntegerWeights, integer_weights
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Chunk, Params, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
-
-
-@dataclass(frozen=True, eq=False)
-class SumTask:
-    """Describe what one pass sums.
-
-    Parameters
-    ----------
-    query : Statistic
-        Statistic to sum.
-    params : Params
-        Public numbers and earlier releases that the statistic depends on.
-    weights : IntegerWeights or None
-        Weights of `params`, rounded once.
-    clip_norm : float
-        Clip norm of what the statistic clips.
-    source : Rows, optional
-        Rows of the pass. Integer rows that are kept serve the same source only.
-    """
-
-    query: Statistic
-    params: Params
-    weights: IntegerWeights | None
-    clip_norm: float
-    source: Rows | None = None
-
-    def shape(self, n_features: int) -> tuple[int, ...]:
-        """Return the shape of the sum."""
-        return self.query.shape(self.params.transform.width(n_features))
-
-
-def make_task(
-    query: Statistic, params: Params, clip_norm: float, source: Rows | None = None
-) -> SumTask:
-    """Return the `SumTask` of a pass, with the weights of a head rounded.
-
-    Flat weights, which are those of a whole network, stay as they are.
-    """
-    weights = params.weights
-    if weights is None or np.ndim(weights) == 1:
-        return SumTask(query, params, None, clip_norm, source)
-    return SumTask(query, params, integer_weights(weights), clip_norm, source)
 
 
 class BlockSum(Protocol):
@@ -173,15 +130,14 @@ def row_norms(params: Params, block: Block) -> np.ndarray:
     return np.where(rows.finite, rows.norm(), 0.0)
 
 
-def largest_norm(
-    ask: SumTask, rows: Rows, indices: np.ndarray | None, block_sum: BlockSum
-) -> float:
+def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
     """Return the largest norm of what is clipped, or 0 if there is none.
 
     For fits without privacy only.
     """
+    assert ask.rows is not None
     largest = 0.0
-    for block in rows.blocks(indices):
+    for block in ask.rows.blocks(ask.indices):
         norms = block_sum.norms(ask, block)[block.index >= 0]
         largest = max(largest, float(norms.max(initial=0.0)))
     return largest
@@ -198,7 +154,7 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     if type(query).rows is not Statistic.rows or query.kind == "gram":
         return None
     clip = ask.clip_norm if query.clips == "features" else None
-    return ask.params.transform, ask.source, query.clips, clip
+    return ask.params.transform, ask.rows, query.clips, clip
 
 
 def factors(

@@ -9,19 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.contract import Block, SumRequest
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
 from dphead.sums.passes import checked_sum, empty_sum
-from dphead.sums.reference import (
-    BlockSum,
-    ReferenceSums,
-    SumTask,
-    largest_norm,
-    make_task,
-)
+from dphead.sums.reference import BlockSum, ReferenceSums, largest_norm
 from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
@@ -76,24 +70,22 @@ class VerifiedSum:
         known_answers(self.block_sum, untried, n_features)
         self._checked |= compared
 
-    def __call__(self, request: SumRequest) -> np.ndarray:
-        """Return the sum of the request: int64, in units of the query."""
+    def __call__(self, task: SumTask) -> np.ndarray:
+        """Return the sum of the task: int64, in units of the query."""
 
         def total(query: Statistic) -> np.ndarray:
-            ask = make_task(query, request.params, request.clip_norm, request.rows)
-            way = (self.block_sum, self.kept)
+            own = replace(task, query=query)
             if self._parts is not None:
-                return self._parts(ask, request, *way)
-            return checked_sum(ask, request.rows, request.indices, *way)
+                return self._parts(own, self.block_sum, self.kept)
+            return checked_sum(own, self.block_sum, self.kept)
 
-        return self.next_sum(request, total)
+        return self.next_sum(task, total)
 
-    def largest_norm(self, request: SumRequest) -> float:
+    def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm of what is clipped, for fits without privacy."""
         if self._parts is not None:
-            return self._parts.largest_norm(request)
-        ask = make_task(request.query, request.params, request.clip_norm)
-        return largest_norm(ask, request.rows, request.indices, self.block_sum)
+            return self._parts.largest_norm(task)
+        return largest_norm(task, self.block_sum)
 
 
 def known_answers(
@@ -134,7 +126,7 @@ def known_answers(
         for transform in (RowTransform(), centered):
             width = transform.width(n_features)
             weights = rng.normal(size=(width, query.n_classes))
-            ask = make_task(query, Params(transform, weights), 1.0)
+            ask = SumTask(query, Params(transform, weights), 1.0)
             for block in blocks:
                 _compare(block_sum, ask, block)
 

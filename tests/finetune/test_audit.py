@@ -17,11 +17,10 @@ from dphead.finetune.audit import audited
 from dphead.finetune.gradients import CLIP_INTEGERS
 from dphead.finetune.network import TorchSums
 from dphead.planning.plan import make_plan
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.sampling import Allocation
 from dphead.solvers.base import ProblemInfo
-from dphead.sums.reference import make_task
 
 FACTS = ProblemInfo(20, 3 * 8 * 8, 2)
 SURE = 1 - 1e-7  # a sound mechanism fails with odds of at most 2e-7
@@ -95,11 +94,11 @@ def test_the_audited_sum_is_that_of_the_training():
     rows = problem.world(True)
     asked = next(solver.solve(FACTS))
     assert isinstance(asked.params, Params)
-    ask = make_task(solver.query, asked.params, 1e-3)
+    ask = SumTask(solver.query, asked.params, 1e-3)
     way = way_of(solver.query)
     network = solver.query.sums.network
     training = TorchSums(network, chunk=16)
-    own = make_task(network.query, asked.params, 1e-3)
+    own = SumTask(network.query, asked.params, 1e-3)
     total, wanted = np.zeros((2, solver.query.size), np.int64)
     for block in rows.blocks():
         used = block.index >= 0
@@ -114,7 +113,7 @@ def test_the_audited_sum_is_that_of_the_training():
 def test_the_audit_of_a_network_counts_no_row_without_a_class():
     """Rows that only fill up are left out: what they hold changes no integer."""
     solver, _, _ = prepared()
-    ask = make_task(solver.query, next(solver.solve(FACTS)).params, 1e-3)
+    ask = SumTask(solver.query, next(solver.solve(FACTS)).params, 1e-3)
     way = way_of(solver.query)
     x = np.random.default_rng(0).normal(size=(20, FACTS.n_features))
     y = np.where(np.arange(20) % 3 == 0, -1, np.arange(20) % 2)

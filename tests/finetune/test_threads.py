@@ -18,9 +18,9 @@ from finetune.core import ImageRows, images, tiny
 
 from dphead.finetune.gradients import PerExample
 from dphead.finetune.network import StepParams, TorchSums
+from dphead.privacy.contract import SumTask
 from dphead.privacy.transform import RowTransform
 from dphead.sums.passes import checked_sum
-from dphead.sums.reference import SumTask
 
 ROOT = Path(__file__).parents[2]
 THREADS = (2, 3)
@@ -34,8 +34,8 @@ def total(sums, x, y):
     """The sum over all rows at the network's first weights."""
     network = sums.network
     params = StepParams(RowTransform(), network.start.astype(np.float32), 0)
-    ask = SumTask(network.query, params, None, 1e-3)
-    return checked_sum(ask, ImageRows(x, y), None, sums)
+    ask = SumTask(network.query, params, 1e-3, ImageRows(x, y))
+    return checked_sum(ask, sums)
 
 
 def places_that_move(sums, x):

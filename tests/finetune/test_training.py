@@ -11,13 +11,12 @@ from finetune.core import ImageRows, images, tiny, training
 from dphead.finetune.gradients import CLIP_INTEGERS, PerExample, clipped
 from dphead.finetune.network import StepParams, TorchSums, chunk_rows
 from dphead.fit.loop import Run, fit_head
-from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.contract import ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.transform import RowTransform
-from dphead.sums.reference import make_task
 from dphead.sums.verified import VerifiedSum
 
 
@@ -38,7 +37,7 @@ def block_total(sums, block, keep=None, params=None, clip_norm=1.0):
     """The int64 sum over a block's rows, or over those to keep."""
     network = sums.network
     params = params or StepParams(RowTransform(), network.start.astype(np.float32), 0)
-    ask = make_task(network.query, params, clip_norm)
+    ask = SumTask(network.query, params, clip_norm)
     keep = block.index >= 0 if keep is None else keep
     return sums.add(
         ask,
@@ -316,7 +315,7 @@ def test_without_privacy_the_largest_gradient_of_the_batch_is_the_clip(prob):
 
 def test_another_networks_query_is_refused():
     params = StepParams(weights=tiny(classes=4).start.astype(np.float32))
-    ask = make_task(tiny(classes=4).query, params, 1.0)
+    ask = SumTask(tiny(classes=4).query, params, 1.0)
     x, y = images(8)
     block = next(ImageRows(x, y).blocks())
     with pytest.raises(ValueError, match="network's own"):

@@ -13,7 +13,7 @@ from dphead_extract.features.format import FeaturesWriter, Header
 
 from dphead.fit import memory
 from dphead.fit.memory import DEFAULT_BYTES, share
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import IntegerRows
@@ -27,7 +27,7 @@ from dphead.solvers import (
 )
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import ReferenceSums, make_task
+from dphead.sums.reference import ReferenceSums
 
 MB = 10**6
 FACTS = ProblemInfo(1_281_167, 1664, 1000)
@@ -108,7 +108,7 @@ def test_integer_rows_are_kept_where_features_do_not_fit():
 
 def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
     x = np.random.default_rng(0).standard_normal((300, 7)).astype(np.float32)
-    ask = make_task(ChannelMoment(2), Params(), 1.0)
+    ask = SumTask(ChannelMoment(2), Params(), 1.0)
     block = Block(np.arange(300), x, np.zeros(300, np.int32))
     whole = ReferenceSums().rows(ask, block)
     monkeypatch.setattr("dphead.sums.cpu.CONVERTED_ENTRIES", 7 * 64)

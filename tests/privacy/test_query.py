@@ -11,12 +11,12 @@ from core import NAMES, QUERIES, D, M, integer_sum, one_block, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.privacy.contract import SumTask
 from dphead.privacy.predictions import integer_weights
 from dphead.privacy.query import Chunk, Params, root
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import make_task
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 
@@ -91,7 +91,7 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
             assert not integer_sum(
                 query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
             ).any()
-            ask = make_task(query, params, 1.0)
+            ask = SumTask(query, params, 1.0)
             out = np.zeros_like(alone)
             out = way.add(ask, way.rows(ask, block), block.y, used, out)
             upper = np.triu if query.symmetric else np.asarray

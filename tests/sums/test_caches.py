@@ -4,7 +4,7 @@ import copy
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +13,7 @@ from core import D, KnownNoise, M, integer_sum, reserve, run, spec_of, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
+from dphead.privacy.contract import SumTask
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
@@ -458,3 +459,41 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
 def two_specs(**more):
     """A Gram matrix and class sums of 40 rows."""
     return [spec_of(query, 40, **more) for query in (Gram(M), ClassSums(M))]
+
+
+def test_a_gram_matrix_leads_to_no_class_sums(rows):
+    """What is handed out is no view of the two sums of one pass, which would hold the
+    class sums without noise.
+    """
+    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
+    request = SumTask(Gram(M), Params(), 1.0, rows, None, specs[0], specs[1])
+    value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
+    assert value.shape == (D, D)
+    assert value.base is None
+
+
+def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
+    """Of the same query, rows and transform: `release` asks for no other, and what
+    waits does not rely on it.
+    """
+    planned = spec_of(ClassSums(M), 40)
+    for spec in (
+        planned,
+        replace(planned, clip_norm=0.5),
+        replace(planned, label="other"),
+    ):
+        next_sum = NextSum()
+        asked = []
+
+        def total(query, asked=asked):
+            asked.append(type(query))
+            return np.ones(query.shape(D), np.int64)
+
+        next_sum(
+            SumTask(Gram(M), Params(), 1.0, rows, None, spec_of(Gram(M), 40), planned),
+            total,
+        )
+        next_sum(
+            SumTask(ClassSums(M), Params(), spec.clip_norm, rows, spec=spec), total
+        )
+        assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.contract import SumRequest
+from dphead.privacy.contract import SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import COUNT_SCALE, ClassCounts, ClassSums, Gram
@@ -114,10 +114,8 @@ def shared_releases(
             else:
                 following = specs[i + 1] if i + 1 < len(specs) else None
                 clip = specs[i].clip_norm
-                request = SumRequest(
-                    query, params, whole, specs[i], clip, None, following
-                )
-                released = follow(request, summer, hosts)
+                task = SumTask(query, params, clip, whole, None, specs[i], following)
+                released = follow(task, summer, hosts)
             values.append(released.value)
         return values
 

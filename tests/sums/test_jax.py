@@ -13,6 +13,7 @@ from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.run import block_sum
+from dphead.privacy.contract import SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -29,7 +30,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
-from dphead.sums.reference import GramAndSums, ReferenceSums, make_task
+from dphead.sums.reference import GramAndSums, ReferenceSums
 from dphead.sums.verified import VerifiedSum, known_answers
 
 # a query of each kind of sum
@@ -49,7 +50,7 @@ from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.verified import VerifiedSum
 from dphead.sums.jax import JaxSums
-from dphead.sums.reference import make_task
+from dphead.privacy.contract import SumTask
 from dphead.solvers import DPFC, ProblemInfo
 
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
@@ -65,7 +66,7 @@ for q in LAYOUTS:
 devices = {}
 for rows in (128, 384, 2048, 8192):
     block, _ = one_block(*toy(rows))
-    placed = JaxSums().rows(make_task(LAYOUTS[-1], params, 1.0), block)
+    placed = JaxSums().rows(SumTask(LAYOUTS[-1], params, 1.0), block)
     devices[rows] = len(placed.q.sharding.device_set)
 weights = ""
 if len(jax.devices()) == 8:
@@ -236,7 +237,7 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     x = np.zeros((8192, 3), np.float32)
     x[:, 1] = np.sign(value)
     block, used = one_block(x, np.zeros(8192, int))
-    ask = make_task(Gram(1), Params(), 1.0)
+    ask = SumTask(Gram(1), Params(), 1.0)
     way = JaxSums()
     rows = way.rows(ask, block)
     entry = int(np.asarray(rows.q)[0, 1])

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dphead.privacy.contract import SumTask
 from dphead.privacy.predictions import (
     MAX_POWER,
     MAX_SCORE_RATE,
@@ -22,7 +23,6 @@ from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
 from dphead.sums.kernels.loops import add_pair_products, packed_weights, scores_into
 from dphead.sums.kernels.processor import TILE_HEIGHT, compiled
-from dphead.sums.reference import SumTask
 from dphead.sums.tuning import CHUNK_ROWS, ROUNDING_SHIFT
 
 
