@@ -30,8 +30,9 @@ def fit(features, out, *more):
     return dphead("fit", features, "-o", out, *FIT, *more)
 
 
-@pytest.mark.parametrize("other", ["other.sqlite", ":memory:"])
-@pytest.mark.parametrize("more", [(), ("--seed", 1)])
+@pytest.mark.parametrize(
+    ("other", "more"), [("other.sqlite", ()), (":memory:", ("--seed", 1))]
+)
 def test_another_ledger_is_no_way_around_a_budget(features, tmp_path, other, more):
     """Nothing is charged, and no file is made."""
     fitted("ledger", "budget", features, *BUDGET)

@@ -90,16 +90,6 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert str(fresh) in findings(tmp_path / "one")[FINDING]
 
 
-def test_two_fresh_ledgers_know_of_each_other(features, tmp_path):
-    """Neither is the default one."""
-    for name in ("a", "b"):
-        fit(features, tmp_path / name, "--ledger", tmp_path / f"{name}.sqlite")
-    assert report_of(tmp_path / "a")["tuning"] == "none"
-    assert report_of(tmp_path / "b")["tuning"] == "NOT ACCOUNTED"
-    assert str(tmp_path / "b.sqlite") in findings(tmp_path / "a")[FINDING]
-    assert str(tmp_path / "a.sqlite") in findings(tmp_path / "b")[FINDING]
-
-
 def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone = tmp_path / "gone.sqlite"
     fit(features, tmp_path / "one", "--ledger", gone)
@@ -138,12 +128,6 @@ def test_a_runs_own_ledger_is_not_another(features, tmp_path):
     moved = tmp_path / "moved.sqlite"
     book.rename(moved)
     assert FINDING not in findings(tmp_path / "one", "--ledger", moved)
-
-
-def test_a_ledger_without_fits_is_not_named(features, tmp_path):
-    Ledger(default_ledger_path(id_of(features)), id_of(features)).close()
-    report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
-    assert (report["tuning"], report["ledger"]["elsewhere"]) == ("none", [])
 
 
 def sharing(path, other, count):
@@ -193,13 +177,6 @@ def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path)
     assert "were not extracted under this home" in dphead("check", tmp_path / "run").out
     image_index().add(id_of(features), np.arange(9, dtype=np.uint64))
     assert "under this home" not in dphead("check", tmp_path / "run").out
-
-
-def test_a_report_says_it_where_the_home_is_another(features, tmp_path, monkeypatch):
-    fit(features, tmp_path / "one")
-    fit(features, tmp_path / "two", "--ledger", tmp_path / "b.sqlite")
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "elsewhere"))
-    assert "fits on the same data set" in findings(tmp_path / "two")[FINDING]
 
 
 def test_an_estimator_warns_of_them(features, tmp_path):

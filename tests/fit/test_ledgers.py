@@ -23,10 +23,8 @@ LS = ("--method", "dp-ls", "--backend", "numpy")
     ("variable", "value"),
     [
         ("DPHEAD_HOME", "here"),
-        ("DPHEAD_HOME", "./here"),
         ("XDG_DATA_HOME", "here"),
         ("HOME", ""),
-        ("HOME", "."),
     ],
 )
 def test_a_relative_home_is_refused(variable, value, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The one loop, and what leaves it."""
 
 import dataclasses
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.data.arrays import ArrayRows
 from dphead.fit import report
 from dphead.fit import run as run
-from dphead.fit.loop import FitResult, Run, fit_head, reserve
+from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
@@ -102,22 +101,15 @@ def test_a_refused_budget_reads_nothing():
     assert rows.passes == 0
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_budget_takes_no_seeded_fit(seed):
+def test_a_budget_takes_no_seeded_fit():
     """Whoever knows the seed can subtract the noise: its charge would promise what
     nobody has.
     """
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
+    given = {"epsilon": 1.0, "ledger": ledger, "noise": NoiseSource(0)}
     with pytest.raises(LedgerError, match="private fits only"):
-        plan_and_fit(
-            LeastSquares(),
-            ArrayRows(X, Y),
-            FACTS,
-            epsilon=1.0,
-            ledger=ledger,
-            noise=NoiseSource(seed),
-        )
+        plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, **given)
     assert ledger.fits() == []
 
 
@@ -171,12 +163,8 @@ def test_under_add_remove_the_rows_may_have_another_number():
     [
         (Prototypes(intercept=0.0), "prototypes count"),
         (LeastSquares(intercept=1e-9), "append must be"),
-        (LeastSquares(intercept=1.1), "at most feature_clip=1"),
         (Newton(intercept=0.02, feature_clip=0.01), "at most feature_clip=0.01"),
-        (DPFC(intercept=1.1), "at most feature_clip=1"),
         (DPFC(intercept=5000.0, gram_intercept=False), "leave room for the rows"),
-        (Prototypes(intercept=1.1), "at most feature_clip=1"),
-        (GradientDescent(intercept=5000.0), "leave room for the rows"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -201,43 +189,6 @@ def test_progress_tells_public_numbers():
         (4, 5, "gradient"),
         (5, 5, "gradient"),
     ]
-
-
-def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
-    solver = DPFC(steps=3)
-    plan = make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5)
-    whole = fit_head(
-        solver, ArrayRows(X, Y), FACTS, plan, Run(noise=NoiseSource(4))
-    ).head.weights
-
-    class Interrupted(ArrayRows):
-        left = 4
-
-        def blocks(self, indices=None, known=None):
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-            return super().blocks(indices)
-
-    ledger = Ledger(tmp_path / "l.sqlite")
-    fit = reserve(solver, plan, ledger, seed=4, store=tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        fit_head(
-            solver,
-            Interrupted(X, Y),
-            FACTS,
-            plan,
-            Run(charged=fit, noise=NoiseSource(4)),
-        )
-    fit._lock.close()
-    again = ledger.resume(plan.digest(solver, "", 4), fit.fit_id, tmp_path / "run")
-    rows = Counting(X, Y)
-    resumed = fit_head(
-        solver, rows, FACTS, plan, Run(charged=again, noise=NoiseSource(4))
-    )
-    assert np.array_equal(resumed.head.weights, whole)
-    assert rows.passes == 2
-    assert len(ledger.fits()) == 1
 
 
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
@@ -323,23 +274,3 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
         tested=report.Tested(figures, test_is, None),
     )
     assert ("0.123456" in repr(built)) == (test_is == "public")
-
-
-def test_the_report_counts_the_ledger_that_was_charged():
-    ledger = Ledger()
-    for _ in range(2):
-        result = plan_and_fit(
-            LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger
-        )
-    built = report.build(
-        result,
-        method={},
-        data={"n_rows": N},
-        tuning="none",
-        warnings=[],
-    )
-    assert built["ledger"]["fits"] == 2
-    assert built["guarantee"]["epsilon"] <= 1.0
-    mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
-    assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])
-    assert built["ledger"]["total_epsilon"] > 1.3

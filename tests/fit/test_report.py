@@ -167,7 +167,7 @@ def test_values_become_plain_json():
 
 
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(
     relation, epsilon, monkeypatch
 ):
@@ -203,10 +203,8 @@ def test_poisson_batches_have_no_mu():
 @pytest.mark.parametrize(
     ("epsilon", "seed"),
     [
-        (1.0, 3),
         (1.0, 0),
         (float("inf"), None),
-        (float("inf"), 3),
     ],
 )
 def test_what_is_not_private_says_so(epsilon, seed):
@@ -228,6 +226,7 @@ def test_the_total_is_over_every_fit_of_the_ledger():
         built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"]
         for e in (1.0, 0.5, 1.0)
     ]
+    assert len(ledger.fits()) == 3
     mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
     assert totals[0] == pytest.approx(1.0, rel=1e-6)
     assert totals == sorted(totals)
@@ -292,10 +291,6 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
 
 
-def test_a_fit_that_counts_only_itself_says_so():
-    assert "Only this fit is counted" in built()["statement"]
-
-
 @pytest.mark.parametrize(
     ("test_is", "part"),
     [
@@ -310,19 +305,6 @@ def test_the_statement_says_what_the_test_rows_are(test_is, part):
     ]
     assert part in text
     assert ("test" in text.replace("latest", "")) == (test_is is not None)
-
-
-@pytest.mark.parametrize("seed", [None, 0, 3])
-@pytest.mark.parametrize("epsilon", [1.0, float("inf")])
-def test_only_figures_on_public_test_rows_are_in_a_report(epsilon, seed):
-    """Whatever else the fit is: the test rows' privacy is not that of the training
-    rows.
-    """
-    for test_is in ("private", "public"):
-        test = built(
-            epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is
-        )["test"]
-        assert test == ({"accuracy": 0.5} if test_is == "public" else None)
 
 
 def test_tuning_is_one_of_the_documented_words():

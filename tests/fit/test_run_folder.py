@@ -206,22 +206,6 @@ def test_a_disk_that_is_full_is_named_with_the_file(tmp_path, monkeypatch):
         run_folder.reports.write(tmp_path / "report.json", {})
 
 
-def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):
-    """The report is written last."""
-    write = run_folder.reports.write
-    written = []
-
-    def spy(path, value):
-        assert (run / "head.safetensors").exists()
-        assert (run / "report.html").exists() == (path.name == "report.json")
-        written.append(path.name)
-        write(path, value)
-
-    monkeypatch.setattr(run_folder.reports, "write", spy)
-    fitted("fit", features, "-o", run, *LS)
-    assert written == ["ledger.json", "report.json"]
-
-
 def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkeypatch):
     """Each file's bytes before its name, and its name before the next file."""
     seen = []
