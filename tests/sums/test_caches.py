@@ -476,6 +476,7 @@ def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
     """Of the same query, rows and transform: `release` asks for no other, and what
     waits does not rely on it.
     """
+    plain = Params()
     planned = spec_of(ClassSums(M), 40)
     for spec in (
         planned,
@@ -490,10 +491,8 @@ def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
             return np.ones(query.shape(D), np.int64)
 
         next_sum(
-            SumTask(Gram(M), Params(), 1.0, rows, None, spec_of(Gram(M), 40), planned),
+            SumTask(Gram(M), plain, 1.0, rows, None, spec_of(Gram(M), 40), planned),
             total,
         )
-        next_sum(
-            SumTask(ClassSums(M), Params(), spec.clip_norm, rows, spec=spec), total
-        )
+        next_sum(SumTask(ClassSums(M), plain, spec.clip_norm, rows, spec=spec), total)
         assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]
