@@ -87,9 +87,19 @@ def _correlated_p(r: Any, n: int) -> Any:
 
 def uniform_p(values: np.ndarray) -> float:
     """Return the Kolmogorov-Smirnov p-value of numbers that should be uniform."""
-    values = np.asarray(values).ravel()
-    every = -(-len(values) // MOST_COMPARED)  # evenly over the audit
-    return float(kstest(values[::every], "uniform").pvalue) if len(values) else 1.0
+    return float(kstest(_some(values), "uniform").pvalue) if len(values) else 1.0
+
+
+def _normal_p(values: np.ndarray) -> tuple[float, str]:
+    """Return the p-value of numbers that should be normal, and what was seen."""
+    some = _some(values)
+    test = kstest(some, "norm")
+    return float(test.pvalue), f"distance {test.statistic:.2g} of {len(some):,}"
+
+
+def _some(values: np.ndarray) -> np.ndarray:
+    """Return at most MOST_COMPARED of the numbers, evenly over the audit."""
+    return values[:: max(1, -(-len(values) // MOST_COMPARED))]
 
 
 @dataclass
@@ -240,10 +250,8 @@ class NoiseRecord:
 
     def _law(self) -> Iterator[Finding]:
         draws = np.array(self.kept).ravel()
-        every = -(-len(draws) // MOST_COMPARED)
-        test = kstest(draws[::every], "norm")
-        shown = f"distance {test.statistic:.2g} of {len(draws[::every]):,} draws"
-        yield Finding("law of the noise", self.label, float(test.pvalue), shown)
+        p, shown = _normal_p(draws)
+        yield Finding("law of the noise", self.label, p, f"{shown} draws")
         sizes = np.abs(draws)
         counts = np.array([(sizes > tail).sum() for tail in TAILS])
         law = binom(len(draws), 2 * norm.sf(TAILS))
@@ -315,11 +323,9 @@ class NoiseRecord:
             part = along[world]
             part = part[np.isfinite(part)]
             if len(part):
-                every = -(-len(part) // MOST_COMPARED)
-                test = kstest(part[::every], "norm")
-                shown = f"distance {test.statistic:.2g} of {len(part):,} scores"
+                p, shown = _normal_p(part)
                 about = f"{self.label}, {name} the canary"
-                yield Finding("law of the scores", about, float(test.pvalue), shown)
+                yield Finding("law of the scores", about, p, f"{shown} scores")
         whole = along[: len(along) - len(along) % releases].reshape(-1, releases)
         if releases > 1 and np.isfinite(whole).all() and len(whole):
             sums = whole.sum(axis=1) / math.sqrt(releases)

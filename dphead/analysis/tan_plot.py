@@ -1,5 +1,6 @@
 """Draw TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,15 @@ def epsilon_curve(
     ----------
     TAN23, Figure 2.
     """
-    out = np.full(len(sigmas), np.nan)
-    for i, sigma in enumerate(sigmas):
-        prob = sampling_prob_at(eta, float(sigma), steps)
-        if prob <= 1:
-            out[i] = accounting.compose_epsilon(
-                [GaussianEvent(float(sigma), prob, steps)], delta, accountant="rdp"
-            )
-    return out
+
+    def epsilon(sigma: float) -> float:
+        prob = sampling_prob_at(eta, sigma, steps)
+        if prob > 1:
+            return np.nan
+        event = GaussianEvent(sigma, prob, steps)
+        return accounting.compose_epsilon([event], delta, accountant="rdp")
+
+    return np.array([epsilon(float(sigma)) for sigma in sigmas])
 
 
 def rdp_ratio(
@@ -46,15 +48,15 @@ def rdp_ratio(
     ----------
     TAN23, Figure 3.
     """
-    out = np.full(len(sigmas), np.nan)
-    for i, sigma in enumerate(sigmas):
-        prob = eta_step * np.sqrt(2) * float(sigma)
-        if prob <= 1:
-            found = accounting.rdp_curve([GaussianEvent(float(sigma), prob)], [order])[
-                0
-            ]
-            out[i] = found / (order * eta_step**2)
-    return out
+
+    def ratio(sigma: float) -> float:
+        prob = eta_step * math.sqrt(2) * sigma
+        if prob > 1:
+            return np.nan
+        (found,) = accounting.rdp_curve([GaussianEvent(sigma, prob)], [order])
+        return found / (order * eta_step**2)
+
+    return np.array([ratio(float(sigma)) for sigma in sigmas])
 
 
 def draw(

@@ -60,20 +60,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
     assert run("s.h5", "--config", tmp_path / "missing.toml").exit_code == 2
 
 
-def test_help_shows_options_by_group_and_the_help_option_in_the_last():
-    text = run("--help").output
-    numbers, others = text.index("\nNumbers:"), text.index("\nOthers:")
-    assert numbers < text.index("--count") < others < text.index("--name")
-    assert text.index("--config") < text.index("--help")
-
-
-@pytest.mark.parametrize("name", ["extract", "fit", "finetune"])
-def test_every_option_is_in_a_group(name):
-    text = fitted(name, "--help").out
-    assert "\nOptions:" not in text
-    assert all(len(line) <= 80 for line in text.splitlines())
-
-
 def test_what_is_of_one_call_alone_is_not_written(tmp_path):
     features = features_file(tmp_path / "it's.h5")
     options = ("--method", "prototypes", "--epsilon", "inf", "--tuning", "none", "-v")

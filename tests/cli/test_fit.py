@@ -148,41 +148,6 @@ def test_test_files_of_another_network_or_other_classes_are_refused(
     assert charges() == 0
 
 
-def test_a_finished_run_is_never_overwritten(features, run):
-    fit(
-        features,
-        run,
-    )
-    before = contents(run)
-    assert "run folder must be new" in refusal(
-        features,
-        run,
-    )
-    assert contents(run) == before
-    assert charges() == 1
-
-
-def test_a_budget_is_not_exceeded_and_the_refused_fit_leaves_nothing(
-    features, run, tmp_path
-):
-    fitted("ledger", "budget", features, "--epsilon", 1.3, "--delta", 1e-5)
-    fit(
-        features,
-        run,
-    )
-    before = ledger_of(features).fits()
-    second = tmp_path / "second"
-    assert "budget must not be exceeded" in refusal(
-        features,
-        second,
-    )
-    assert ledger_of(features).fits() == before
-    assert not second.exists()
-    report = report_of(run)["ledger"]
-    assert report["budget"]["epsilon"] == 1.3
-    assert report["total_epsilon"] == pytest.approx(1.0, rel=1e-6)
-
-
 # --- what is printed and written ------------------------------------------------------
 
 

@@ -110,29 +110,6 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     assert "what exceeds it is refused" in " ".join(shown.split())
 
 
-def test_poisson_fits_keep_a_budget_too(features, tmp_path):
-    """Two of them cost 1.29 by RDP, which is what a filter may use for choices that
-    depend on earlier releases.
-    """
-    fitted("ledger", "budget", features, "--epsilon", 1.1, "--delta", 1e-5)
-    options = (
-        "--method",
-        "dp-sgd",
-        "--batch-size",
-        60,
-        "--steps",
-        2,
-        "--center-share",
-        0,
-        "--backend",
-        "numpy",
-    )
-    options = (*options, "--accountant", "rdp")
-    fitted("fit", features, "-o", tmp_path / "run0", *options)
-    refused(dphead("fit", features, "-o", tmp_path / "run1", *options))
-    assert charges() == 1
-
-
 def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
     """One sampled fit is counted by PLD, as its own epsilon is; two by RDP."""
     sampled = ("--method", "dp-sgd", "--batch-size", 60, "--steps", 2, "--backend")

@@ -170,13 +170,6 @@ def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
     assert "this needs matplotlib" in refused(dphead(*command))
 
 
-def test_a_plan_has_the_presets_delta(digits):
-    options = "--preset fc23-imagenet --set alpha=1 --set ridge=0.1 --epsilon 1"
-    command = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
-    done = fitted(*command, *options.split(), "--draws", 1, "--json")
-    assert json.loads(done.out)["delta"] == 8e-7
-
-
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
     fitted(
