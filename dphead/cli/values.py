@@ -24,11 +24,13 @@ LARGEST = 10**15  # bound of any number; chosen: the largest that a setting may 
 class Number(click.ParamType):
     """Parse a number in a range; `infinite` accepts inf too."""
 
+    kind: Any = float
+    name = "float"
+
     def __init__(
         self, low: float = 0, high: float = LARGEST, *, infinite: bool = False
     ) -> None:
         self.low, self.high, self.infinite = low, high, infinite
-        self.name = "float"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the number; raise a usage error for another value."""
@@ -46,28 +48,20 @@ class Number(click.ParamType):
         infinite = " or inf" if self.infinite else ""
         return f"{what} from {self.low:g} to {self.high:g}{infinite}"
 
-    def parsed(self, value: Any) -> float | None:
+    def parsed(self, value: Any) -> Any:
         """Return the number in a text, or None if it is none."""
         try:
-            return None if isinstance(value, bool) else float(value)
+            found = None if isinstance(value, bool) else self.kind(value)
         except (TypeError, ValueError, OverflowError):
             return None
+        return found if isinstance(value, str) or found == value else None
 
 
 class Whole(Number):
     """Parse a whole number in a range."""
 
-    def __init__(self, low: int = 0, high: int = LARGEST) -> None:
-        super().__init__(low, high)
-        self.name = "integer"
-
-    def parsed(self, value: Any) -> int | None:
-        """Return the whole number in a text, or None if it is none."""
-        try:
-            found = None if isinstance(value, bool) else int(value)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        return found if isinstance(value, str) or found == value else None
+    kind = int
+    name = "integer"
 
 
 NUMBER = Number()
