@@ -12,6 +12,23 @@ import numpy as np
 from dphead.privacy.predictions import Loss, unknown
 
 
+def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
+    """Return the accuracy p and its binomial standard error sqrt(p (1 - p) / n).
+
+    Parameters
+    ----------
+    labels, predicted : (n,) int
+        Class positions.
+
+    Returns
+    -------
+    (float, float)
+        Accuracy and standard error, both in [0, 1].
+    """
+    p = float((_same_length(labels, predicted) == predicted).mean())
+    return p, math.sqrt(p * (1 - p) / len(labels))
+
+
 def classified(scores: np.ndarray) -> np.ndarray:
     """Return which rows (n,) have a class: those with finite scores (n, n_classes)."""
     return np.logical_and.reduce(np.isfinite(scores), axis=1)
@@ -188,14 +205,14 @@ def evaluate_scores(
     n_classes = scores.shape[1]
     labels = _positions(labels, scores)
     predicted = predicted_classes(scores)
-    value = float((labels == predicted).mean())
+    value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))  # the first of equals
     return {
         "n": len(labels),
         "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
-        "accuracy_se": math.sqrt(value * (1 - value) / len(labels)),
+        "accuracy_se": error,
         "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
         "worst_class": worst,
         "worst_class_accuracy": float(each[worst]),
@@ -208,13 +225,18 @@ def evaluate_scores(
     }
 
 
-def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
-    if labels.ndim != 1 or len(labels) != len(scores) or not len(labels):
+    if labels.ndim != 1 or labels.shape != predicted.shape or not len(labels):
         raise ValueError(
             "labels and predictions must be one of each a row, at least one, got "
-            f"{labels.shape=}, {scores.shape=}. Check the rows to measure on."
+            f"{labels.shape=}, {predicted.shape=}. Check the rows to measure on."
         )
+    return labels
+
+
+def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
         raise ValueError(
             f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows "

@@ -136,6 +136,8 @@ def test_rows_without_a_class_are_counted_and_wrong(rows):
     "call",
     [
         lambda: metrics.evaluate_scores(np.ones((0, 2)), np.array([], int)),
+        lambda: metrics.accuracy(np.array([0, 1]), np.array([0])),
+        lambda: metrics.accuracy(np.array([], int), np.array([], int)),
         lambda: metrics.evaluate_scores(np.ones((2, 2)), np.array([0, 2])),
         lambda: metrics.top_k_accuracy(np.array([0]), np.ones((1, 2)), 3),
     ],
