@@ -10,11 +10,11 @@ import sys
 import traceback
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # seconds until a signal is raised again whose exception a library dropped; chosen,
 # above what ending in order takes
-AGAIN_AFTER = 1.0
-UNCHARGED = "nothing was charged by this process. Type the same command again."
+_AGAIN_AFTER = 1.0
+_UNCHARGED = "nothing was charged by this process. Type the same command again."
 
 
 class Interrupted(BaseException):
@@ -49,15 +49,15 @@ def main() -> None:
     """
     received = handle_signals()
     output = _tolerant_streams()
-    told = UNCHARGED
+    told = _UNCHARGED
     try:
         code = _run()
     except BaseException as error:
         code = 2
-        told = about_charge(error) or UNCHARGED
+        told = about_charge(error) or _UNCHARGED
         if not received:
             traceback.print_exc()
-    for number in (*SIGNALS, signal.SIGALRM):  # what has ended ends no other way
+    for number in (*_SIGNALS, signal.SIGALRM):  # what has ended ends no other way
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.flush()
     if received and code:
@@ -98,7 +98,7 @@ def handle_signals() -> list[signal.Signals]:
     def handle(number: int, _: Any) -> None:
         if number != signal.SIGALRM:
             received.append(signal.Signals(number))
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_AFTER)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER)
         raise Interrupted
 
     def unraisable(lost: Any) -> None:
@@ -107,7 +107,7 @@ def handle_signals() -> list[signal.Signals]:
 
     sys.unraisablehook = unraisable
     signal.signal(signal.SIGALRM, handle)
-    for number in SIGNALS:
+    for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handle)
     return received

@@ -45,9 +45,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
 # Choices, not measured.
-SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
+_SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
 # relative tolerance for the rounding of a sum's unit and of two square roots
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 
 
 class Record:
@@ -238,21 +238,21 @@ def _certain(record: Record, plan: Plan, again: float | None) -> Iterator[Findin
         return Finding(name, about, float(ok), shown)
 
     most = f"{record.share:.6g} of what the noise is for"
-    ok = record.share <= 1 + ROUNDING
+    ok = record.share <= 1 + _ROUNDING
     yield certain("distance that the canary moves a sum", "all releases", ok, most)
     off = f"off by {record.stated:.2g} of it"
-    ok = record.stated <= ROUNDING
+    ok = record.stated <= _ROUNDING
     yield certain("deviation that a release states", "all releases", ok, off)
     claim = claim_of(plan)
     if again is not None:
-        slack = ROUNDING if claim.mu is not None else RELATIVE_ERROR
+        slack = _ROUNDING if claim.mu is not None else RELATIVE_ERROR
         shown = f"{again:.6g} of the releases, {plan.epsilon:.6g} claimed"
         ok = again <= plan.epsilon * (1 + slack)
         yield certain("epsilon computed again", "the claim", ok, shown)
         if claim.mu is not None:
             cap = plan.group_cap or 1
             mu = math.hypot(*(cap / s.noise_multiplier for s in plan.specs))
-            ok = abs(claim.mu - mu) <= ROUNDING * mu
+            ok = abs(claim.mu - mu) <= _ROUNDING * mu
             shown = f"{mu:.6g} of the releases, {claim.mu:.6g} claimed"
             yield certain("mu computed again", "the claim", ok, shown)
 
@@ -280,22 +280,22 @@ def _simulated_auc(plan: Plan, own: float) -> float:
     ]
     steps = [m / s.noise_multiplier for m, s in zip(moved, plan.specs, strict=True)]
     share = own / math.hypot(*steps)
-    found = np.zeros((2, SIMULATED))
+    found = np.zeros((2, _SIMULATED))
     epoch: list[np.ndarray] = []
     for spec, twice, step in zip(plan.specs, moved, steps, strict=True):
         one = share * step / twice
-        x = rng.standard_normal((2, SIMULATED))
+        x = rng.standard_normal((2, _SIMULATED))
         if spec.epoch_steps > 1:
             place = len(epoch)
             if place == 0:
-                chosen = rng.integers(0, spec.epoch_steps, SIMULATED)
+                chosen = rng.integers(0, spec.epoch_steps, _SIMULATED)
             x[1] += one * (chosen == place)
             epoch.append(one * x - one**2 / 2)
             if len(epoch) == spec.epoch_steps:
                 found += np.asarray(logsumexp(epoch, axis=0))
                 epoch = []
             continue
-        present = rng.random((2, SIMULATED)) < spec.sampling_prob
+        present = rng.random((2, _SIMULATED)) < spec.sampling_prob
         x[1] += one * present[1]
         prob = spec.sampling_prob
         if twice == 2:
@@ -303,6 +303,6 @@ def _simulated_auc(plan: Plan, own: float) -> float:
             found -= log_mixture(-one * x, one**2, 1.0, prob)
         found += log_mixture(one * x, one**2, 1.0, prob)
     if epoch:
-        missing = np.zeros((plan.specs[-1].epoch_steps - len(epoch), 2, SIMULATED))
+        missing = np.zeros((plan.specs[-1].epoch_steps - len(epoch), 2, _SIMULATED))
         found += np.asarray(logsumexp([*epoch, *missing], axis=0))
     return auc_of(found)

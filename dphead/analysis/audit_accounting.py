@@ -21,12 +21,12 @@ from scipy.stats import norm
 from dphead.privacy.contract import ReleaseSpec
 
 # Choices, not measured: their error is far below RELATIVE_ERROR, which tests check.
-LOSS_GRID = 2.0**-11  # distance of two losses
-LARGEST_LOSS = 128.0  # largest absolute loss of the composition
-OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
-TAILS = 12.0
-RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
-RATIO_CELLS = 2**20  # cells of its grid
+_LOSS_GRID = 2.0**-11  # distance of two losses
+_LARGEST_LOSS = 128.0  # largest absolute loss of the composition
+_OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
+_TAILS = 12.0
+_RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
+_RATIO_CELLS = 2**20  # cells of its grid
 RELATIVE_ERROR = 0.01  # for sampled batches, as tested against exact values
 
 
@@ -44,11 +44,11 @@ def recomputed_epsilon(
     return _epsilon(tuple(kinds.items()), delta, relation)
 
 
-Kinds = tuple[tuple[tuple[float, float, int, int], int], ...]
+_Kinds = tuple[tuple[tuple[float, float, int, int], int], ...]
 
 
 @lru_cache(maxsize=64)
-def _epsilon(kinds: Kinds, delta: float, relation: str) -> float | None:
+def _epsilon(kinds: _Kinds, delta: float, relation: str) -> float | None:
     """Return the epsilon of releases by kind, with the number of each kind.
 
     A kind is (sigma, q, steps of an epoch, group cap).
@@ -95,12 +95,12 @@ def _root(function: Callable[[float], float], high: float) -> float:
 
 def _composed_epsilon(
     mu: float,
-    sampled: Kinds,
+    sampled: _Kinds,
     delta: float,
     direction: str,
 ) -> float | None:
     """Return the least epsilon of one direction at `delta`."""
-    half = round(LARGEST_LOSS / LOSS_GRID)
+    half = round(_LARGEST_LOSS / _LOSS_GRID)
     size = 2 * half
     parts = []
     for (sigma, prob, steps, _), count in sampled:
@@ -111,22 +111,22 @@ def _composed_epsilon(
             losses, chances = _poisson_batch(sigma, prob, direction)
         parts.append((losses, chances, count))
     if mu > 0:
-        z = np.linspace(-TAILS, TAILS, OUTCOMES)
+        z = np.linspace(-_TAILS, _TAILS, _OUTCOMES)
         parts.append((mu * z + mu * mu / 2, _normal_cells(z, [0.0], [1.0]), 1))
     transform = np.ones(size // 2 + 1, complex)
     for losses, chances, count in parts:
         mean = float(losses @ chances)
         spread = float(np.sqrt(((losses - mean) ** 2) @ chances))
-        if count * abs(mean) + 12 * spread * math.sqrt(count) > LARGEST_LOSS / 2:
+        if count * abs(mean) + 12 * spread * math.sqrt(count) > _LARGEST_LOSS / 2:
             return None
-        place = np.clip(losses / LOSS_GRID, -half + 1, half - 2)
+        place = np.clip(losses / _LOSS_GRID, -half + 1, half - 2)
         low = np.floor(place).astype(int)
         share = place - low
         row = np.bincount((low + half) % size, chances * (1 - share), size)
         row += np.bincount((low + 1 + half) % size, chances * share, size)
         transform *= rfft(np.roll(row, -half)) ** count
     chances = np.maximum(np.roll(irfft(transform, size), half), 0.0)
-    losses = (np.arange(size) - half) * LOSS_GRID
+    losses = (np.arange(size) - half) * _LOSS_GRID
 
     def excess(epsilon: float) -> float:
         above = losses > epsilon
@@ -135,9 +135,9 @@ def _composed_epsilon(
 
     if excess(0.0) <= 0:
         return 0.0
-    if excess(LARGEST_LOSS / 2) > 0:
+    if excess(_LARGEST_LOSS / 2) > 0:
         return None
-    return _root(excess, LARGEST_LOSS / 2)
+    return _root(excess, _LARGEST_LOSS / 2)
 
 
 def _normal_cells(
@@ -159,7 +159,7 @@ def _poisson_batch(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (losses, chances) of one Poisson batch, in units of its noise."""
     step = 1 / sigma
-    z = np.linspace(-TAILS - step, TAILS + step, OUTCOMES)
+    z = np.linspace(-_TAILS - step, _TAILS + step, _OUTCOMES)
 
     def log_mixture(shift: float) -> np.ndarray:
         ratio = shift * z - shift * shift / 2
@@ -178,11 +178,11 @@ def _epoch(mu: float, steps: int, direction: str) -> tuple[np.ndarray, np.ndarra
     The likelihood ratio is the mean over steps of exp(mu z - mu**2/2), where one z has
     mean mu if the row is there.
     """
-    z = np.linspace(-RATIO_TAILS, RATIO_TAILS + mu, OUTCOMES)
+    z = np.linspace(-_RATIO_TAILS, _RATIO_TAILS + mu, _OUTCOMES)
     ratios = np.exp(mu * z - mu * mu / 2)
-    width = float(ratios[-1]) / RATIO_CELLS
+    width = float(ratios[-1]) / _RATIO_CELLS
     # the mean of all other steps is 1, and they seldom exceed it by much
-    size = 2 ** math.ceil(math.log2(2 * RATIO_CELLS + steps / width))
+    size = 2 ** math.ceil(math.log2(2 * _RATIO_CELLS + steps / width))
 
     def on_grid(mean: float) -> np.ndarray:
         chances = _normal_cells(z, [mean], [1.0])

@@ -20,12 +20,12 @@ from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
 # false-positive rates at which a trade-off curve is evaluated; a choice, not measured
-CURVE_RATES = np.concatenate(
+_CURVE_RATES = np.concatenate(
     [np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)]
 )
 
 
-def rate_upper_bound(
+def _rate_upper_bound(
     events: float | np.ndarray, trials: float, error: float
 ) -> np.ndarray:
     """Return the Clopper-Pearson upper bound on a rate.
@@ -76,8 +76,8 @@ def epsilon_bound(
     ----------
     De22, appendix A.2.
     """
-    alpha = rate_upper_bound(false_positives, fits, error / 2)
-    hit = 1 - rate_upper_bound(false_negatives, fits, error / 2) - delta
+    alpha = _rate_upper_bound(false_positives, fits, error / 2)
+    hit = 1 - _rate_upper_bound(false_negatives, fits, error / 2) - delta
     return np.log(np.maximum(hit / alpha, 1.0))
 
 
@@ -92,10 +92,10 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
     mean rate has the heavier tail (Hoeffding 1956, theorem 4). So one Clopper-Pearson
     bound is enough, and it is narrower than one for each rate.
     """
-    return max(0.0, 1 - 2 * float(rate_upper_bound(mistakes, 2 * fits, error)))
+    return max(0.0, 1 - 2 * float(_rate_upper_bound(mistakes, 2 * fits, error)))
 
 
-def mu_of_advantage(advantage: float) -> float:
+def _mu_of_advantage(advantage: float) -> float:
     """Return the mu of the Gaussian mechanism whose best attack has this advantage.
 
     It is 2 Phi^-1((1 + advantage) / 2).
@@ -137,7 +137,7 @@ class Claim:
     @cached_property
     def curve(self) -> np.ndarray:
         """Return the least false-negative rate at each of CURVE_RATES."""
-        return tradeoff(self.events, CURVE_RATES, self.relation)
+        return tradeoff(self.events, _CURVE_RATES, self.relation)
 
     def threshold(self, fits: float, confidence: float) -> float:
         """Return where to cut the scores for `epsilon_bound`."""
@@ -150,15 +150,15 @@ class Claim:
         """
         misses = self.curve
         bounds = epsilon_bound(
-            fits * CURVE_RATES, fits * misses, fits, self.delta, error
+            fits * _CURVE_RATES, fits * misses, fits, self.delta, error
         )
         best = int(np.argmax(bounds))
         bound = float(bounds[best])
         if self.mu is not None:
-            ratio = -self.mu * ndtri(CURVE_RATES[best]) - self.mu**2 / 2
+            ratio = -self.mu * ndtri(_CURVE_RATES[best]) - self.mu**2 / 2
             return float(ratio), bound
         near = slice(max(0, best - 1), best + 2)
-        rates = CURVE_RATES[near]
+        rates = _CURVE_RATES[near]
         near_misses = misses[near]
         slope = (near_misses[0] - near_misses[-1]) / (rates[-1] - rates[0])
         return math.log(max(slope, 1e-300)), bound
@@ -170,7 +170,7 @@ class Claim:
         for infinitely many.
         """
         reached = advantage_lower_bound(fits * (1 - self.advantage), fits, error / 2)
-        mu = mu_of_advantage(reached)
+        mu = _mu_of_advantage(reached)
         return {
             "epsilon_lower_bound": self.best(fits, error / 2)[1],
             "mu_lower_bound": mu,
@@ -189,7 +189,7 @@ class Claim:
         """
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))
-        rates = np.append(0.0, CURVE_RATES)
+        rates = np.append(0.0, _CURVE_RATES)
         missed = np.append(1.0, self.curve)
         return 1 - float(np.trapezoid(missed, rates))
 
@@ -233,7 +233,7 @@ def statements(
     epsilon = float(epsilon_bound(out, n - hit, n, claim.delta, error / 2))
     false, true = (int(row.sum()) for row in scores > 0)
     advantage = advantage_lower_bound(false + n - true, n, error / 2)
-    mu = mu_of_advantage(advantage)
+    mu = _mu_of_advantage(advantage)
     has_mu = claim.mu is not None
     largest = math.sqrt(own_mu2.max())
     too_large = claim.mu is not None and largest > claim.mu * (1 + 1e-9)

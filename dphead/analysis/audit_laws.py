@@ -18,12 +18,12 @@ from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, t
 from dphead.analysis.audit_bounds import auc_of
 
 # Choices, not measured.
-MOST_WATCHED = 64  # most entries of a release whose draws are kept
-MOST_KEPT = 10_000_000  # most numbers that are kept for one kind of release
-MOST_COMPARED = 200_000  # most numbers in one Kolmogorov-Smirnov test
-TAILS = (1.0, 2.0, 3.0, 4.0)  # standard deviations beyond which draws are counted
-LIKELY_REPEATS = 1e-3  # with this many expected repeats, a repeat proves nothing
-POWER = 0.99  # probability to see a defect with the number of fits that it "needs"
+_MOST_WATCHED = 64  # most entries of a release whose draws are kept
+_MOST_KEPT = 10_000_000  # most numbers that are kept for one kind of release
+_MOST_COMPARED = 200_000  # most numbers in one Kolmogorov-Smirnov test
+_TAILS = (1.0, 2.0, 3.0, 4.0)  # standard deviations beyond which draws are counted
+_LIKELY_REPEATS = 1e-3  # with this many expected repeats, a repeat proves nothing
+_POWER = 0.99  # probability to see a defect with the number of fits that it "needs"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finding:
     measured: str
 
 
-def lesser_tail(law: Any, value: Any) -> Any:
+def _lesser_tail(law: Any, value: Any) -> Any:
     """Return the two-sided p-value of a value under a scipy law."""
     return np.minimum(1.0, 2 * np.minimum(law.cdf(value), law.sf(_before(law, value))))
 
@@ -57,13 +57,13 @@ def _before(law: Any, value: Any) -> Any:
     return np.asarray(value) - 1 if discrete else value
 
 
-def least_of(ps: Any) -> float:
+def _least_of(ps: Any) -> float:
     """Return the p-value of the least of several p-values (Bonferroni)."""
     ps = np.asarray(ps, float).ravel()
     return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
 
 
-def correlation_p(x: np.ndarray, y: np.ndarray) -> float:
+def _correlation_p(x: np.ndarray, y: np.ndarray) -> float:
     """Return the two-sided p-value of the correlation of two vectors of mean 0.
 
     It is exact if one of them has independent normal numbers of any one deviation.
@@ -85,7 +85,7 @@ def _correlated_p(r: Any, n: int) -> Any:
         return 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), n - 1)
 
 
-def uniform_p(values: np.ndarray) -> float:
+def _uniform_p(values: np.ndarray) -> float:
     """Return the Kolmogorov-Smirnov p-value of numbers that should be uniform."""
     return float(kstest(_some(values), "uniform").pvalue) if len(values) else 1.0
 
@@ -99,7 +99,7 @@ def _normal_p(values: np.ndarray) -> tuple[float, str]:
 
 def _some(values: np.ndarray) -> np.ndarray:
     """Return at most MOST_COMPARED of the numbers, evenly over the audit."""
-    return values[:: max(1, -(-len(values) // MOST_COMPARED))]
+    return values[:: max(1, -(-len(values) // _MOST_COMPARED))]
 
 
 @dataclass
@@ -147,7 +147,7 @@ class NoiseRecord:
             self.places, self.scale = places.ravel(), scale.ravel()
         self.entries = len(self.places)
         self.watched = np.arange(self.entries)
-        if self.entries > MOST_WATCHED:
+        if self.entries > _MOST_WATCHED:
             self.watched = self._block()
         self.sums, self.squares = np.zeros((2, self.entries))
         self._random = np.random.default_rng(0)
@@ -158,7 +158,7 @@ class NoiseRecord:
         Entries of one row and of one column are then among them.
         """
         rng = np.random.default_rng(0)
-        each = max(2, int(MOST_WATCHED ** (1 / len(self.shape))))
+        each = max(2, int(_MOST_WATCHED ** (1 / len(self.shape))))
         chosen = np.ones(self.shape, bool)
         last = np.zeros(0, bool)
         for axis, size in enumerate(self.shape):
@@ -196,7 +196,7 @@ class NoiseRecord:
         self.insides.append(inside)
         self.along.append(np.nan if along is None else along)
         watched = own[self.watched]
-        if len(self.kept) * len(self.watched) < MOST_KEPT:
+        if len(self.kept) * len(self.watched) < _MOST_KEPT:
             self.kept.append(watched)
         return watched
 
@@ -214,20 +214,20 @@ class NoiseRecord:
         per_release = lengths[: n - n % releases].reshape(-1, releases)
         whole = lengths.sum() / (n * self.entries)
         shown = f"{math.sqrt(whole):.4g} of the planned deviation"
-        p = lesser_tail(chi2(n * self.entries), lengths.sum())
+        p = _lesser_tail(chi2(n * self.entries), lengths.sum())
         yield Finding("deviation of the noise", self.label, float(p), shown)
         worlds = [lengths[inside], lengths[~inside]]
         worlds = [w for w in worlds if len(w)]
-        ps = [lesser_tail(chi2(len(w) * self.entries), w.sum()) for w in worlds]
+        ps = [_lesser_tail(chi2(len(w) * self.entries), w.sum()) for w in worlds]
         roots = [math.sqrt(w.mean() / self.entries) for w in worlds]
         shown = "with the canary and without: " + ", ".join(f"{r:.4g}" for r in roots)
-        yield Finding("deviation in each world", self.label, least_of(ps), shown)
+        yield Finding("deviation in each world", self.label, _least_of(ps), shown)
         law = chi2(len(per_release) * self.entries)
         totals = per_release.sum(axis=0)
         roots = np.sqrt(totals / (len(per_release) * self.entries))
-        p = least_of(lesser_tail(law, totals))
+        p = _least_of(_lesser_tail(law, totals))
         yield Finding("deviation in each step", self.label, p, _between(roots))
-        p = least_of(lesser_tail(chi2(n), self.squares))
+        p = _least_of(_lesser_tail(chi2(n), self.squares))
         roots = np.sqrt(self.squares / n)
         yield Finding("deviation of each entry", self.label, p, _between(roots))
         if self.symmetric:
@@ -236,16 +236,16 @@ class NoiseRecord:
             for part in (diagonal, ~diagonal):
                 if part.any():
                     total = self.squares[part].sum()
-                    ps.append(lesser_tail(chi2(n * part.sum()), total))
+                    ps.append(_lesser_tail(chi2(n * part.sum()), total))
                     roots.append(math.sqrt(total / (n * part.sum())))
             shown = "diagonal and off it " + ", ".join(f"{r:.4g}" for r in roots)
-            yield Finding("diagonal of the noise", self.label, least_of(ps), shown)
+            yield Finding("diagonal of the noise", self.label, _least_of(ps), shown)
             shown = f"{self.asymmetric} sums are not symmetric"
             p = 0.0 if self.asymmetric else 1.0
             yield Finding("symmetry of the noise", self.label, p, shown)
         means = self.sums / math.sqrt(n)
         shown = f"largest {np.abs(means).max():.2g} standard errors"
-        p = least_of(2 * norm.sf(np.abs(means)))
+        p = _least_of(2 * norm.sf(np.abs(means)))
         yield Finding("mean of each entry", self.label, p, shown)
 
     def _law(self) -> Iterator[Finding]:
@@ -253,13 +253,13 @@ class NoiseRecord:
         p, shown = _normal_p(draws)
         yield Finding("law of the noise", self.label, p, f"{shown} draws")
         sizes = np.abs(draws)
-        counts = np.array([(sizes > tail).sum() for tail in TAILS])
-        law = binom(len(draws), 2 * norm.sf(TAILS))
-        expected = len(draws) * 2 * norm.sf(TAILS)
-        p = least_of(lesser_tail(law, counts))
+        counts = np.array([(sizes > tail).sum() for tail in _TAILS])
+        law = binom(len(draws), 2 * norm.sf(_TAILS))
+        expected = len(draws) * 2 * norm.sf(_TAILS)
+        p = _least_of(_lesser_tail(law, counts))
         shown = ", ".join(
             f"{c} of {e:.3g} beyond {tail:g}"
-            for c, e, tail in zip(counts, expected, TAILS, strict=True)
+            for c, e, tail in zip(counts, expected, _TAILS, strict=True)
         )
         yield Finding("tails of the noise", self.label, p, shown)
         largest = float(sizes.max())
@@ -267,11 +267,15 @@ class NoiseRecord:
         shown = f"{largest:.3g} standard deviations"
         yield Finding("largest draw", self.label, float(p), shown)
         lengths = np.array(self.lengths)
-        p = uniform_p(chi2.cdf(lengths, self.entries))
+        p = _uniform_p(chi2.cdf(lengths, self.entries))
         ends = (lengths.min(), lengths.max())
         shown = f"{ends[0]:.3g} to {ends[1]:.3g} for {self.entries}"
         yield Finding("law of the noise's length", self.label, p, shown)
-        p = least_of(lesser_tail(chi2(self.entries), np.array(ends))) * len(lengths) / 2
+        p = (
+            _least_of(_lesser_tail(chi2(self.entries), np.array(ends)))
+            * len(lengths)
+            / 2
+        )
         yield Finding("least and most noise", self.label, min(1.0, p), shown)
 
     def _dependence(self, releases: int) -> Iterator[Finding]:
@@ -282,7 +286,7 @@ class NoiseRecord:
             lengths = np.maximum(np.sqrt((draws**2).sum(axis=0)), 1e-100)
             r = ((draws.T @ draws) / np.outer(lengths, lengths))[first, second]
             shown = f"largest correlation {np.abs(r).max():.2g}"
-            p = least_of(_correlated_p(r, n))
+            p = _least_of(_correlated_p(r, n))
             yield Finding("entries of one release", self.label, p, shown)
         fits = draws[: n - n % releases].reshape(-1, releases * watched)
         for name, first, second in (
@@ -293,7 +297,7 @@ class NoiseRecord:
             x, y = first[:count].ravel(), second[:count].ravel()
             if len(x) > 1:
                 shown = f"correlation {_correlation(x, y):.2g}"
-                yield Finding(name, self.label, correlation_p(x, y), shown)
+                yield Finding(name, self.label, _correlation_p(x, y), shown)
         yield from self._repeats(draws)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
@@ -306,7 +310,7 @@ class NoiseRecord:
         pairs = len(units) * (len(units) - 1) / 2
         one = 2 * math.sqrt(math.pi) * self.sd_units / self.scale[self.watched]
         expected = 2 * pairs * math.exp(-float(np.log(np.maximum(one, 1)).sum()))
-        if expected < LIKELY_REPEATS:
+        if expected < _LIKELY_REPEATS:
             p = float(poisson.sf(repeats - 1, expected)) if repeats else 1.0
             shown = f"{repeats} equal or opposite pairs of {len(units):,} draws"
             yield Finding("repeated noise", self.label, p, shown)
@@ -442,9 +446,9 @@ class SampleRecord:
             law = binom(n * self.slots, self.prob)
             rate = self.counts.sum() / (n * self.slots)
             shown = f"{rate:.4g} for {self.prob:.4g}"
-            p = float(lesser_tail(law, self.counts.sum()))
+            p = float(_lesser_tail(law, self.counts.sum()))
             yield Finding("sampling rate", self.label, p, shown)
-            p = least_of(lesser_tail(binom(n, self.prob), self.counts))
+            p = _least_of(_lesser_tail(binom(n, self.prob), self.counts))
             rates = self.counts / n
             shown = f"{rates.min():.4g} to {rates.max():.4g} for {self.prob:.4g}"
             yield Finding("sampling rate of each row", self.label, p, shown)
@@ -452,23 +456,23 @@ class SampleRecord:
         law: Any = binom(self.slots, self.prob)
         # randomized p-values: exactly uniform, although the law is discrete
         draw = np.random.default_rng(0).random(n)
-        p = uniform_p(law.cdf(sizes) - draw * law.pmf(sizes))
+        p = _uniform_p(law.cdf(sizes) - draw * law.pmf(sizes))
         shown = f"deviation {sizes.std():.3g} for {law.std():.3g}"
         yield Finding("sizes of the samples", self.label, p, shown)
         if self.canary:
             law = binom(len(self.canary), self.prob)
-            p = float(lesser_tail(law, sum(self.canary)))
+            p = float(_lesser_tail(law, sum(self.canary)))
             shown = f"{np.mean(self.canary):.4g} for {self.prob:.4g}"
             yield Finding("sampling rate of the canary", self.label, p, shown)
         square = self.prob**2 if self.epoch_steps == 1 else 1 / self.epoch_steps
         for name in ("steps", "epochs", "fits"):
             found = [c for key, c in self.common.items() if key.split()[0] == name]
-            ps = [lesser_tail(binom(m * self.slots, square), c) for c, m in found]
+            ps = [_lesser_tail(binom(m * self.slots, square), c) for c, m in found]
             if ps:
                 rate = sum(c for c, _ in found) / sum(m for _, m in found) / self.slots
                 shown = f"{rate:.3g} in common for {square:.3g}"
                 about = f"{self.label}, successive {name}"
-                yield Finding("fresh samples", about, least_of(ps), shown)
+                yield Finding("fresh samples", about, _least_of(ps), shown)
 
 
 class Evidence:
@@ -509,7 +513,7 @@ class Evidence:
         if self._before is not None:
             pairs = self._neighbours.setdefault(place, [])
             size = min(len(kept), len(self._before[1]))
-            if len(pairs) < MOST_COMPARED:
+            if len(pairs) < _MOST_COMPARED:
                 pairs.append((self._before[1][:size], kept[:size]))
         self._before = place, kept
         return number
@@ -540,11 +544,11 @@ class Evidence:
         ps, largest = [], 0.0
         for pairs in self._neighbours.values():
             x, y = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
-            ps.append(correlation_p(x, y))
+            ps.append(_correlation_p(x, y))
             largest = max(largest, abs(_correlation(x, y)))
         if ps:
             shown = f"largest correlation {largest:.2g}"
-            found.append(Finding("successive releases", "a fit", least_of(ps), shown))
+            found.append(Finding("successive releases", "a fit", _least_of(ps), shown))
         return found
 
 
@@ -611,7 +615,7 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
     Each is seen with probability POWER at `level`, by the normal approximation of its
     test's statistic.
     """
-    margin = float(norm.isf(level / 2) + norm.isf(1 - POWER))
+    margin = float(norm.isf(level / 2) + norm.isf(1 - _POWER))
     found: dict[str, float] = {}
     for record in evidence.noise.values():
         a_fit = len(record.lengths) * record.entries / fits
@@ -621,16 +625,16 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
             _raise_to(found, f"noise {less:.0%} too small", numbers / a_fit)
         beyond = {3.0: 2.7e-3, 4.0: 6.3e-5}
         for tail, chance in beyond.items():
-            numbers = -math.log(level / len(TAILS) / 2) / chance
+            numbers = -math.log(level / len(_TAILS) / 2) / chance
             _raise_to(found, f"noise cut at {tail:g} deviations", numbers / draws)
         releases = len(record.lengths) / fits
         for bits in (16, 32):
             # at least one pair repeats, by a Poisson law of their number
-            numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - POWER))
+            numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - _POWER))
             _raise_to(found, f"noise from a seed of {bits} bits", numbers / releases)
         if len(record.watched) > 1:
             pairs = len(record.watched) * (len(record.watched) - 1) / 2
-            wide = float(norm.isf(level / pairs / 2) + norm.isf(1 - POWER))
+            wide = float(norm.isf(level / pairs / 2) + norm.isf(1 - _POWER))
             for r in (0.1, 0.02):
                 numbers = (wide / r) ** 2
                 _raise_to(

@@ -21,12 +21,12 @@ from dphead.sums.verified import VerifiedSum
 
 # Choices, not measured.
 # rows of synthetic problems beside the canary; the rest are slots of unreadable images
-SHARED_ROWS = 15
+_SHARED_ROWS = 15
 # norm of the canary, in clip norms: a canary of at most the clip norm would pass an
 # audit of a mechanism that does not clip
-CANARY_NORM = 10.0
+_CANARY_NORM = 10.0
 ROWS_BEYOND_CAP = 2  # rows of a canary group above the cap, which must not count
-MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
+_MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ def worst_case(
         if plan.group_cap is None
         else min(facts.n_rows, plan.group_cap + ROWS_BEYOND_CAP)
     )
-    count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
+    count = 0 if sampled else min(_SHARED_ROWS, facts.n_rows - copies)
     axes = np.eye(facts.n_features, 2)
     if seed is not None:
         axes = np.random.default_rng(seed).standard_normal(axes.shape)
         axes /= np.linalg.norm(axes, axis=0)
         axes[:, 1] -= (axes[:, 0] @ axes[:, 1]) * axes[:, 0]
         axes[:, 1] /= max(np.linalg.norm(axes[:, 1]), 1e-300)
-    norm = CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
+    norm = _CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
     row = norm * axes[:, 0]
     neighbour = None
     if plan.relation == "replace_one":
@@ -183,7 +183,7 @@ def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
 
     The first canary lies on the first axis, the others in random directions.
     """
-    count = min(MOST_CANARIES, facts.n_classes, fits)
+    count = min(_MOST_CANARIES, facts.n_classes, fits)
     labels = np.random.default_rng(0).permutation(np.arange(1, facts.n_classes))
     problems = [worst_case(facts, plan)]
     for label in labels[: count - 1]:

@@ -15,24 +15,24 @@ from dphead.analysis.records import Run
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 
-DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
+_DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 # Normalizations that use one row alone. Listed here, not imported from `extract`: the
 # check must not follow a kind that extraction adds.
-ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
-PUBLIC_MEANS = (
+_ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
+_PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),
     (0.5, 0.5, 0.5),
     (0.0, 0.0, 0.0),
     (0.48145466, 0.4578275, 0.40821073),
 )
-RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
-RUN_FILES |= {
+_RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
+_RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
 # computed from report.json; `analysis.card.kept` compares them with it
 DERIVED = {"report.html", "README.md", "registry.yaml"}
-RUN_FILES |= DERIVED
-PRIVATE_METRICS = (
+_RUN_FILES |= DERIVED
+_PRIVATE_METRICS = (
     "accuracy",
     "train_loss",
     "training_loss",
@@ -43,7 +43,7 @@ PRIVATE_METRICS = (
 )
 
 # report entries that may hold accuracies, and the noisy release that each comes from
-RELEASED = {
+_RELEASED = {
     "expected_accuracy": "CorrectCounts",
     "selection": "CorrectCounts",
     "class_accuracy": "ClassCorrectCounts",
@@ -91,10 +91,10 @@ def check(run: Run) -> list[Finding]:
         If the run's records do not have the form that dphead writes.
     """
     with explain_damage("a run", "its report"):
-        return [finding for one in CHECKS for finding in one(run)]
+        return [finding for one in _CHECKS for finding in one(run)]
 
 
-def no_privacy(run: Run) -> Iterator[Finding]:
+def _no_privacy(run: Run) -> Iterator[Finding]:
     """Find a run with infinite epsilon: noise and clipping were off."""
     if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
@@ -106,7 +106,7 @@ def no_privacy(run: Run) -> Iterator[Finding]:
         )
 
 
-def fixed_seed(run: Run) -> Iterator[Finding]:
+def _fixed_seed(run: Run) -> Iterator[Finding]:
     """Find noise from a fixed seed: whoever knows the seed can draw it again."""
     if run.report["guarantee"]["seeded"]:
         why = "Whoever knows the seed can subtract the noise"
@@ -118,7 +118,7 @@ def fixed_seed(run: Run) -> Iterator[Finding]:
         )
 
 
-def delta_too_large(run: Run) -> Iterator[Finding]:
+def _delta_too_large(run: Run) -> Iterator[Finding]:
     """Find a delta at or above 1/n, the number of rows.
 
     The number of groups is private and at most n: a delta below 1/n is below 1/groups.
@@ -132,7 +132,7 @@ def delta_too_large(run: Run) -> Iterator[Finding]:
         )
 
 
-def unaccounted_tuning(run: Run) -> Iterator[Finding]:
+def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
     """Find tuning that is not declared, or that the ledger does not show."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
@@ -155,10 +155,10 @@ def unaccounted_tuning(run: Run) -> Iterator[Finding]:
         )
 
 
-def inferred_classes(run: Run) -> Iterator[Finding]:
+def _inferred_classes(run: Run) -> Iterator[Finding]:
     """Find classes that were not declared public."""
     declared = run.report["data"].get("classes_declared")
-    if declared not in DECLARED:
+    if declared not in _DECLARED:
         what = (
             "no declaration of public classes is recorded "
             f"(classes_declared={declared!r})"
@@ -169,7 +169,7 @@ def inferred_classes(run: Run) -> Iterator[Finding]:
         )
 
 
-def unprotected_groups(run: Run) -> Iterator[Finding]:
+def _unprotected_groups(run: Run) -> Iterator[Finding]:
     """Find a source with groups where only single rows were protected."""
     g = run.report["guarantee"]
     unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
@@ -212,7 +212,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
             "something that was not fitted to these rows"
         )
         yield Finding(name, what, why, todo)
-    if kind not in ROW_WISE:
+    if kind not in _ROW_WISE:
         yield Finding(
             name,
             f"normalization {kind!r} is not of each row alone",
@@ -221,7 +221,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         )
     mean = transform.get("mean")
     if mean is not None and (
-        "scatternet" in backbone or tuple(mean) not in PUBLIC_MEANS
+        "scatternet" in backbone or tuple(mean) not in _PUBLIC_MEANS
     ):
         todo = "Show that mean and std are public, or extract with the model's own"
         yield Finding(
@@ -241,7 +241,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         )
 
 
-def selection_on_test_rows(run: Run) -> Iterator[Finding]:
+def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
     """Find test rows that may have chosen the settings."""
     if (
         run.report.get("test_is") is not None
@@ -263,7 +263,7 @@ def selection_on_test_rows(run: Run) -> Iterator[Finding]:
         )
 
 
-def private_metrics(run: Run) -> Iterator[Finding]:
+def _private_metrics(run: Run) -> Iterator[Finding]:
     """Find exact functions of private rows in the report or in the run folder."""
     name, why = (
         "private metrics stored",
@@ -286,7 +286,7 @@ def private_metrics(run: Run) -> Iterator[Finding]:
         )
     queries = [r["query"] for r in run.report["guarantee"]["releases"]]
     known = {"test", "statement"}
-    for key, source in RELEASED.items():
+    for key, source in _RELEASED.items():
         released = any(query.startswith(source) for query in queries)
         if released or run.report.get(key) is None:
             known.add(key)
@@ -297,7 +297,7 @@ def private_metrics(run: Run) -> Iterator[Finding]:
             why,
             "Remove it, or release it as a counting query",
         )
-    for file in sorted(set(run.files) - RUN_FILES):
+    for file in sorted(set(run.files) - _RUN_FILES):
         what, moved = (
             f"{file} is in the run folder and no part of what was released",
             "Move it away before publishing",
@@ -305,7 +305,7 @@ def private_metrics(run: Run) -> Iterator[Finding]:
         yield Finding(name, what, "It may hold exact functions of private rows", moved)
 
 
-def only_this_fit(run: Run) -> Iterator[Finding]:
+def _only_this_fit(run: Run) -> Iterator[Finding]:
     """Find a fit whose ledger cannot count the other fits on the same rows.
 
     A run on images (`finetune`) has no dataset id: it always names its ledger.
@@ -322,7 +322,7 @@ def only_this_fit(run: Run) -> Iterator[Finding]:
         )
 
 
-def unrecorded(run: Run) -> Iterator[Finding]:
+def _unrecorded(run: Run) -> Iterator[Finding]:
     """Find a ledger that was deleted, replaced or set back to an older state."""
     if run.fits is None:
         return
@@ -350,7 +350,7 @@ def unrecorded(run: Run) -> Iterator[Finding]:
         )
 
 
-def fits_elsewhere(run: Run) -> Iterator[Finding]:
+def _fits_elsewhere(run: Run) -> Iterator[Finding]:
     """Find fits on the same images in other ledgers."""
     for where in run.elsewhere:
         yield Finding(
@@ -385,19 +385,19 @@ def notes(run: Run) -> list[str]:
     return found
 
 
-CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
-    no_privacy,
-    fixed_seed,
-    delta_too_large,
-    unaccounted_tuning,
-    inferred_classes,
-    unprotected_groups,
+_CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+    _no_privacy,
+    _fixed_seed,
+    _delta_too_large,
+    _unaccounted_tuning,
+    _inferred_classes,
+    _unprotected_groups,
     preprocessing,
-    selection_on_test_rows,
-    private_metrics,
-    only_this_fit,
-    unrecorded,
-    fits_elsewhere,
+    _selection_on_test_rows,
+    _private_metrics,
+    _only_this_fit,
+    _unrecorded,
+    _fits_elsewhere,
 )
 
 
@@ -405,7 +405,7 @@ def _metric_keys(value: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of entries that only exact functions of rows can fill."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if any(word in key for word in PRIVATE_METRICS):
+            if any(word in key for word in _PRIVATE_METRICS):
                 yield f"{path}{key}"
             yield from _metric_keys(inner, f"{path}{key}.")
     elif isinstance(value, list):

@@ -21,8 +21,8 @@ from dphead.privacy.accounting import (
 # RDP orders of Opacus, which TB21 and TAN23 used, and of TensorFlow Privacy (later
 # dp_accounting), which De22 used.
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
-OPACUS_ORDERS = (*_TENTHS, *range(12, 64))
-TENSORFLOW_ORDERS = (*_TENTHS, *range(11, 64), 128, 256, 512, 1024)
+_OPACUS_ORDERS = (*_TENTHS, *range(12, 64))
+_TENSORFLOW_ORDERS = (*_TENTHS, *range(11, 64), 128, 256, 512, 1024)
 
 PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
     "exact": (
@@ -49,17 +49,17 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
     ),
     "paper:tb21": (
         "rdp-classic",
-        OPACUS_ORDERS,
+        _OPACUS_ORDERS,
         "TB21, Lemma B.4; its shuffled batches are taken as Poisson",
     ),
     "paper:de22": (
         "rdp",
-        TENSORFLOW_ORDERS,
+        _TENSORFLOW_ORDERS,
         "De22, section 2.2; its shuffled batches are taken as Poisson",
     ),
     "paper:tan23": (
         "rdp",
-        OPACUS_ORDERS,
+        _OPACUS_ORDERS,
         "TAN23, section 2; conversion of Balle et al. 2020",
     ),
 }

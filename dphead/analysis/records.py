@@ -24,7 +24,7 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
 
 SCHEMA = 1  # the report schema that this module reads
-FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their types
+_FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their types
     "statement": str,
     "tuning": str,
     "guarantee.private": bool,
@@ -44,7 +44,7 @@ FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their 
     "ledger.delta": float,
     "ledger.total_epsilon": float,
 }
-DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
+_DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
     "head.safetensors": "tensors_sha256",
     "model.safetensors": "tensors_sha256",
     "run.toml": "config_sha256",
@@ -88,7 +88,7 @@ class Run:
         ledger = self.report["ledger"]
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger.get("total_accountant"))
-        return spent_in(self.fits, self.report)
+        return _spent_in(self.fits, self.report)
 
     def about_total(self) -> str:
         """Explain why `spent_now` is above the run's own epsilon (`about_sum`)."""
@@ -178,7 +178,7 @@ def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
     A report without a digest of the weights is older than these digests.
     """
     stated = report.get("provenance") or {}
-    for name, key in DIGESTS.items():
+    for name, key in _DIGESTS.items():
         path = folder / name
         digest = stated.get(key)
         if not path.is_file() or (digest is None and name != "run.toml"):
@@ -194,7 +194,7 @@ def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     return accounting.together(spec.event() for spec in specs)
 
 
-def spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
+def _spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
     """Return what these fits of a report's ledger spent, counted as the ledger does."""
     ledger = report["ledger"]
     relation = report["guarantee"]["neighboring_relation"]
@@ -243,7 +243,7 @@ def _restored(value: Any) -> Any:
 
 
 def _check_fields(report: dict[str, Any], file: Path) -> None:
-    for name, kind in FIELDS.items():
+    for name, kind in _FIELDS.items():
         value: Any = report
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -412,7 +412,7 @@ def _ledger_fits(
         _recorded(report, plan, then, file) is not None
         and len(then) == report["ledger"]["fits"]
     ):
-        total = spent_in(then, report).epsilon
+        total = _spent_in(then, report).epsilon
         if not math.isclose(total, report["ledger"]["total_epsilon"], rel_tol=1e-6):
             raise _changed(
                 file,

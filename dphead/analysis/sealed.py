@@ -15,10 +15,10 @@ from dphead_extract.bounds import is_plain, read_text
 
 from dphead.privacy.atomic_write import write_atomically
 
-RECORD_BYTES = 1 << 30  # largest JSON record that is read; a choice, not measured
-FORMAT = 1  # format number that `write_sealed` writes
+_RECORD_BYTES = 1 << 30  # largest JSON record that is read; a choice, not measured
+_FORMAT = 1  # format number that `write_sealed` writes
 # digest of NAME.safetensors, and of all other entries of NAME.json
-DIGESTS = ("tensors_sha256", "sha256")
+_DIGESTS = ("tensors_sha256", "sha256")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         If the file is not a JSON object, or does not match its digest.
     """
     try:
-        facts = json.loads(read_text(path, RECORD_BYTES))
+        facts = json.loads(read_text(path, _RECORD_BYTES))
         if not isinstance(facts, dict):
             raise ValueError(f"{type(facts).__name__} for an object")
     except UnicodeDecodeError as error:
@@ -86,7 +86,7 @@ def write_sealed(
     write_atomically(folder / f"{name}.safetensors", lambda file: file.write(held))
     digest = hashlib.sha256(held).hexdigest()
     write_json(
-        folder / f"{name}.json", {"format": FORMAT, **facts, "tensors_sha256": digest}
+        folder / f"{name}.json", {"format": _FORMAT, **facts, "tensors_sha256": digest}
     )
     return digest
 
@@ -105,18 +105,18 @@ def read_sealed(
     from safetensors.numpy import load
 
     try:
-        facts = json.loads(read_text(folder / f"{name}.json", RECORD_BYTES))
+        facts = json.loads(read_text(folder / f"{name}.json", _RECORD_BYTES))
         tensors = folder / f"{name}.safetensors"
         if tensors.exists() and not is_plain(tensors):
             raise OSError(f"{tensors} is a pipe, a device or a folder")
         held = tensors.read_bytes()
-        if facts["format"] != FORMAT:
+        if facts["format"] != _FORMAT:
             raise ValueError(
-                f"the {name}'s format must be {FORMAT}, got format={facts['format']}. "
+                f"the {name}'s format must be {_FORMAT}, got format={facts['format']}. "
                 "Update dphead."
             )
         found = (hashlib.sha256(held).hexdigest(), _digest(facts))
-        kept = tuple(facts.get(key) for key in DIGESTS)
+        kept = tuple(facts.get(key) for key in _DIGESTS)
         if kept not in (found, (None, None)):
             raise ValueError(
                 f"{name}.json and {name}.safetensors must be as they were written, got "

@@ -35,7 +35,7 @@ from dphead.privacy.accounting import (
 
 # names of laws of K; any other shape > 0 is the truncated negative binomial
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
-TOLERANCE = 1e-6  # relative tolerance of the noise of full batches
+_TOLERANCE = 1e-6  # relative tolerance of the noise of full batches
 BOUNDS = ("auto", "profile", "rdp")
 
 
@@ -225,5 +225,5 @@ def selection_calibrate(
         epsilon,
         hint,
     )
-    tolerance = TOLERANCE if total_mu(trial) is not None else PLD_TOLERANCE
+    tolerance = _TOLERANCE if total_mu(trial) is not None else PLD_TOLERANCE
     return smallest_scale(cost, epsilon, 1.0, tolerance)

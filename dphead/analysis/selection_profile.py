@@ -24,13 +24,13 @@ from dphead.privacy.accounting import (
 )
 
 # Choices: twice as many of both lower epsilon by less than 1e-3, as tried.
-LINES = 1000  # lines above the trade-off of one run
-KNOTS = 100  # knots of the bound on the density
+_LINES = 1000  # lines above the trade-off of one run
+_KNOTS = 100  # knots of the bound on the density
 # The last line covers what one run does beyond this share of delta / mean.
-REACH_SHARE = 1e-2
-MOST_REACH = 600.0  # exp is finite up to here; beyond, the bound is infinite
-ROUNDING = 1e-12  # relative error of logarithms and sums; some 2**-53 are enough
-Profile = Callable[[np.ndarray], np.ndarray]
+_REACH_SHARE = 1e-2
+_MOST_REACH = 600.0  # exp is finite up to here; beyond, the bound is infinite
+_ROUNDING = 1e-12  # relative error of logarithms and sums; some 2**-53 are enough
+_Profile = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class NumberOfRuns:
 
         It includes the rounding of the rate.
         """
-        return ROUNDING * (1 - float(self.log_density(np.ones(1))[0]))
+        return _ROUNDING * (1 - float(self.log_density(np.ones(1))[0]))
 
 
 def _mean(rate: float, shape: float) -> float:
@@ -117,8 +117,8 @@ def profile_epsilon(
     ---------
     It is never below the true value.
     """
-    reach = compose_epsilon(trial, REACH_SHARE * delta / mean, relation)
-    if not reach < MOST_REACH:
+    reach = compose_epsilon(trial, _REACH_SHARE * delta / mean, relation)
+    if not reach < _MOST_REACH:
         return math.inf
     deltas = run_profile(trial, relation)
     runs = NumberOfRuns.of(mean, shape)
@@ -126,7 +126,7 @@ def profile_epsilon(
 
     def met(candidate: float) -> bool:
         found = weights @ deltas(candidate - shifts)
-        return mean * float(found) * (1 + ROUNDING) <= delta
+        return mean * float(found) * (1 + _ROUNDING) <= delta
 
     if met(0.0):
         return 0.0
@@ -134,7 +134,7 @@ def profile_epsilon(
     high = 1.1 * (reach + float(shifts[-1]))
     if not met(high):
         return math.inf
-    while high - low > ROUNDING * high and low < (middle := (low + high) / 2) < high:
+    while high - low > _ROUNDING * high and low < (middle := (low + high) / 2) < high:
         if met(middle):
             high = middle
         else:
@@ -143,7 +143,7 @@ def profile_epsilon(
     return high + 4e-16 * (high + float(shifts[-1]))
 
 
-def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
+def run_profile(trial: Sequence[GaussianEvent], relation: str) -> _Profile:
     """Return a function: delta of one run at each epsilon of either sign.
 
     It covers both directions.
@@ -175,7 +175,7 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
 
 
 def density_bound(
-    runs: NumberOfRuns, deltas: Profile, reach: float
+    runs: NumberOfRuns, deltas: _Profile, reach: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return shifts s and weights w that bound the delta of the choice.
 
@@ -190,7 +190,7 @@ def density_bound(
     first end. So (a - b z)+ is at most H(z), the largest of some (top (1 - z /
     ratio))+. H is convex, and so below a chord between any two z = exp(s).
     """
-    epsilons = np.unique(np.linspace(-reach, reach, LINES))[::-1]
+    epsilons = np.unique(np.linspace(-reach, reach, _LINES))[::-1]
     slopes = np.append(np.exp(epsilons), 0.0)
     offsets = np.append(deltas(epsilons), 1.0)
     # cells end where a line meets the next; any other cells would be valid too
@@ -204,13 +204,13 @@ def density_bound(
         ratios.append(runs.log_density(ends) - theirs)
     ratio = np.maximum(*ratios)[some] + 2 * runs.rounding
     top = np.exp(runs.log_density(edges[:-1][some]) + runs.rounding)
-    shifts = np.linspace(0.0, ratio.max(), KNOTS)
+    shifts = np.linspace(0.0, ratio.max(), _KNOTS)
     # H at 0 and at each shift except the last, where it is 0
     points = np.append(-np.inf, shifts[:-1])
     over = -np.expm1(np.minimum(points[:, None] - ratio, 0.0))
     heights = np.max(top * over, axis=1)
-    weights = np.zeros(KNOTS)
-    for i in reversed(range(KNOTS)):
+    weights = np.zeros(_KNOTS)
+    for i in reversed(range(_KNOTS)):
         share = -np.expm1(points[i] - shifts[i:])
         lacking = heights[i] - share[1:] @ weights[i + 1 :]
         weights[i] = max(lacking, 0.0) / share[0]

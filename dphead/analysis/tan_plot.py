@@ -10,13 +10,13 @@ from dphead.analysis.tan import MIN_SIGMA, sampling_prob_at, total_amount_of_noi
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
-PRIVACY_WALL = 0.5  # noise multiplier, TAN23, Figure 2: below, epsilon is meaningless
-PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; a choice
-FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; a choice
+_PRIVACY_WALL = 0.5  # noise multiplier, TAN23, Figure 2: below, epsilon is meaningless
+_PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; a choice
+_FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; a choice
 
 
 def epsilon_curve(
-    eta: float, steps: int, delta: float, sigmas: np.ndarray = PLOTTED_SIGMAS
+    eta: float, steps: int, delta: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
 ) -> np.ndarray:
     """Return the RDP epsilon at each sigma, with q such that eta is constant.
 
@@ -38,7 +38,7 @@ def epsilon_curve(
 
 
 def rdp_ratio(
-    eta_step: float, order: float, sigmas: np.ndarray = PLOTTED_SIGMAS
+    eta_step: float, order: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
 ) -> np.ndarray:
     """Return g_alpha(sigma, q) / (alpha eta_step²) at each sigma.
 
@@ -69,7 +69,7 @@ def draw(
     figure, (left, right) = new_figure(path, 2, (10, 4))
     for count in steps:
         left.plot(
-            PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
+            _PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
         )
     flat = total_amount_of_noise(
         MIN_SIGMA,
@@ -81,8 +81,8 @@ def draw(
     left.set_yscale("log")
     left.set_ylabel("ε (RDP)")
     left.set_title(f"η = {eta:.3g}, δ = {delta:g}")
-    for order in FIGURE3_ORDERS:
-        right.plot(PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
+    for order in _FIGURE3_ORDERS:
+        right.plot(_PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
     right.axhline(1, color="grey", linestyle=":")
     right.set_yscale("log")
     right.set_ylim(0.5, 100)
@@ -92,15 +92,15 @@ def draw(
         axes.set_xscale("log")
         axes.set_xlabel("noise multiplier σ")
         axes.axvspan(
-            PLOTTED_SIGMAS[0],
-            PRIVACY_WALL,
+            _PLOTTED_SIGMAS[0],
+            _PRIVACY_WALL,
             color="tab:red",
             alpha=0.12,
-            label=f"wall: σ < {PRIVACY_WALL:g}",
+            label=f"wall: σ < {_PRIVACY_WALL:g}",
         )
         axes.axvspan(
             MIN_SIGMA,
-            PLOTTED_SIGMAS[-1],
+            _PLOTTED_SIGMAS[-1],
             color="tab:green",
             alpha=0.08,
             label=f"flat: σ ≥ {MIN_SIGMA:g}",

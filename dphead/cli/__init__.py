@@ -68,7 +68,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 
 
 # what a base installation lacks: extra: (its packages, their modules)
-EXTRAS = {
+_EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
     "jax": ("jax", ("jax", "jaxlib")),
     "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
@@ -157,7 +157,7 @@ def _out_of_memory(error: Exception) -> bool:
 def missing(module: str) -> str | None:
     """Return what to install for a missing module, or None if no extra has it."""
     name = module.split(".")[0]
-    for extra, (packages, modules) in EXTRAS.items():
+    for extra, (packages, modules) in _EXTRAS.items():
         if name in modules:
             return (
                 f"this needs {packages}, got no {name}. Type pip install "

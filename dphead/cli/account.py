@@ -16,16 +16,16 @@ from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json
 
-SIZES = ("n_rows", "n_features", "n_classes")
+_SIZES = ("n_rows", "n_features", "n_classes")
 # what a bare noise is told by, and a method is not
-OF_NOISE = {
+_OF_NOISE = {
     "noise_multiplier",
     "sampling_prob",
     "gaussian",
     "shuffled_epochs",
     "select_mean",
 }
-MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
+_MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
@@ -140,14 +140,14 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
     has = {name for name, value in given.items() if value not in (None, (), {})}
     if plot is not None:
         has.add("plot")
-    sizes = set(SIZES)
+    sizes = set(_SIZES)
     problem, named = "", set[str]()
     if len(has & {"epsilon", "noise_multiplier"}) != 1:
         problem = "Exactly one of --epsilon and --noise-multiplier must be given"
     elif "method" in has and not sizes <= has:
         problem, named = "--method needs", sizes - has
     elif "method" in has:
-        problem, named = "--method must go without", has & OF_NOISE
+        problem, named = "--method must go without", has & _OF_NOISE
     elif extra := has & {*sizes, "preset", "settings"}:
         problem, named = "these must have --method:", extra
     elif "group_cap" in has and has & {"shuffled_epochs", "select_mean"}:
@@ -299,7 +299,7 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         group_cap=given["group_cap"],
     )
     events = plan.events()
-    found = {name: given[name] for name in ("method", "preset", *SIZES)} | {
+    found = {name: given[name] for name in ("method", "preset", *_SIZES)} | {
         "source": method.source,
         "releases": plan.summary(),
         "solved_for": {
@@ -336,9 +336,9 @@ def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[st
     from dphead.privacy import accounting
 
     mean, law = given["select_mean"], given["select_distribution"]
-    if mean > MOST_RUNS:
+    if mean > _MOST_RUNS:
         raise ValueError(
-            f"--select-mean must be at most {MOST_RUNS:,}, got {mean:g}. Choose fewer "
+            f"--select-mean must be at most {_MOST_RUNS:,}, got {mean:g}. Choose fewer "
             "runs."
         )
     delta, relation, shape = given["delta"], given["relation"], SHAPES[law]

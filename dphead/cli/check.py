@@ -12,7 +12,7 @@ from dphead.cli.progress import shown
 from dphead.cli.text import print_json, section
 
 
-def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
+def _with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
     """Return the run with the ledgers of this home that its own does not count."""
     from dataclasses import replace
 
@@ -24,7 +24,7 @@ def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
     return replace(run, elsewhere=tuple(map(str, found))) if found else run
 
 
-def unknown_images(run: Any) -> list[str]:
+def _unknown_images(run: Any) -> list[str]:
     """Return a note if this home cannot know of other data sets with the images."""
     from dphead.analysis.protected import made_of_images
     from dphead.fit.ledgers import has_home, image_index
@@ -76,10 +76,10 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
             ledger = ledger_holding(said["data"].get("dataset_id"), fit_id)
             finished = finished if ledger is None else read_run(run, ledger)
         folder = run if run.is_dir() else run.parent
-        finished = with_elsewhere(finished, folder, ledger)
+        finished = _with_elsewhere(finished, folder, ledger)
         findings = [*find(finished), *altered(run, finished.report)]
-        remarks = notes(finished) + unknown_images(finished)
-        total = list(filter(None, (spent_now(finished), finished.about_total())))
+        remarks = notes(finished) + _unknown_images(finished)
+        total = list(filter(None, (_spent_now(finished), finished.about_total())))
     if as_json:
         print_json(
             {
@@ -105,7 +105,7 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def spent_now(run: Any) -> str:
+def _spent_now(run: Any) -> str:
     """Say what the data set's ledger has spent now, and its limit."""
     book = run.report["ledger"]
     fits = book["fits"] if run.fits is None else len(run.fits)

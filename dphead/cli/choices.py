@@ -47,7 +47,7 @@ class KeptChoice(click.Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
-LOSSES = KeptChoice("dphead.privacy.predictions:LOSSES")
+_LOSSES = KeptChoice("dphead.privacy.predictions:LOSSES")
 METHODS = KeptChoice("dphead.planning.registry:names")
 RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
 ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
@@ -74,10 +74,10 @@ class WithSettings(Sectioned):
         """Return the command's own options, with the settings' after `--preset`."""
         own = super().get_params(ctx)
         at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
-        return [*own[:at], *setting_options(), *own[at:]]
+        return [*own[:at], *_setting_options(), *own[at:]]
 
 
-def setting_options() -> list[click.Parameter]:
+def _setting_options() -> list[click.Parameter]:
     """Return one option per setting that has `option`, with its methods in the help."""
     from dphead.planning.methods import options
     from dphead.planning.registry import OURS

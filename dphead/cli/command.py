@@ -9,10 +9,10 @@ from typing import Any
 import click
 from dphead_extract.bounds import read_text
 
-CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
-GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
+_CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
+_GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
 # options that concern one process, or one call alone
-NOT_KEPT = {
+_NOT_KEPT = {
     "config",
     "out",
     "dry_run",
@@ -67,11 +67,11 @@ class Sectioned(click.Command):
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
         rest = super().parse_args(ctx, args)
         typed = {k: v for k, v in given.items() if isinstance(v, str | bool)}
-        ctx.meta[GIVEN] = dict(ctx.default_map or {}) | typed
+        ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | typed
         return rest
 
 
-def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Use a TOML file's values as the command's defaults; typed options override them.
 
     Raises UsageError for a name that is no option.
@@ -79,7 +79,7 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     if path is None:
         return
     try:
-        values = tomllib.loads(read_text(path, CONFIG_BYTES))
+        values = tomllib.loads(read_text(path, _CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
             f"a configuration must be a TOML file, got {str(path)!r} ({error}). One "
@@ -103,7 +103,7 @@ CONFIG = click.option(
     type=click.Path(path_type=Path),
     is_eager=True,
     expose_value=False,
-    callback=read_config,
+    callback=_read_config,
     help="TOML file of options, such as a run's run.toml; typed ones go before it.",
 )
 
@@ -115,8 +115,8 @@ def config_text() -> str:
     """
     ctx = click.get_current_context()
     lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
-    for name, value in ctx.meta[GIVEN].items():
-        if name not in NOT_KEPT:
+    for name, value in ctx.meta[_GIVEN].items():
+        if name not in _NOT_KEPT:
             lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 

@@ -18,7 +18,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, section, tied
 
-SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
+_SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
 READING = option_group(
     "Rows and networks",
     click.option("--split", help="Split of SOURCE, if it has several."),
@@ -98,7 +98,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
     what = "network" if asked.of_network else "head"
     lines = _shown_metrics(metrics, names, asked.vote)
     if none := metrics["n_without_class"]:
-        lines["No class"] = [f"{without_class(none)}, counted as wrong"]
+        lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
         "These figures are exact functions of these rows: "
         f"the {what}'s guarantee does not cover them."
@@ -107,7 +107,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
         click.echo(section(label, texts))
 
 
-def without_class(count: int) -> str:
+def _without_class(count: int) -> str:
     """Say how many rows have no class, and why."""
     rows = "1 row is" if count == 1 else f"{count:,} rows are"
     return f"{rows} unreadable or not finite: no class"
@@ -140,7 +140,7 @@ def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
     there.sort(key=lambda k: (each[k], k))
     lines = [
         tied(f"{100 * each[k]:6.2f} % of {counts[k]:,}: {names[k]}")
-        for k in there[:SHOWN_CLASSES]
+        for k in there[:_SHOWN_CLASSES]
     ]
     rest = len(there) - len(lines)
     return [*lines, f"and {rest:,} others, all with --json"] if rest else lines
@@ -288,4 +288,4 @@ def predict(
         click.echo(section("Wrote", [f"{output}: {len(found):,} rows"]))
     if none := int((~classified(found)).sum()):
         # standard output may hold the table
-        click.echo(section("No class", [without_class(none)]), err=output is None)
+        click.echo(section("No class", [_without_class(none)]), err=output is None)

@@ -8,14 +8,14 @@ import click
 from dphead.cli.choices import PATH, KeptChoice
 from dphead.cli.text import filled
 
-FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
+_FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
 
 
 @click.command()
 @click.argument("run", type=PATH)
 @click.option(
     "--to",
-    type=FORMATS,
+    type=_FORMATS,
     required=True,
     help=(
         "torch, sklearn: the head. timm: the network with the head in it. onnx: the "

@@ -304,13 +304,13 @@ def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
 
     def told(done: int, total: int, label: str) -> None:
         nonlocal spent
-        spent = spent or so_far(plan())
+        spent = spent or _so_far(plan())
         progress(done, total, f"{label}, epsilon < {spent(done):.3g}")
 
     return told
 
 
-def so_far(plan: Any) -> Any:
+def _so_far(plan: Any) -> Any:
     """Return a function that gives the epsilon of a plan's first k releases.
 
     It is an upper bound by RDP, which is quick. Random allocation has no RDP: the

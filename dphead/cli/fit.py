@@ -26,7 +26,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_table
 
-MOST_PROCESSES = 1024  # of one host; chosen
+_MOST_PROCESSES = 1024  # of one host; chosen
 
 
 @click.command(cls=WithSettings)
@@ -80,7 +80,7 @@ MOST_PROCESSES = 1024  # of one host; chosen
     ),
     click.option(
         "--processes",
-        type=values.Whole(1, MOST_PROCESSES),
+        type=values.Whole(1, _MOST_PROCESSES),
         help="Number of processes on this host; each reads a part of the rows.",
     ),
     click.option(

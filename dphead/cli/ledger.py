@@ -60,7 +60,7 @@ def show(which: Path, as_json: bool) -> None:
     click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
 
 
-FIT_COLUMNS = (
+_FIT_COLUMNS = (
     "charged at",
     "fit",
     ">epsilon",
@@ -82,7 +82,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
         delta, releases = f"{f['delta']:g}", str(len(f["releases"]))
         what = (f["description"], f["epsilon"], delta, f["relation"])
         rows.append((at, *what, releases, str(done)))
-    return table(FIT_COLUMNS, rows).replace(TIE, " ")
+    return table(_FIT_COLUMNS, rows).replace(TIE, " ")
 
 
 def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:

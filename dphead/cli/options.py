@@ -13,7 +13,7 @@ from dphead.cli.command import CONFIG
 
 # --- what a run guarantees ------------------------------------------------------------
 
-EPSILON = click.option(
+_EPSILON = click.option(
     "--epsilon",
     type=values.Number(infinite=True),
     default=1.0,
@@ -35,7 +35,7 @@ RELATION = click.option(
     show_default=True,
     help="Neighboring relation: an image counts zero, is left out, or is replaced.",
 )
-NOMINAL_N = click.option(
+_NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
     help="Public number that replaces n, which add_remove keeps private.",
@@ -45,26 +45,26 @@ GROUP_CAP = click.option(
     type=values.COUNT,
     help="Protect groups (patients), of which at most this many images count.",
 )
-PROTECT = click.option(
+_PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),
     help="Confirm that each image is protected by itself although the source has "
     "groups (people).",
 )
-LEDGER = click.option(
+_LEDGER = click.option(
     "--ledger",
     type=PATH,
     help="The data set's ledger (default: one for each data set, in DPHEAD_HOME).",
 )
-TUNED = click.option(
+_TUNED = click.option(
     "--tuning",
     type=TUNING,
     help="How the settings were chosen, for the report.",
 )
-ALLOW_LARGE_DELTA = click.option(
+_ALLOW_LARGE_DELTA = click.option(
     "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
 )
-NOT_PRIVATE = click.option(
+_NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
@@ -78,25 +78,25 @@ SEED = click.option(
 
 # --- a run's files, and what it prints ------------------------------------------------
 
-RUN_FOLDER = click.option(
+_RUN_FOLDER = click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
 )
-SPLIT = click.option("--split", help="Split to train on, if there are several.")
+_SPLIT = click.option("--split", help="Split to train on, if there are several.")
 TEST = click.option("--test", type=PATH, help="Source of test rows.")
-TEST_SPLIT = click.option(
+_TEST_SPLIT = click.option(
     "--test-split", help="Split of test rows, of --test or of the training source."
 )
-TEST_IS = click.option(
+_TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
     help="public: the report includes the figures on test rows.",
 )
-VERBOSE = click.option(
+_VERBOSE = click.option(
     "-v", "--verbose", is_flag=True, help="Print every release and number."
 )
-DRY_RUN = click.option(
+_DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Print the planned releases, and stop."
 )
 
@@ -110,11 +110,20 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 # --- what fit and finetune share ------------------------------------------------------
 
 GUARANTEE = (
-    *(EPSILON, DELTA, RELATION, NOMINAL_N, PROTECT, LEDGER, TUNED, ALLOW_LARGE_DELTA),
-    *(NOT_PRIVATE, SEED),
+    *(
+        _EPSILON,
+        DELTA,
+        RELATION,
+        _NOMINAL_N,
+        _PROTECT,
+        _LEDGER,
+        _TUNED,
+        _ALLOW_LARGE_DELTA,
+    ),
+    *(_NOT_PRIVATE, SEED),
 )
-RUN_FILES = (RUN_FOLDER, SPLIT, TEST, TEST_SPLIT, TEST_IS, CONFIG)
-PRINTED = (VERBOSE, DRY_RUN)
+RUN_FILES = (_RUN_FOLDER, _SPLIT, TEST, _TEST_SPLIT, _TEST_IS, CONFIG)
+PRINTED = (_VERBOSE, _DRY_RUN)
 
 # --- methods of heads -----------------------------------------------------------------
 

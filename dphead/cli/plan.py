@@ -26,7 +26,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.text import INDENT, print_json, section, table, tied
 
-BAR = 24  # width in columns of an accuracy of 100 %; chosen
+_BAR = 24  # width in columns of an accuracy of 100 %; chosen
 
 
 @click.command()
@@ -138,7 +138,7 @@ def _table(found: Any) -> str:
             first = f"{point.epsilon:g}"
             last = percent_up(next(iter(point.detected.values())))
         accuracy = f"{100 * point.accuracy:.1f}{spread} %"
-        rows.append((first, accuracy, Bar(1, 0, point.accuracy, width=BAR), last))
+        rows.append((first, accuracy, Bar(1, 0, point.accuracy, width=_BAR), last))
     shown = table((">epsilon", ">accuracy", "0 to 100 %", ">detected"), rows)
     return f"\n{textwrap.indent(shown, ' ' * INDENT)}\n"
 

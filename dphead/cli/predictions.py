@@ -15,7 +15,7 @@ import numpy as np
 from dphead.analysis.metrics import classified
 from dphead.privacy.atomic_write import write_atomically, write_text
 
-FORMATS = ("csv", "json", "parquet")
+_FORMATS = ("csv", "json", "parquet")
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
@@ -24,7 +24,7 @@ def format_of(output: Path | None, asked: str | None) -> str:
     Raises ValueError for another name, or if the format cannot be written.
     """
     suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
-    if asked is None and suffix not in FORMATS:
+    if asked is None and suffix not in _FORMATS:
         raise ValueError(
             "a file of predictions must end in .csv, .json or .parquet, got "
             f"output={output}. Rename it, or add --format csv."

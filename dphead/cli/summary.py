@@ -16,7 +16,7 @@ from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_uni
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.store import IN_MEMORY
 
-NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
+_NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
 
 
 def outcome(
@@ -32,12 +32,12 @@ def outcome(
     """
     report, test = result["report"], result["test"]
     parts = {
-        "Trained": [trained(report), *selected(report)],
+        "Trained": [trained(report), *_selected(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
         "Budget": budget(report["ledger"], name_unit_in(report)),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
-        "Next": next_commands(out, report),
+        "Next": _next_commands(out, report),
     }
     return "\n".join(section(label, lines) for label, lines in parts.items())
 
@@ -77,17 +77,17 @@ def trained(report: dict[str, Any]) -> str:
     )
 
 
-def selected(report: dict[str, Any]) -> Iterator[str]:
+def _selected(report: dict[str, Any]) -> Iterator[str]:
     """Say how the features were chosen among several backbones', if they were."""
     selection = report.get("selection")
     if selection is None:
         return
     networks = selection["networks"]
     tried = [
-        tied(f"{network_name(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
+        tied(f"{_network_name(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
         for one in networks
     ]
-    chosen = network_name(networks[selection["chosen"]])
+    chosen = _network_name(networks[selection["chosen"]])
     share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
     yield (
         f"by the network {chosen}, chosen for what small heads are expected to get "
@@ -95,7 +95,7 @@ def selected(report: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def network_name(network: dict[str, Any]) -> str:
+def _network_name(network: dict[str, Any]) -> str:
     """Name a backbone and its width: several may have one name."""
     return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
@@ -108,8 +108,8 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
         yield f"! {report['statement']}"
     else:
         yield guarantee(report)
-        yield attack_limit(report, plan)
-        yield f"! {unprotected(report)}"
+        yield _attack_limit(report, plan)
+        yield f"! {_unprotected(report)}"
     for warning in report["warnings"]:
         yield f"! {warning}"
     if report["tuning"] == "NOT ACCOUNTED":
@@ -136,7 +136,7 @@ def guarantee(report: dict[str, Any]) -> str:
     return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
 
 
-def attack_limit(report: dict[str, Any], plan: Any) -> str:
+def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     """Return the limit on a membership-inference attack, rounded up.
 
     With several fits in the ledger, it is for all of them together: an attacker sees
@@ -161,7 +161,7 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
     return tradeoff.detection(limits, what, unit)
 
 
-def unprotected(report: dict[str, Any]) -> str:
+def _unprotected(report: dict[str, Any]) -> str:
     """Say what is public, and whom the unit leaves out.
 
     A network has no --group-cap.
@@ -208,12 +208,12 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     if "vote_accuracy" in test:
-        yield f"{tied(percent(test['vote_accuracy']))} by vote of the views"
+        yield f"{tied(_percent(test['vote_accuracy']))} by vote of the views"
     names = report["data"]["class_names"]
-    weak = weak_classes(test)
+    weak = _weak_classes(test)
     named = [
-        tied(f"{names[position]} {percent(test['per_class_accuracy'][position])}")
-        for position in weak[:NAMED_CLASSES]
+        tied(f"{names[position]} {_percent(test['per_class_accuracy'][position])}")
+        for position in weak[:_NAMED_CLASSES]
     ]
     if weak:
         rest = len(weak) - len(named)
@@ -243,12 +243,12 @@ def measured(metrics: dict[str, Any]) -> str:
     return tied(f"{value:.2f} ± {error:.2f} %")
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """Return a fraction in percent."""
     return f"{100 * share:.2f} %"
 
 
-def weak_classes(metrics: dict[str, Any]) -> list[int]:
+def _weak_classes(metrics: dict[str, Any]) -> list[int]:
     """Return the positions of classes with less than half the mean class accuracy.
 
     The weakest comes first.
@@ -281,7 +281,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
         )
 
 
-def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
+def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     """Yield the commands to type next."""
     run = shlex.quote(str(out))
     extraction = report["data"]["extraction"] or {}

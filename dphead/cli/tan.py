@@ -12,8 +12,8 @@ from dphead.cli.paths import check_there
 from dphead.cli.text import table, tied
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
-SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
-TAN_COLUMNS = (
+_SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
+_TAN_COLUMNS = (
     "",
     ">rows",
     ">delta",
@@ -23,7 +23,7 @@ TAN_COLUMNS = (
     ">epsilon (RDP)",
     ">epsilon (PLD)",
 )
-PLAN_COLUMNS = (
+_PLAN_COLUMNS = (
     ">steps T",
     ">batch size B",
     ">noise multiplier",
@@ -32,7 +32,7 @@ PLAN_COLUMNS = (
     ">rows processed",
     ">cost",
 )
-SIMULATED_SETTINGS = (  # of the full run that is predicted
+_SIMULATED_SETTINGS = (  # of the full run that is predicted
     "model",
     "norm",
     "batch_size",
@@ -101,7 +101,7 @@ def show(
         numbers = (found.eta, found.total_noise, found.epsilon, *exact)
         rows.append((tied(name), str(n), f"{d:g}", *(f"{v:.4g}" for v in numbers)))
         reason = found.reason
-    click.echo(table(TAN_COLUMNS, rows))
+    click.echo(table(_TAN_COLUMNS, rows))
     click.echo(
         "epsilon TAN is an approximation, never a guarantee."
         + (f" Not to be relied on: {reason}." if reason else "")
@@ -160,7 +160,7 @@ def plan(
         n_rows,
         epsilon=epsilon,
         delta=delta,
-        steps=steps or SIMULATED_STEPS,
+        steps=steps or _SIMULATED_STEPS,
         noise_multiplier=noise_multiplier,
     )
     least = cheapest(found)
@@ -178,7 +178,7 @@ def plan(
                 f"{work / (least.batch_size * least.steps):.2f}",
             )
         )
-    click.echo(table(PLAN_COLUMNS, rows))
+    click.echo(table(_PLAN_COLUMNS, rows))
 
 
 @tan.command()
@@ -246,7 +246,7 @@ def simulate(
     from dphead.finetune.tan import predict, run_simulations
     from dphead.privacy.atomic_write import write_text
 
-    settings, _ = make_settings({k: given[k] for k in SIMULATED_SETTINGS})
+    settings, _ = make_settings({k: given[k] for k in _SIMULATED_SETTINGS})
 
     def train(small: Any, seed: int) -> float:
         return _simulated(images, small, seed, given)

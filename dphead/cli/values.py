@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-Given = Any  # click's context and parameter, not used here
-BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+_Given = Any  # click's context and parameter, not used here
+_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 # Python's spelling of words that JSON spells in small letters
-PYTHON_WORDS = {"True": True, "False": False, "None": None}
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
-ROLES = ("image", "label", "group", "split")
+_ROLES = ("image", "label", "group", "split")
 LARGEST = 10**15  # bound of any number; chosen: the largest that a setting may have
 
 
@@ -77,7 +77,7 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
     `counts` are how many there may be; without any, all are valid.
     """
 
-    def read(ctx: Given, option: Given, text: Any) -> tuple[Any, ...] | None:
+    def read(ctx: _Given, option: _Given, text: Any) -> tuple[Any, ...] | None:
         if text is None:
             return None
         try:
@@ -100,20 +100,20 @@ MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
 intensity = separated(Number(-LARGEST), "LOW,HIGH", 2)
 map_shape = separated(COUNT, "CHANNELS,H,W", 3)
-sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
+_sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
 
 
-def parts(_: Given, __: Given, text: str | None) -> tuple[str, ...]:
+def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
     """Return the texts between commas; none if nothing was given."""
     return tuple(part for part in (text or "").split(",") if part)
 
 
-def names(_: Given, __: Given, text: str | None) -> tuple[str, ...] | None:
+def names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...] | None:
     """Return the texts between commas, unchanged; None if nothing was given."""
     return tuple(text.split(",")) if text else None
 
 
-def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
+def paths(_: _Given, __: _Given, text: str | None) -> tuple[Path, ...]:
     """Return the paths between commas; none if nothing was given."""
     found = tuple(text.split(",")) if text is not None else ()
     if "" in found:
@@ -121,19 +121,19 @@ def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
     return tuple(map(Path, found))
 
 
-def image_size(ctx: Given, option: Given, text: Any) -> Any:
+def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
     """Parse N, or H,W as two numbers."""
-    found = sides(ctx, option, text)
+    found = _sides(ctx, option, text)
     return found[0] if found and len(found) == 1 else found
 
 
-def n_bytes(_: Given, __: Given, text: str | None) -> int | None:
+def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
     """Return a size like 500MB in bytes."""
     if text is None:
         return None
     number, unit = text[:-2], text[-2:].upper()
     try:
-        size = int(float(number) * BYTES[unit])
+        size = int(float(number) * _BYTES[unit])
     except (KeyError, ValueError, OverflowError):
         size = 0
     if size < 1:
@@ -141,12 +141,12 @@ def n_bytes(_: Given, __: Given, text: str | None) -> int | None:
     return size
 
 
-def arguments(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, Any]:
+def arguments(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
     """Parse NAME=VALUE pairs for a Python function; True, False and None are values."""
-    return _named_values(pairs, PYTHON_WORDS)
+    return _named_values(pairs, _PYTHON_WORDS)
 
 
-def settings(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, Any]:
+def settings(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
     """Parse NAME=VALUE pairs of a method's settings; names may have hyphens."""
     found = _named_values(pairs, {})
     return {name.replace("-", "_"): value for name, value in found.items()}
@@ -170,12 +170,12 @@ def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, An
     return found
 
 
-def columns(_: Given, __: Given, pairs: tuple[str, ...]) -> dict[str, str]:
+def columns(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, str]:
     """Parse ROLE=NAME pairs."""
     found: dict[str, str] = {}
     for pair in pairs:
         role, _sign, found[role] = pair.partition("=")
-    if set(found) - set(ROLES) or "" in found.values():
+    if set(found) - set(_ROLES) or "" in found.values():
         raise click.BadParameter(
             f"write image=NAME, label=NAME, group=NAME or split=NAME, got {pairs}"
         )

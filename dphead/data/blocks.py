@@ -13,16 +13,18 @@ BLOCK_ROWS = 2048  # rows of a block if nothing else decides; chosen, not measur
 # with 32, 16, 8 MB (the system allocates larger memory anew for each block). Further
 # passes took 0.44, 0.51, 0.60 s. Blocks of 127 MB took 10.6 and 0.70 s (commit
 # a37b95d).
-BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 16 << 20
 # blocks in memory that are joined, if each core has so many: fewer calls; chosen, not
 # measured
 BLOCKS_TOGETHER = 4
-SAMPLE_ROWS = 2 * CHUNK  # largest block of a sample; chosen, not measured
+_SAMPLE_ROWS = 2 * CHUNK  # largest block of a sample; chosen, not measured
 
 
 def streamed_rows(n_features: int) -> int:
     """Return the number of rows of a block that is read from disk."""
-    return max(CHUNK, min(BLOCK_ROWS, BLOCK_BYTES // (4 * n_features)) // CHUNK * CHUNK)
+    return max(
+        CHUNK, min(BLOCK_ROWS, _BLOCK_BYTES // (4 * n_features)) // CHUNK * CHUNK
+    )
 
 
 def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
@@ -33,7 +35,7 @@ def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
     small n to within 128 rows, also if n is private. So does the number of blocks. Both
     are visible to this process alone (AUDIT.md, "Not protected").
     """
-    most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
+    most = min(wanted, _SAMPLE_ROWS) if sampled else min(wanted, n_rows)
     return CHUNK * max(1, -(-most // CHUNK))
 
 

@@ -30,8 +30,8 @@ from dphead.data.blocks import (
 from dphead.privacy.contract import Block, Known
 
 # Chosen, not measured.
-BLOCKS_AHEAD = 2  # blocks that are read while others are summed
-DROPPED_ROWS = 4  # longest gap that is read and dropped, instead of a second read
+_BLOCKS_AHEAD = 2  # blocks that are read while others are summed
+_DROPPED_ROWS = 4  # longest gap that is read and dropped, instead of a second read
 # Blocks that are joined if nothing is read. `auto` on 60,000 x 3,969 and on 50,000 x
 # 15,552 rows took 24 and 65 s with 1, 22 and 59 s with 4, 23 and 59 s with 8 (one run
 # each, Xeon, 2 cores).
@@ -44,7 +44,7 @@ def streaming_bytes(n_features: int, threads: int) -> int:
     These are blocks that are read ahead, that wait or are in work on each thread, and
     one that is being read.
     """
-    blocks = BLOCKS_AHEAD + 2 * threads + 4
+    blocks = _BLOCKS_AHEAD + 2 * threads + 4
     return 4 * streamed_rows(n_features) * (n_features + 1) * blocks
 
 
@@ -175,7 +175,7 @@ class FeaturesRows:
                     ahead.append(unread)
                 else:
                     ahead.append(reader.submit(self._block, part, raw, size))
-                if len(ahead) > BLOCKS_AHEAD:
+                if len(ahead) > _BLOCKS_AHEAD:
                     yield _read_block(ahead.popleft())
             for block in ahead:
                 yield _read_block(block)
@@ -228,7 +228,7 @@ class FeaturesRows:
         """
         slots = self._slots[index]
         # a run also ends at a multiple of BLOCK_ROWS, so that none is longer than `raw`
-        apart = (np.diff(slots) > DROPPED_ROWS) | (np.diff(slots // BLOCK_ROWS) > 0)
+        apart = (np.diff(slots) > _DROPPED_ROWS) | (np.diff(slots // BLOCK_ROWS) > 0)
         for start, stop in pairwise(
             [0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]
         ):

@@ -35,7 +35,7 @@ from dphead.planning.plan import check_facts, check_unit
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import Setting, check_settings
 
-RowScores = Callable[[np.ndarray], np.ndarray]
+_RowScores = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -274,7 +274,7 @@ class DPClassifier(PrivateClassifier):
         return from_file(self, X, groups, self.classes)
 
     def _scores(
-        self, X: Any, split: str | None, scores_of: RowScores | None = None
+        self, X: Any, split: str | None, scores_of: _RowScores | None = None
     ) -> np.ndarray:
         """Return the scores (n, n_classes) of rows or of a features file.
 
@@ -289,7 +289,7 @@ class DPClassifier(PrivateClassifier):
         self,
         path: Any,
         split: str | None,
-        scores_of: RowScores | None = None,
+        scores_of: _RowScores | None = None,
         measured: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the `_scores` of a file and its label positions (n,).
@@ -297,7 +297,7 @@ class DPClassifier(PrivateClassifier):
         If `measured`, the labels are used, so their classes must be the head's.
         """
         check_is_fitted(self)
-        score_rows: RowScores = scores_of or self.head_.scores
+        score_rows: _RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             space = self._feature_space or file.feature_space  # arrays have none

@@ -13,7 +13,7 @@ from dphead.solvers.settings import Declared
 Class = TypeVar("Class", bound=type)
 WIDTH, INDENT = 88, "    "  # of a docstring's lines
 
-EXAMPLE = """\
+_EXAMPLE = """\
 Examples
 --------
 >>> import numpy as np
@@ -39,19 +39,19 @@ def documented(estimator: Class) -> Class:
     parameters = _section(shared, "Parameters", "Attributes").rstrip()
     attributes = _section(shared, "Attributes", "Examples").rstrip()
     found = settable(estimator.method).values()  # type: ignore[attr-defined]
-    settings = [described(declared) for declared in found if declared is not None]
+    settings = [_described(declared) for declared in found if declared is not None]
     parts = [
         dedent(f"{INDENT}{(estimator.__doc__ or '').rstrip()}"),
         "\n".join(["Parameters\n----------", parameters, *settings]),
         f"Attributes\n----------\n{attributes}",
-        EXAMPLE.format(name=estimator.__name__),
+        _EXAMPLE.format(name=estimator.__name__),
     ]
     text = indent("\n\n".join(parts), INDENT).lstrip()
     estimator.__doc__ = f"{text}{INDENT}"
     return estimator
 
 
-def described(declared: Declared) -> str:
+def _described(declared: Declared) -> str:
     """Describe one setting: its range, its default and source, and what it does."""
     says = f"{declared.setting.help} Default: {declared.setting.source}."
     text = "\n".join(wrap(says, WIDTH - 2 * len(INDENT)))

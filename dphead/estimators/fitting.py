@@ -32,9 +32,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 
-BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
-BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
-PLACE = Range("a path or a Ledger", lambda v: v != "")
+_BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
+_BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
+_PLACE = Range("a path or a Ledger", lambda v: v != "")
 # of estimators of heads; a network protects no groups
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
 
@@ -65,14 +65,14 @@ class PrivateEstimator(BaseEstimator):
     A `Ledger` holds an open file: clones share it, and pickling leaves it out.
     """
 
-    epsilon: Annotated[float, Setting("Budget of a fit.", BUDGET)] = 1.0
-    delta: Annotated[float | None, Setting("None: the preset's.", BELOW_ONE)] = None
+    epsilon: Annotated[float, Setting("Budget of a fit.", _BUDGET)] = 1.0
+    delta: Annotated[float | None, Setting("None: the preset's.", _BELOW_ONE)] = None
     relation: Annotated[
         Literal["zero_out", "add_remove", "replace_one"],
         Setting("The neighboring relation."),
     ] = "zero_out"
     nominal_n: Annotated[int | None, Setting("Replaces n.", AT_LEAST_ONE)] = None
-    ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", PLACE)] = None
+    ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", _PLACE)] = None
     allow_large_delta: Annotated[bool, Setting("Confirms delta >= 1/n.")] = False
     random_state: Annotated[int | None, Setting("Of the noise, for tests.")] = None
 
@@ -202,7 +202,7 @@ class PrivateEstimator(BaseEstimator):
         large = self._confirmed_delta(data.facts.n_rows)
         planned = prepare()
         solver, plan = planned.solver, planned.plan
-        ledger = ledger_of(self.ledger, data.dataset_id)
+        ledger = _ledger_of(self.ledger, data.dataset_id)
         counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
         weaker: dict[str, str] = {}
         if plan.private:
@@ -267,7 +267,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
 
 
-def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
+def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
     """Return the ledger given, or the data set's.
 
     Raises LedgerError if it belongs to another data set.

@@ -38,7 +38,7 @@ from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import shown
 
-MOST_CLASSES = 2**20  # chosen, not measured
+_MOST_CLASSES = 2**20  # chosen, not measured
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 
@@ -163,13 +163,13 @@ def of_arrays(
         groups = group_ids(groups, n_rows)
     return TrainingData(
         lambda: ArrayRows(x, labels(), groups=groups, group_cap=cap),
-        ProblemInfo(public_rows(estimator, n_rows), n_features, len(names)),
+        ProblemInfo(_public_rows(estimator, n_rows), n_features, len(names)),
         names,
         **more,
     )
 
 
-def public_rows(estimator: Any, n_rows: int) -> int:
+def _public_rows(estimator: Any, n_rows: int) -> int:
     """Return the public number of rows: `n_rows`, or nominal_n under add/remove.
 
     Raises ValueError unless nominal_n is given exactly under add/remove.
@@ -254,7 +254,7 @@ def from_file(
             check_one_each(label_sets, n_rows)
         yield TrainingData(
             lambda: FeaturesRows(file, split, group_cap=cap, label_sets=label_sets),
-            ProblemInfo(public_rows(estimator, n_rows), file.n_features, len(names)),
+            ProblemInfo(_public_rows(estimator, n_rows), file.n_features, len(names)),
             names,
             file.dataset_id,
             file.feature_space,
@@ -305,13 +305,13 @@ def listed(classes: Any) -> list[Any]:
     would become a list of its letters.
     """
     try:
-        if isinstance(classes, str | bytes | dict) or len(classes) > MOST_CLASSES:
+        if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
             raise TypeError
         return list(classes)
     except (TypeError, OverflowError):
         raise ValueError(
-            f"classes must be a list of at most {MOST_CLASSES} numbers or strings, got "
-            f"classes={shown(classes)}. Pass the public list of classes."
+            f"classes must be a list of at most {_MOST_CLASSES} numbers or strings, "
+            f"got classes={shown(classes)}. Pass the public list of classes."
         ) from None
 
 

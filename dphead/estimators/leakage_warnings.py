@@ -19,18 +19,18 @@ from sklearn.utils import get_tags
 NO_CHOICE = {"random_state", "ledger"}
 
 
-CHANGED = (
+_CHANGED = (
     "this fit is of a clone whose settings were changed, as a grid search does: the "
     "choice between such fits by their scores on private rows is in no epsilon and no "
     "ledger. Choose settings on public rows. "
 )
-REPEATED = (
+_REPEATED = (
     "Clones of this estimator are fitted, as by cross-validation, a search or an "
     "ensemble: each fit spends its own epsilon, and fits on overlapping rows add up. "
     "privacy_ is of one fit. "
 )
-MAIN = "MainProcess"  # Python's name for the main process
-UNCOUNTED = "No ledger counts them together: give ledger=."
+_MAIN = "MainProcess"  # Python's name for the main process
+_UNCOUNTED = "No ledger counts them together: give ledger=."
 _fits: Counter[str | None] = Counter()  # by family of clones, in this process
 _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 
@@ -58,16 +58,16 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
         _fits[family] += 1
     changed = vars(estimator).get("_is_candidate", False)
     # another process knows only its own fits
-    apart = vars(estimator).get("_is_clone") and current_process().name != MAIN
+    apart = vars(estimator).get("_is_clone") and current_process().name != _MAIN
     if changed or apart or _fits[family] > 1:
-        count = UNCOUNTED
+        count = _UNCOUNTED
         if total is not None:
             count = (
                 f"With this fit the ledger's total is epsilon {total:.4g}; each "
                 "further fit adds to it."
             )
-        found["clones"] = f"{CHANGED if changed else ''}{REPEATED}{count}"
-    steps = fitted_before(estimator, sys._getframe(1))
+        found["clones"] = f"{_CHANGED if changed else ''}{_REPEATED}{count}"
+    steps = _fitted_before(estimator, sys._getframe(1))
     if steps:
         found["pipeline"] = (
             f"the pipeline's steps before this one, {', '.join(steps)}, were "
@@ -78,7 +78,7 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
     return found
 
 
-def fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
+def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
     """Return the names of pipeline steps fitted to the rows before this estimator.
 
     It looks at each pipeline that is being fitted around `frame`, and at its steps

@@ -165,7 +165,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         not publish it.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
-        check_order(names_of(y), self.classes_.tolist())
+        _check_order(_names_of(y), self.classes_.tolist())
         scores = self._scores(X, split)
         predicted = (scores > 0).astype(np.int64)
         return share_right(y, predicted, classified(scores), weight)
@@ -180,7 +180,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
     def _method(self, facts: ProblemInfo) -> Method:
         method = super()._method(facts)
-        method = replace(method, solver=of_sigmoids(method.solver))
+        method = replace(method, solver=_of_sigmoids(method.solver))
         target = Target(
             self.epsilon, self._delta(), self.relation, group_cap=self.group_cap
         )
@@ -191,7 +191,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         self, X: Any, y: Any, groups: Any
     ) -> AbstractContextManager[TrainingData]:
         sets = indicators(y)
-        names = columns(self.classes, sets.shape[1], names_of(y))
+        names = columns(self.classes, sets.shape[1], _names_of(y))
         if is_path(X):
             notice = {"notice": lambda: _unread_sets(sets)}
             return from_file(self, X, groups, names, sets, **notice)
@@ -217,7 +217,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         return tags
 
 
-def of_sigmoids(solver: Solver) -> Solver:
+def _of_sigmoids(solver: Solver) -> Solver:
     """Return auto with the sigmoid loss and a fixed `move`; other solvers unchanged.
 
     Steps then have one length for all data: the rule that lengthens them is known for
@@ -294,7 +294,7 @@ def _of_lists(y: Any) -> np.ndarray:
         return np.array([[number(item) for item in row] for row in rows], np.float64)
 
 
-def names_of(y: Any) -> list[Any]:
+def _names_of(y: Any) -> list[Any]:
     """Return the names of a data frame's columns, [] for anything else."""
     return list(y.columns) if hasattr(y, "iloc") and y.ndim == 2 else []
 
@@ -315,11 +315,11 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
             f"classes must be {count} distinct numbers or texts, one for each column "
             f"of y, got classes={shown(given)}. Correct them, or leave them out."
         )
-    check_order(said, given)
+    _check_order(said, given)
     return names
 
 
-def check_order(said: list[Any], classes: list[Any]) -> None:
+def _check_order(said: list[Any], classes: list[Any]) -> None:
     """Raise ValueError if a data frame's columns are not the classes in their order.
 
     Names that only count the columns agree with any others.

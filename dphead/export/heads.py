@@ -10,7 +10,7 @@ from dphead.export.trained import (
     write_json,
 )
 
-HERE = Path(__file__).parent
+_HERE = Path(__file__).parent
 
 
 def write_torch(trained: TrainedHead, folder: Path) -> str:
@@ -47,6 +47,6 @@ def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
 
 def write_code(module: str, path: Path) -> None:
     """Write a module of this folder into an export, next to its decoder `decode.py`."""
-    text = (HERE / module).read_text(encoding="utf-8")
+    text = (_HERE / module).read_text(encoding="utf-8")
     text = text.replace("from dphead_extract.images import", "from decode import")
     path.write_text(text, encoding="utf-8")

@@ -29,13 +29,13 @@ from dphead.fit.files import backbone_options
 from dphead.privacy.transform import RowTransform
 
 # Choices, not measured.
-TOLERANCE = 1e-4  # largest error of scores, times the largest score if above one
-TRIED = 4  # number of random images that a written file is tried on
-OPSET = 18  # the ONNX opset that torch's exporter writes without a conversion
+_TOLERANCE = 1e-4  # largest error of scores, times the largest score if above one
+_TRIED = 4  # number of random images that a written file is tried on
+_OPSET = 18  # the ONNX opset that torch's exporter writes without a conversion
 
 
 class Classifier(nn.Module):
-    """Turn images into `answers`.
+    """Turn images into `_answers`.
 
     Images are (n, channels, height, width) from 0 to 1, of the backbone's size.
     """
@@ -60,27 +60,27 @@ class Classifier(nn.Module):
         return rows
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return answers(self.head, self.features(images))
+        return _answers(self.head, self.features(images))
 
 
 class Scores(nn.Module):
-    """Turn features (n, n_features) into `answers`."""
+    """Turn features (n, n_features) into `_answers`."""
 
     def __init__(self, head: Head):
         super().__init__()
         self.head = head
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return answers(self.head, features)
+        return _answers(self.head, features)
 
 
-def answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, probabilities (n, n_classes), and classes (n,), -1 for none."""
     scores = head(features)
     return scores, head.probabilities(scores), head.classes(scores)
 
 
-def torch_head(trained: TrainedHead) -> Head:
+def _torch_head(trained: TrainedHead) -> Head:
     """Return the head as a module, in eval mode."""
     tensors = tensors_of(trained.head)
     n_classes, n_features = tensors["weight"].shape
@@ -125,7 +125,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     trained = _folded(trained)
     model, _ = timm_model(backbone_options(extraction, trained.weights))
     name = _name_of_classifier(model)
-    model.set_submodule(name, torch_head(trained))
+    model.set_submodule(name, _torch_head(trained))
     state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
     about = {"format": "pt"} | metadata(trained.guarantee)
     (folder / "model.safetensors").write_bytes(save(state, metadata=about))
@@ -204,8 +204,8 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
         write_json(folder / "head.json", facts)
         write_code("pictures.py", folder / "prepare.py")
     else:
-        module = Scores(torch_head(trained))
-        given = torch.randn(TRIED, len(trained.head.weights))
+        module = Scores(_torch_head(trained))
+        given = torch.randn(_TRIED, len(trained.head.weights))
         takes = "features"
     about = metadata(trained.guarantee)
     about["class_names"] = json.dumps(trained.facts["class_names"])
@@ -227,7 +227,7 @@ def _save_onnx(
         module,
         (given,),
         dynamo=True,
-        opset_version=OPSET,
+        opset_version=_OPSET,
         input_names=[name],
         output_names=["scores", "probabilities", "classes"],
         dynamic_shapes=({0: torch.export.Dim("rows")},),
@@ -252,7 +252,7 @@ def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
     """Raise ValueError unless a written file gives the scores of backbone and head."""
     size = max(1.0, float(ours.abs().max()))
     moved = float((ours - theirs).abs().max())
-    if not moved <= TOLERANCE * size:
+    if not moved <= _TOLERANCE * size:
         raise ValueError(
             "an export must give the head's own scores, got ones that differ by "
             f"{moved:.3g} of {size:.3g} on random images. Use {instead}."
@@ -282,7 +282,7 @@ def _classifier(trained: TrainedHead) -> Classifier:
         )
     kind = extraction["normalization"]
     norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)
-    return Classifier(backbone, norm, torch_head(trained)).eval()
+    return Classifier(backbone, norm, _torch_head(trained)).eval()
 
 
 def _is_timm(extraction: dict[str, Any]) -> bool:
@@ -326,4 +326,4 @@ def _name_of_classifier(model: nn.Module) -> str:
 
 def _random_images(classifier: Any) -> Tensor:
     shape = classifier.input_shape
-    return torch.rand(TRIED, *shape, generator=torch.Generator().manual_seed(0))
+    return torch.rand(_TRIED, *shape, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 
 # Normalizer takes norms below 2e-15 for zero. This brings float32's smallest number to
 # 2**51 and its largest to 2**328, whose square float64 still holds.
-ENLARGED = 2.0**200
+_ENLARGED = 2.0**200
 LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
 
 
@@ -41,7 +41,7 @@ def load_head(folder: str | Path) -> Pipeline:
     n, one = facts["n_features"], np.ones(facts["n_features"])
     steps: list[Any] = [_cast(np.float32), _cast(np.float64)]
     if facts["unit_norm"]:
-        steps += [_scaler(0 * one, ENLARGED * one, n), Normalizer()]
+        steps += [_scaler(0 * one, _ENLARGED * one, n), Normalizer()]
     if facts["center"] or facts["scale"]:
         center, scale = tensors.get("center", 0 * one), tensors.get("scale", one)
         steps.append(_scaler(center, scale, n))

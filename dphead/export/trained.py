@@ -17,8 +17,8 @@ from dphead.analysis.records import read_run
 from dphead.fit.report import plain
 from dphead.solvers.head import LinearHead
 
-FORMAT = 1  # format number of an export's head.json
-GUARANTEE = (
+_FORMAT = 1  # format number of an export's head.json
+_GUARANTEE = (
     "private",
     "epsilon",
     "delta",
@@ -66,7 +66,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
         If the report was changed.
     """
     report = read_run(run).report
-    found = {key: report["guarantee"][key] for key in GUARANTEE}
+    found = {key: report["guarantee"][key] for key in _GUARANTEE}
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
     return plain(
         {
@@ -109,7 +109,7 @@ def _narrow(value: np.ndarray) -> np.ndarray:
 def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the head.json of an export: all facts of the head, without its tensors."""
     return {
-        "format": FORMAT,
+        "format": _FORMAT,
         "class_names": trained.facts["class_names"],
         "n_features": tensors["weight"].shape[1],
         "loss": trained.head.loss,
@@ -126,5 +126,5 @@ def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
 
     The file keeps its guarantee if it is passed on alone.
     """
-    keys = (*GUARANTEE, "statement", "fit_id")
+    keys = (*_GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}

@@ -5,7 +5,7 @@ import textwrap
 from dphead.analysis.protected import made_of_images
 from dphead.export.trained import TrainedHead
 
-TORCH = """
+_TORCH = """
 import sys
 
 import torch
@@ -19,7 +19,7 @@ best = head.classes(head(features))
 # -1: a row that is not finite has no class
 print([classes[k] if k >= 0 else None for k in best])
 """
-TIMM = """
+_TIMM = """
 import sys
 
 sys.path.insert(0, "{folder}")
@@ -31,7 +31,7 @@ scores = model(image[None])[0]
 # a row that is not finite has no class
 print(classes[scores.argmax()] if scores.isfinite().all() else None)
 """
-ONNX_IMAGES = """
+_ONNX_IMAGES = """
 import json
 import sys
 
@@ -47,7 +47,7 @@ classes = json.load(open("{folder}/guarantee.json"))["class_names"]
 # -1: a row that is not finite has no class
 print([classes[k] if k >= 0 else None for k in best])
 """
-ONNX_FEATURES = """
+_ONNX_FEATURES = """
 import json
 
 import numpy as np
@@ -60,7 +60,7 @@ classes = json.load(open("{folder}/guarantee.json"))["class_names"]
 # -1: a row that is not finite has no class
 print([classes[k] if k >= 0 else None for k in best])
 """
-SKLEARN = """
+_SKLEARN = """
 import sys
 
 import numpy as np
@@ -72,20 +72,20 @@ classifier = load_head("{folder}")
 features = np.random.randn(3, {n_features}).astype("float32")  # yours
 print(classifier.predict(features), classifier.predict_proba(features))
 """
-EXAMPLES = {
-    ("torch", "features"): TORCH,
-    ("timm", "images"): TIMM,
-    ("onnx", "images"): ONNX_IMAGES,
-    ("onnx", "features"): ONNX_FEATURES,
-    ("sklearn", "features"): SKLEARN,
+_EXAMPLES = {
+    ("torch", "features"): _TORCH,
+    ("timm", "images"): _TIMM,
+    ("onnx", "images"): _ONNX_IMAGES,
+    ("onnx", "features"): _ONNX_FEATURES,
+    ("sklearn", "features"): _SKLEARN,
 }
-DECODER = (
+_DECODER = (
     "`decode.py` (numpy and Pillow) decodes image files as they were decoded for the "
     "features: `open_picture(file, folder)` returns what the network saw before it "
     "was resized. Another decoder may turn, invert or scale it otherwise."
 )
 WIDTH = 100  # columns of prose; a choice
-SHOWN_CLASSES = 20  # number of classes that the text names; a choice
+_SHOWN_CLASSES = 20  # number of classes that the text names; a choice
 
 
 def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
@@ -94,7 +94,7 @@ def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
     `takes` is what it is given, "images" or "features".
     """
     n_features = len(trained.head.weights)
-    return EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
+    return _EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
 
 
 def in_words(trained: TrainedHead, takes: str) -> str:
@@ -111,9 +111,11 @@ def in_words(trained: TrainedHead, takes: str) -> str:
 def readme(trained: TrainedHead, takes: str, code: str) -> str:
     """Return the text of README.md. `code` is the result of `example`."""
     names = trained.facts["class_names"]
-    shown = ", ".join(names[:SHOWN_CLASSES])
+    shown = ", ".join(names[:_SHOWN_CLASSES])
     more = (
-        f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
+        f" and {len(names) - _SHOWN_CLASSES} more"
+        if len(names) > _SHOWN_CLASSES
+        else ""
     )
     private = trained.guarantee["private"]
     how = " trained with differential privacy" if private else ", NOT PRIVATE"
@@ -127,7 +129,7 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
         _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
-        *([_filled(DECODER)] if made_of_images(trained.facts["extraction"]) else []),
+        *([_filled(_DECODER)] if made_of_images(trained.facts["extraction"]) else []),
         "## The guarantee",
         _filled(trained.guarantee["statement"]),
         _filled(f"`guarantee.json` holds the same as data.{kept if private else ''}"),

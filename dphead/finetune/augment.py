@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 MOST_VIEWS = 2**16  # views of one image; chosen, not measured
-NUMBERS_A_VIEW = 16  # uniform numbers per view: more than any augmentation uses
+_NUMBERS_A_VIEW = 16  # uniform numbers per view: more than any augmentation uses
 GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
@@ -33,11 +33,11 @@ def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
         row = _mixed(start + keys.astype(np.uint64))[:, None]
-        bits = _mixed(row + np.arange(views * NUMBERS_A_VIEW, dtype=np.uint64))
+        bits = _mixed(row + np.arange(views * _NUMBERS_A_VIEW, dtype=np.uint64))
     return (
         ((bits >> np.uint64(40)) * 2.0**-24)
         .astype(np.float32)
-        .reshape(len(keys), views, NUMBERS_A_VIEW)
+        .reshape(len(keys), views, _NUMBERS_A_VIEW)
     )
 
 

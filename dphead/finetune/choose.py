@@ -11,7 +11,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.settings import RELEASES
 
-MOST_STEPS = RELEASES  # the most that a search tries: a plan holds no more
+_MOST_STEPS = RELEASES  # the most that a search tries: a plan holds no more
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ def schedule(
         )
     elif steps is None:
         assert noise_multiplier is not None
-        sigma, batch, most = noise_multiplier, batch_size, MOST_STEPS // whole
+        sigma, batch, most = noise_multiplier, batch_size, _MOST_STEPS // whole
         epochs = _largest(
             lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
         )
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"the budget must end before {MOST_STEPS} steps, got "
+                f"the budget must end before {_MOST_STEPS} steps, got "
                 f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
@@ -155,9 +155,9 @@ def _check_given(n_rows: int, **given: float | None) -> None:
                 f"{name} must be positive, got {name}={value}. Correct it."
             )
     batch_size, steps = given["batch_size"], given["steps"]
-    if steps is not None and steps > MOST_STEPS:
+    if steps is not None and steps > _MOST_STEPS:
         raise ValueError(
-            f"steps must be at most {MOST_STEPS}, got {steps=}. Use larger batches."
+            f"steps must be at most {_MOST_STEPS}, got {steps=}. Use larger batches."
         )
     if batch_size is not None and batch_size > n_rows:
         raise ValueError(

@@ -37,7 +37,7 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.verified import VerifiedSum
 
-MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
+_MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -80,7 +80,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     groups: int = 16
     mean: Scale | None = None
     std: Scale | None = None
-    memory: Annotated[int, MEMORY] = 2 << 30
+    memory: Annotated[int, _MEMORY] = 2 << 30
     device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Forward and backward in it.")] = False
 

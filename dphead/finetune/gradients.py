@@ -24,7 +24,7 @@ from dphead.privacy.query import Statistic
 
 # How many numbers are converted to float64 at a time. Chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18
-GPU_FLOAT64_NUMBERS = 2**24
+_GPU_FLOAT64_NUMBERS = 2**24
 # Bounds (proofs/finetune.md).
 CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 
@@ -90,7 +90,7 @@ class Part:
 
     def __init__(self, value: Tensor) -> None:
         value = value.detach().flatten(1).float().contiguous()
-        most = GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
+        most = _GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
         self.columns = value.split(max(1, most // len(value)), dim=1)
 
     def is_alike(self) -> bool:

@@ -20,18 +20,18 @@ from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 
 # Layers whose output for a row depends on the other rows of its batch, or that keep
 # statistics of rows from call to call.
-MIXING = (nn.modules.batchnorm._BatchNorm,)
+_MIXING = (nn.modules.batchnorm._BatchNorm,)
 # Valid numbers of groups: all widths of a Wide-ResNet are multiples of STEM.
-DIVISOR = Range(
+_DIVISOR = Range(
     f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
 )
-GROUPS = Setting("Of group norms; 0 for none.", DIVISOR)
+GROUPS = Setting("Of group norms; 0 for none.", _DIVISOR)
 SEED = Setting(
     "Of the initial weights.", Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63)
 )
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 MOST_SCALE, LEAST_STD = 1e6, 1e-6
-OWN_PREFIXES = ("wrn-", "tb21-")  # prefixes of names that are not timm's
+_OWN_PREFIXES = ("wrn-", "tb21-")  # prefixes of names that are not timm's
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ModelSpec:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = self._network(n_classes)
-            if self.name.startswith(OWN_PREFIXES):
+            if self.name.startswith(_OWN_PREFIXES):
                 _initialise(model)
         refuse_mixing(model)
         if self.weights is not None:
@@ -186,7 +186,7 @@ def pixel_scale(
     Raises ValueError for numbers out of range, or a wrong number of them.
     """
     config: Any = None
-    if not name.startswith(OWN_PREFIXES):
+    if not name.startswith(_OWN_PREFIXES):
         import timm
 
         config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
@@ -220,7 +220,7 @@ def refuse_mixing(model: nn.Module) -> None:
     """
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
-        if isinstance(module, MIXING) or tracking:
+        if isinstance(module, _MIXING) or tracking:
             raise ValueError(
                 "a private model must treat each row on its own, got "
                 f"layer={name or 'model'} ({type(module).__name__}). Use group norm, "

@@ -31,12 +31,12 @@ from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
-MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
+_MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about as far as some steps of noise lead.
-TRIED_BESIDE = 0.05
+_TRIED_BESIDE = 0.05
 # Numbers that go through the network at a time: 682 images of 3 x 32 x 32. Chosen.
-SCORED_NUMBERS = 2**21
+_SCORED_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Network:
             self.spec, views=vote, augment=self.spec.augment if vote else "none"
         )
         out = np.empty((len(x), self.spec.n_classes), np.float32)
-        batch = max(1, SCORED_NUMBERS // (max(1, vote) * int(np.prod(spec.shape))))
+        batch = max(1, _SCORED_NUMBERS // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)
@@ -297,7 +297,7 @@ class TorchSums:
         network: Network,
         memory: int = 2 << 30,
         chunk: int | None = None,
-        batch: int = MOST_ROWS,
+        batch: int = _MOST_ROWS,
     ) -> None:
         self.network = network
         most = chunk_rows(network, memory)
@@ -348,7 +348,7 @@ class TorchSums:
         inputs = spec.inputs(row.repeat(self.chunk, 0), 0, device)
         y = torch.zeros(self.chunk, dtype=torch.long)
         start = torch.from_numpy(self.network.start)
-        beside = start + TRIED_BESIDE * torch.from_numpy(
+        beside = start + _TRIED_BESIDE * torch.from_numpy(
             rng.standard_normal(len(start))
         )
         equal = True
@@ -496,4 +496,4 @@ def chunk_rows(network: Network, memory: int) -> int:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
-    return int(np.clip(memory // row, 1, max(1, MOST_ROWS // views)))
+    return int(np.clip(memory // row, 1, max(1, _MOST_ROWS // views)))

@@ -59,10 +59,10 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.verified import VerifiedSum
 
-SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
+_SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
 
-Announce = Callable[[Plan, Method, Schedule], None]
-Told = Callable[[int, int, str], None]
+_Announce = Callable[[Plan, Method, Schedule], None]
+_Told = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class PreparedNetwork(Prepared):
 
 def finetune(
     options: FinetuneOptions,
-    announce: Announce | None = None,
-    progress: Told | None = None,
+    announce: _Announce | None = None,
+    progress: _Told | None = None,
     begin: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
     """Train a network and write its run folder.
@@ -127,7 +127,7 @@ def finetune(
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
     tell("trying a row at every place of a chunk")
-    sums = shared_sums(options, data, facts, rank)
+    sums = _shared_sums(options, data, facts, rank)
     if isinstance(sums, processes.SharedSums) and rank:
         sums.serve()
         return None
@@ -136,10 +136,10 @@ def finetune(
         tell("solving for what the budget leaves open, before the charge")
         run = beside_others(prepare(options, data, facts, sums, ungrouped))
         test = load_test(options, data)
-        stored = options.checkpoint + SLACK_RELEASES
+        stored = options.checkpoint + _SLACK_RELEASES
         check_folder(options.out, [sums.network.query.size] * stored)
         with locked(options.out):
-            result = lead(run, announce, progress)
+            result = _lead(run, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
             measured = measure(run, result, test)
             report = write(run, result, measured)
@@ -154,7 +154,7 @@ def finetune(
     }
 
 
-def shared_sums(
+def _shared_sums(
     options: FinetuneOptions, data: Data, facts: ProblemInfo, rank: int
 ) -> TorchSums:
     """Return the network's sums on this process, in the first process's chunks."""
@@ -212,8 +212,8 @@ def prepare(
     )
 
 
-def lead(
-    run: PreparedNetwork, announce: Announce | None, progress: Told | None
+def _lead(
+    run: PreparedNetwork, announce: _Announce | None, progress: _Told | None
 ) -> FitResult:
     """Try what can fail, charge, and train from the last checkpoint."""
     options, out = run.options, run.options.out
@@ -225,7 +225,7 @@ def lead(
     summer = VerifiedSum(run.sums)
     check_fit(summer, solver, run.data.rows, run.plan, run.facts)
     charged = charge(run, ledger)
-    lost = about_lost_steps(out, charged, run.schedule, solver.before())
+    lost = _about_lost_steps(out, charged, run.schedule, solver.before())
     run.warnings.extend(lost)
     resumed = load_checkpoint(out, charged.fit_id)
     done = 0
@@ -249,7 +249,7 @@ def lead(
     return fit_head(resuming, run.data.rows, run.facts, run.plan, how)
 
 
-def about_lost_steps(
+def _about_lost_steps(
     out: Path, charged: Charge, found: Schedule, before: int
 ) -> list[str]:
     """Return a warning if epochs of random allocation were interrupted, now or earlier.

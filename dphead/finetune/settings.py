@@ -15,14 +15,14 @@ from dphead.solvers.settings import (
     Setting,
 )
 
-NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
-BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
-SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
-NORM = Setting("Where norms of a Wide-ResNet are, of activations.")
+_NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
+_BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
+_SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
+_NORM = Setting("Where norms of a Wide-ResNet are, of activations.")
 LAYERS = Setting("Patterns of the names of parameters to train; () for all.")
-Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
-FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
-VIEWS = Setting("Augmented views of an image.", FEW)
+_Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
+_FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
+_VIEWS = Setting("Augmented views of an image.", _FEW)
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Settings(Step):
     """
 
     model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
-    norm: Annotated[Literal["before", "after"], NORM] = "before"
+    norm: Annotated[Literal["before", "after"], _NORM] = "before"
     layers: Annotated[tuple[str, ...], LAYERS] = ()
-    noise_multiplier: Annotated[float | None, NOISE_MULTIPLIER] = None
-    batch_size: Annotated[int | None, BATCH_SIZE] = None
-    sampling: Annotated[Literal["poisson", "allocation"], SAMPLING] = "poisson"
+    noise_multiplier: Annotated[float | None, _NOISE_MULTIPLIER] = None
+    batch_size: Annotated[int | None, _BATCH_SIZE] = None
+    sampling: Annotated[Literal["poisson", "allocation"], _SAMPLING] = "poisson"
     steps: Annotated[int | None, STEPS] = None
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
-    views: Annotated[int, VIEWS] = 0
-    augment: Annotated[Augment, Setting("What makes the views.")] = "none"
+    views: Annotated[int, _VIEWS] = 0
+    augment: Annotated[_Augment, Setting("What makes the views.")] = "none"
     normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
 
     def resolved(self, n_rows: int) -> "Settings":
@@ -116,10 +116,10 @@ class Settings(Step):
 
 
 NAMES = {f.name for f in fields(Settings)}
-RENAMED = {"augmentation_multiplicity": "views"}
+_RENAMED = {"augmentation_multiplicity": "views"}
 # values of settings that a preset's table omits
-UNSAID_IN_PRESETS = {"normalize": False, "average": "last", "momentum": 0.9}
-HEAD_SETTINGS = {
+_UNSAID_IN_PRESETS = {"normalize": False, "average": "last", "momentum": 0.9}
+_HEAD_SETTINGS = {
     "loss",
     "intercept",
     "unit_norm",
@@ -186,7 +186,7 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     """Return (settings, source) of a preset, in the names of `Settings`."""
     base, _, wanted = name.partition("/")
     data = presets.load(base)
-    table = UNSAID_IN_PRESETS | data.get("dp-sgd", {})
+    table = _UNSAID_IN_PRESETS | data.get("dp-sgd", {})
     columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
@@ -204,9 +204,9 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         table["normalization"] = presets.load(f"tb21-{table['dataset']}")["dp-sgd"][
             "normalization"
         ]
-    own = {str(k): v for k, v in table.items() if k not in HEAD_SETTINGS}
+    own = {str(k): v for k, v in table.items() if k not in _HEAD_SETTINGS}
     own["layers"] = tuple(own.get("layers", ()))
-    found = {RENAMED.get(name, name): value for name, value in own.items()}
+    found = {_RENAMED.get(name, name): value for name, value in own.items()}
     return found, data["source"]
 
 

@@ -34,9 +34,11 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
-DAMPENING = Setting("Of momentum: a gradient counts less by this part.", UP_TO_ONE, OFF)
-DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
+_UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
+_DAMPENING = Setting(
+    "Of momentum: a gradient counts less by this part.", _UP_TO_ONE, OFF
+)
+_DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
 
 
 @dataclass
@@ -114,14 +116,14 @@ class Step:
     optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
     learning_rate: Annotated[float, LEARNING_RATE] = 2.0
     momentum: Annotated[float, MOMENTUM] = 0.0
-    dampening: Annotated[float, DAMPENING] = 0.0
+    dampening: Annotated[float, _DAMPENING] = 0.0
     beta2: Annotated[float, BETA2] = 0.999
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     normalize: Annotated[bool, NORMALIZE] = True
     average: Annotated[Literal["last", "ema"], AVERAGE] = "ema"
     ema_decay: Annotated[float, EMA_DECAY] = 0.9999
     weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
-    decoupled: Annotated[bool, DECOUPLED] = False
+    decoupled: Annotated[bool, _DECOUPLED] = False
 
     def __post_init__(self) -> None:
         check_settings(self)

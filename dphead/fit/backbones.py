@@ -19,7 +19,7 @@ from dphead.solvers.base import Solver
 from dphead.solvers.head import LinearHead
 
 # private columns that identify a slot's row; features and their validity may differ
-SAME = ("row_digest", "split", "group", "labels")
+_SAME = ("row_digest", "split", "group", "labels")
 
 
 def check_options(options: FitOptions) -> None:
@@ -67,7 +67,7 @@ def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
             raise _others(file, f"other classes ({names[:5]} for {classes[:5]})")
         if file.split_names != first.split_names:
             raise _others(file, f"other splits ({file.split_names})")
-        if not all(_equal(file, first, column) for column in SAME):
+        if not all(_equal(file, first, column) for column in _SAME):
             raise _others(file, "other images, labels, splits or groups, or an order")
 
 

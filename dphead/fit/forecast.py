@@ -34,17 +34,17 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; a choice
-DRAWS = 3  # draws of the split and the noise; a choice
+_DRAWS = 3  # draws of the split and the noise; a choice
 # One of HELD_OUT_SHARE look-alike rows is held out to measure on, at most
 # MOST_HELD_OUT rows; both are choices.
-HELD_OUT_SHARE = 5
-MOST_HELD_OUT = 10_000
+_HELD_OUT_SHARE = 5
+_MOST_HELD_OUT = 10_000
 # Added to the seed of the splits: many files hold rows in the order that a seed alone
 # gives, such as 0. The same generator would put them back into the order of classes.
-SPLITS = 0x53504C
-NEAR = 0.01  # an accuracy this close to the best counts as enough; a choice
+_SPLITS = 0x53504C
+_NEAR = 0.01  # an accuracy this close to the best counts as enough; a choice
 
-Progress = Callable[[int, int, str], None]
+_Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LookAlike:
     thing: str = "row"
 
     def __post_init__(self) -> None:
-        require_public(self.are_public)
+        _require_public(self.are_public)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Question:
     method: str = "auto"
     preset: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    draws: int = DRAWS
+    draws: int = _DRAWS
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -214,7 +214,7 @@ class Forecast:
     @property
     def enough(self) -> Point:
         """Return the smallest budget with a mean accuracy within NEAR of the best."""
-        goal = self.best.accuracy - NEAR
+        goal = self.best.accuracy - _NEAR
         return next(point for point in self.points if point.accuracy >= goal)
 
     def as_data(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Forecast:
         }
 
 
-def require_public(declared: bool) -> None:
+def _require_public(declared: bool) -> None:
     """Raise ValueError unless the rows of a forecast were declared public."""
     if not declared:
         raise ValueError(
@@ -271,7 +271,7 @@ def open_look_alike(
     ValueError
         If the rows are not declared public, before anything is read.
     """
-    require_public(are_public)
+    _require_public(are_public)
     rows, file = load_features(path, split, memory=0)
     with file:
         y = rows.labels()
@@ -284,7 +284,7 @@ def open_look_alike(
 
 
 def forecast(
-    look_alike: LookAlike, question: Question, progress: Progress | None = None
+    look_alike: LookAlike, question: Question, progress: _Progress | None = None
 ) -> Forecast:
     """Forecast the accuracy on new rows of a private fit, at each epsilon.
 
@@ -387,14 +387,14 @@ def split_rows(
     alone = groups.min(initial=0) - n + np.arange(n)  # below any id
     own = groups == NO_GROUP
     names, group = np.unique(np.where(own, alone, groups), return_inverse=True)
-    place = np.random.default_rng((SPLITS, seed)).permutation(len(names))[group]
+    place = np.random.default_rng((_SPLITS, seed)).permutation(len(names))[group]
     order = np.argsort(place, kind="stable")
-    wanted = min(n // HELD_OUT_SHARE, MOST_HELD_OUT)
+    wanted = min(n // _HELD_OUT_SHARE, _MOST_HELD_OUT)
     ends = np.searchsorted(place[order], place[order[:wanted]], side="right")
     end = int(ends.max(initial=0))
     if not 0 < end < n:
         raise ValueError(
-            f"a look-alike needs {HELD_OUT_SHARE} labelled rows or more, of several "
+            f"a look-alike needs {_HELD_OUT_SHARE} labelled rows or more, of several "
             f"groups if it has any, got {n} labelled rows. Take a larger one."
         )
     return np.sort(order[end:][:n_rows]), np.sort(order[:end])

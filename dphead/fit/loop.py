@@ -243,7 +243,7 @@ def check_fit(
         If the rows do not have the public sizes of the plan, or hold label sets that a
         release cannot take (`check_takes_sets`).
     RuntimeError
-        If the sums are wrong on hostile rows (`check_sums`).
+        If the sums are wrong on hostile rows (`_check_sums`).
     """
     n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
     found = (n_rows, rows.n_features, rows.group_cap)
@@ -255,7 +255,7 @@ def check_fit(
         )
     if getattr(rows, "has_sets", False):
         check_takes_sets(solver, plan.budgeted(facts))
-    check_sums(verified, solver, plan, facts)
+    _check_sums(verified, solver, plan, facts)
 
 
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
@@ -275,11 +275,11 @@ def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> Verified
     Call it before the charge.
     """
     verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
-    check_sums(verified, solver, plan, facts)
+    _check_sums(verified, solver, plan, facts)
     return verified
 
 
-def check_sums(
+def _check_sums(
     verified: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
 ) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows."""

@@ -18,17 +18,17 @@ from dphead.sums.passes import cores
 DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; a choice
 # modules that load later (numba and its compiled code: 130 MB), threads and allocator
 # space; a choice, and tests check the bound
-LIBRARIES_BYTES = 192 << 20
-JAX_BYTES = 300 << 20  # its compiler and buffers; a choice
+_LIBRARIES_BYTES = 192 << 20
+_JAX_BYTES = 300 << 20  # its compiler and buffers; a choice
 # with more passes than this, features are loaded; a choice, not measured
-PASSES_STREAMED = 2
-BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
-TEST_SCORE_BYTES = 12  # a score in float32, and its copy in float64; a choice
-SENT_COPIES = 4  # copies of a sum that is sent between processes; a choice
+_PASSES_STREAMED = 2
+_BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
+_TEST_SCORE_BYTES = 12  # a score in float32, and its copy in float64; a choice
+_SENT_COPIES = 4  # copies of a sum that is sent between processes; a choice
 MB = 10**6
 # When n is private, the reported requirement is rounded up to this: the BYTES_A_ROW of
 # 1.5 million rows.
-PRIVATE_N_STEP_BYTES = 100 * MB
+_PRIVATE_N_STEP_BYTES = 100 * MB
 
 
 @dataclass(frozen=True)
@@ -92,25 +92,25 @@ def share(
     """
     loaded = (
         4 * n_rows * facts.n_features
-        if backend == "reference" or read_again(releases)
+        if backend == "reference" or _read_again(releases)
         else 0
     )
     if bound is None:
         return _divided(DEFAULT_BYTES, loaded, 0)
     fixed = (
         resident()
-        + LIBRARIES_BYTES
-        + JAX_BYTES * (backend == "jax")
-        + BYTES_A_ROW * n_rows
-        + TEST_SCORE_BYTES * n_test * facts.n_classes
+        + _LIBRARIES_BYTES
+        + _JAX_BYTES * (backend == "jax")
+        + _BYTES_A_ROW * n_rows
+        + _TEST_SCORE_BYTES * n_test * facts.n_classes
     )
     width = facts.n_features + 1
     sent = 0
     if processes > 1:
-        sent = SENT_COPIES * max(sum_bytes(r.query, width) for r in releases)
+        sent = _SENT_COPIES * max(sum_bytes(r.query, width) for r in releases)
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
-        step = PRIVATE_N_STEP_BYTES if private_n else MB
+        step = _PRIVATE_N_STEP_BYTES if private_n else MB
         need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
             f"memory must hold blocks and sums of n_features={facts.n_features}, "
@@ -122,14 +122,14 @@ def share(
     return _divided(free, loaded, more)
 
 
-def read_again(releases: list[PlannedRelease]) -> bool:
+def _read_again(releases: list[PlannedRelease]) -> bool:
     """Return whether passes read features more than PASSES_STREAMED times.
 
     Kept integer rows serve neither a sample nor a sum of squares.
     """
     return (
         sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
-        > PASSES_STREAMED
+        > _PASSES_STREAMED
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dphead.sums.hosts import Hosts, LostProcess
 
-POLL_SECONDS = 0.05  # time between checks whether a process has ended; a choice
+_POLL_SECONDS = 0.05  # time between checks whether a process has ended; a choice
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def launch(count: int, command: list[str]) -> int:
         os.sched_setaffinity(0, cores)
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
             codes = [process.poll() for process in running]
         bad = next((i for i, code in enumerate(codes) if code), None)
         if bad is None:

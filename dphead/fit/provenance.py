@@ -3,11 +3,11 @@
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[2]
 PATIENCE = 5  # seconds to wait for git; a choice, not measured
 
 
-def commit(root: Path = ROOT) -> str | None:
+def commit(root: Path = _ROOT) -> str | None:
     """Return the checked-out commit of dphead, or None if it is not a git checkout.
 
     The name ends with "-dirty" if files were changed. An installed package is not a

@@ -113,12 +113,12 @@ def guarantee(
 
 
 # added to a statement if other ledgers were found through shared images
-SHARED = (
+_SHARED = (
     ", but for the list of other ledgers and the warnings of them, which follow from "
     "the images that data sets share"
 )
 # what a statement says of test rows, by `test_is`
-OF_TEST_ROWS = {
+_OF_TEST_ROWS = {
     "private": (
         " The test accuracy is an exact function of the test {thing}s and is not "
         "covered: it was shown to the data holder and is not in this report."
@@ -188,8 +188,8 @@ def statement(
         else f" The number of training {thing}s, {n_rows}, is public."
     )
     across = _across_fits(ledger)
-    shared = SHARED if ledger["elsewhere"] else ""
-    test = OF_TEST_ROWS[test_is].format(thing=thing)
+    shared = _SHARED if ledger["elsewhere"] else ""
+    test = _OF_TEST_ROWS[test_is].format(thing=thing)
     return (
         f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
         f"private with respect to the training {thing}s and their labels. Protected "

@@ -73,7 +73,7 @@ from dphead.sums.hosts import Hosts, SumOfParts, bounds
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
-Announce = Callable[[Plan, Method], None]
+_Announce = Callable[[Plan, Method], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class TestRows(NamedTuple):
 
 def fit_files(
     options: FitOptions,
-    announce: Announce | None = None,
+    announce: _Announce | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fit a head and write its run folder.
@@ -160,22 +160,22 @@ def fit_files(
 def _fit_files(
     options: FitOptions,
     hosts: Hosts | None,
-    announce: Announce | None,
+    announce: _Announce | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
     start = time.perf_counter()
     report = metrics = seconds = None
     with ExitStack() as files:
-        run = open_networks(options, files)
+        run = _open_networks(options, files)
         if hosts is not None and not hosts.first:
-            head = serve(run, hosts)
+            head = _serve(run, hosts)
         else:
-            tests = [open_test(one) for one in run.networks or (run,)]
+            tests = [_open_test(one) for one in run.networks or (run,)]
             n_test = sum(len(test.x) for test in tests if test is not None)
-            check_folder(options.out, stored_sizes(run))
+            check_folder(options.out, _stored_sizes(run))
             run = beside_others(run)
             with locked(options.out):
-                result = lead(run, hosts, n_test, announce, progress)
+                result = _lead(run, hosts, n_test, announce, progress)
                 head = result.head
                 chosen = selected(head)
                 measured = measure(run, head, tests[chosen])
@@ -187,7 +187,7 @@ def _fit_files(
     return {"report": report, "test": metrics, "seconds": seconds, "head": head}
 
 
-def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
+def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
     """Prepare the fit on the features file, or the fit that chooses among several.
 
     `files` closes the features files that this function opens.
@@ -198,10 +198,10 @@ def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
         rows, file = load_features(path, options.split, 0, options.group_cap)
         files.enter_context(file)
         runs.append(prepare(options, rows, file))
-    return prepare_selection(runs) if options.backbones else runs[0]
+    return _prepare_selection(runs) if options.backbones else runs[0]
 
 
-def prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
+def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
     """Prepare one fit that chooses among backbones.
 
     It has one plan, and so one charge for the trials and the final fit together.
@@ -273,9 +273,9 @@ def prepare(
     )
 
 
-def serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
+def _serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
     """Run the solver on what process 0 releases, and sum this process's rows."""
-    own, sums, memory = own_rows(run, hosts)
+    own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
     summer.check((r.query for r in run.releases), run.facts.n_features)
     agree(hosts, agreed(run))
@@ -285,16 +285,16 @@ def serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
     )
 
 
-def lead(
+def _lead(
     run: PreparedHead,
     hosts: Hosts | None,
     n_test: int,
-    announce: Announce | None,
+    announce: _Announce | None,
     progress: Progress | None,
 ) -> FitResult:
     """Try what can fail, then charge the plan, then fit."""
     facts, options = run.facts, run.options
-    own, sums, memory = own_rows(run, hosts, n_test)
+    own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:
         agree(hosts, agreed(run))
     if announce is not None:
@@ -317,7 +317,7 @@ def lead(
     return fit_head(run.method.solver, rows, facts, run.plan, how)
 
 
-def stored_sizes(run: PreparedHead) -> list[int]:
+def _stored_sizes(run: PreparedHead) -> list[int]:
     """Return how many numbers each release stores for a resume."""
     width = run.facts.n_features + 1
     return [int(np.prod(r.query.shape(width))) for r in run.releases]
@@ -352,7 +352,7 @@ def write(
     return report
 
 
-def own_rows(
+def _own_rows(
     run: PreparedHead, hosts: Hosts | None, n_test: int = 0
 ) -> tuple[FeaturesRows, BlockSum, int]:
     """Return this process's part of the rows, its block sum, and room for kept rows.
@@ -395,7 +395,7 @@ def agreed(run: PreparedHead) -> dict[str, str]:
     }
 
 
-def open_test(run: PreparedHead) -> TestRows | None:
+def _open_test(run: PreparedHead) -> TestRows | None:
     """Return the test rows, or None if the options name none.
 
     They come from --test or from another split of the same file.

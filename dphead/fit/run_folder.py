@@ -36,7 +36,7 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
-SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
+_SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def beside_others(run: R) -> R:
     return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
 
 
-def check_new(out: Path) -> None:
+def _check_new(out: Path) -> None:
     """Raise ValueError if the folder holds a finished run.
 
     If that run died before it tidied its folder, tidy it now.
@@ -233,14 +233,14 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     OSError
         If there is too little disk space, or the place cannot be written.
     """
-    check_new(out)
+    _check_new(out)
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(
             f"the run folder must be a folder, got out={out} where {parent} is a file. "
             "Choose another."
         )
-    need = SLACK_DISK + 8 * sum(sizes)
+    need = _SLACK_DISK + 8 * sum(sizes)
     free = shutil.disk_usage(parent).free
     if free < need:
         raise OSError(
@@ -273,7 +273,7 @@ def locked(out: Path) -> Iterator[None]:
         sync(out.parent)
     lock = _lock(out / "lock")
     try:
-        check_new(out)
+        _check_new(out)
         yield
     finally:
         (out / "lock").unlink(missing_ok=True)
@@ -319,11 +319,11 @@ def noted(options: RunOptions) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(about_charge(options))
+        error.add_note(_about_charge(options))
         raise
 
 
-def about_charge(options: RunOptions) -> str:
+def _about_charge(options: RunOptions) -> str:
     """Return what an interrupted run has charged, as its folder shows it."""
     out = options.out
     budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"

@@ -26,16 +26,18 @@ from dphead.privacy.accounting import (
 
 # Where searches begin and end. All numbers are chosen, and no guarantee depends on one:
 # the accountant checks each result against the budget.
-LARGEST_EPSILON = 1e11  # a search for mu replaces a larger epsilon by this one
-SMALLEST_MU = 1e-150
-ROUNDING = 1e-15  # first relative step to the safe side, doubled until the check passes
-LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
+_LARGEST_EPSILON = 1e11  # a search for mu replaces a larger epsilon by this one
+_SMALLEST_MU = 1e-150
+_ROUNDING = (
+    1e-15  # first relative step to the safe side, doubled until the check passes
+)
+_LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
 LEAST_COST, MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
-FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
+_FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # relative tolerance of the noise, for closed-form and RDP costs, for PLD, and for PLD
 # on a coarser grid
 TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
-COARSER = 10  # cells of the coarser grid are so many times as wide
+_COARSER = 10  # cells of the coarser grid are so many times as wide
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
@@ -135,11 +137,11 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     check(delta)
     if math.isinf(epsilon):
         return math.inf
-    epsilon, target = min(epsilon, LARGEST_EPSILON), math.log(delta)
-    low, high, step = 0.0, 1.0, ROUNDING
+    epsilon, target = min(epsilon, _LARGEST_EPSILON), math.log(delta)
+    low, high, step = 0.0, 1.0, _ROUNDING
     while log_delta(high, epsilon) <= target:
         low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high and high > SMALLEST_MU:
+    while low < (middle := (low + high) / 2) < high and high > _SMALLEST_MU:
         met = log_delta(middle, epsilon) <= target
         low, high = (middle, high) if met else (low, middle)
     while epsilon_from_mu(low, delta) > epsilon:
@@ -152,7 +154,7 @@ def smallest_scale(
     target: float,
     guess: float,
     tolerance: float,
-    step: float = FIRST_STEP,
+    step: float = _FIRST_STEP,
 ) -> float:
     """Return the smallest s with cost(s) <= target, to a relative tolerance.
 
@@ -187,9 +189,9 @@ def smallest_scale(
     low = high = math.log(guess)
     sign = 1 if excess(low) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
-        low, step = high, min(4 * step, FIRST_STEP)
+        low, step = high, min(4 * step, _FIRST_STEP)
         require(
-            abs(low) < LARGEST_LOG_SCALE,
+            abs(low) < _LARGEST_LOG_SCALE,
             "the budget must be reachable by scaling the noise",
             "epsilon",
             target,
@@ -273,14 +275,14 @@ def calibrate(
 
     def roughly(scale: float) -> float:
         return accounting.compose_epsilon(
-            scaled(scale), delta, relation, accountant, coarser=COARSER
+            scaled(scale), delta, relation, accountant, coarser=_COARSER
         )
 
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
         target = mu_from_epsilon(epsilon, delta)
         left = math.sqrt((target - mu_held) * (target + mu_held))
-        scale, step = mu_free / left, ROUNDING
+        scale, step = mu_free / left, _ROUNDING
         while cost(scale) > epsilon:
             scale, step = scale * (1 + step), 2 * step
         return scale

@@ -9,7 +9,7 @@ from dphead.solvers import ProblemInfo, Solver
 from dphead.solvers.prior import PublicPrior, read_prior
 from dphead.solvers.settings import Declared, settings_of
 
-NOT_SETTINGS = ("name", "centering")  # of a solver's fields
+_NOT_SETTINGS = ("name", "centering")  # of a solver's fields
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def settable(name: str) -> dict[str, Declared | None]:
     for key, default in registry.OTHER_DEFAULTS.get(name, {}).items():
         declared[key] = replace(declared[key], default=default)
     own = [f.name for f in fields(kind) if f.init]
-    found = {key: declared.get(key) for key in own if key not in NOT_SETTINGS}
+    found = {key: declared.get(key) for key in own if key not in _NOT_SETTINGS}
     return {k: d for k, d in found.items() if d is None or d.setting.settable}
 
 

@@ -25,7 +25,7 @@ STANDS_FOR = {
     "base_learning_rate": "learning_rate",
     "batch_size": "sampling_prob",
 }
-BATCH_SIZE = Setting(
+_BATCH_SIZE = Setting(
     "Expected size of Poisson batches (default: the full batch).",
     POSITIVE,
     OFF,
@@ -40,14 +40,14 @@ BASE_LEARNING_RATE = Setting(
 NORMALIZATION = Setting(
     "A table of `ChannelNormalization`'s settings, instead of centering.", source=OFF
 )
-BASE_BATCH = 512  # rows; TB21 Table 13
+_BASE_BATCH = 512  # rows; TB21 Table 13
 
 
 @dataclass(frozen=True)
 class Batches:
     """Describe Poisson batches by their expected size in rows, and by epochs."""
 
-    batch_size: Annotated[int | float | None, BATCH_SIZE] = None
+    batch_size: Annotated[int | float | None, _BATCH_SIZE] = None
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
 
@@ -66,7 +66,7 @@ class Batches:
         if self.epochs is not None:
             found.setdefault("steps", max(1, round(self.epochs / prob)))
         if self.base_learning_rate is not None:
-            rate = self.base_learning_rate * prob * facts.n_rows / BASE_BATCH
+            rate = self.base_learning_rate * prob * facts.n_rows / _BASE_BATCH
             found.setdefault("learning_rate", rate)
         return found
 

@@ -25,7 +25,7 @@ OURS = {  # name: module:class
 OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
 }
-PARTS = ("plan", "solve")
+_PARTS = ("plan", "solve")
 
 
 def names() -> list[str]:
@@ -95,7 +95,7 @@ def _is_solver(kind: Any) -> bool:
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return False
     has_name = hasattr(kind, "name") or "name" in {f.name for f in fields(kind)}
-    return has_name and all(callable(getattr(kind, part, None)) for part in PARTS)
+    return has_name and all(callable(getattr(kind, part, None)) for part in _PARTS)
 
 
 def _package(point: EntryPoint) -> str:

@@ -26,10 +26,10 @@ from scipy.special import ndtri
 # All but the last are chosen, not measured. The proof is for these values.
 SMALLEST_SD = 2.0**-4  # below, boundaries lie so far out that a comparison takes long
 LARGEST_SD = 2.0**44  # above, every draw would need more than 64 bits
-BLOCK_DRAWS = 8192  # draws at a time: their temporaries stay in cache
-FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
-CELLS_LOG2 = 5  # log2 of the cells per binade of a tail; each has a Taylor polynomial
-TAYLOR_DEGREE = 8  # degree of these polynomials
+_BLOCK_DRAWS = 8192  # draws at a time: their temporaries stay in cache
+_FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
+_CELLS_LOG2 = 5  # log2 of the cells per binade of a tail; each has a Taylor polynomial
+_TAYLOR_DEGREE = 8  # degree of these polynomials
 # Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
 QUANTILE_ERROR = 2.0**-48
 
@@ -75,8 +75,8 @@ def rounded_gaussian(
         problem = f"sd must lie between 2**-4 and 2**44 grid steps, got sd={sd}."
         raise ValueError(f"{problem} Choose a grid of another step.")
     draws = np.empty(math.prod(shape), np.int64)
-    for start in range(0, len(draws), BLOCK_DRAWS):
-        block = draws[start : start + BLOCK_DRAWS]
+    for start in range(0, len(draws), _BLOCK_DRAWS):
+        block = draws[start : start + _BLOCK_DRAWS]
         block[:] = _block(generator, len(block), float(sd))
     return draws.reshape(shape)
 
@@ -155,7 +155,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     x *= -sd * QUANTILE_ERROR
     x += 0.5
     unsure = distance >= x
-    unsure |= tails < 2**FIRST_BINADE
+    unsure |= tails < 2**_FIRST_BINADE
     draws = rounded.astype(np.int64)
     for i in np.flatnonzero(unsure):
         tail = Tail(int(tails[i]), more)
@@ -280,14 +280,14 @@ def quantile(tails: np.ndarray) -> np.ndarray:
         x, with an error of at most QUANTILE_ERROR/2·(1 + x) (noise.md).
     """
     p = tails.astype(np.float64)
-    cells = p.view(np.int64) >> (52 - CELLS_LOG2)
-    cells -= (1023 + FIRST_BINADE) << CELLS_LOG2
+    cells = p.view(np.int64) >> (52 - _CELLS_LOG2)
+    cells -= (1023 + _FIRST_BINADE) << _CELLS_LOG2
     centres, coefficients = _cells()
     step = centres.take(cells, mode="clip")  # p may have been rounded up to 2^63
     step -= p
-    x = coefficients[TAYLOR_DEGREE].take(cells, mode="clip")
+    x = coefficients[_TAYLOR_DEGREE].take(cells, mode="clip")
     factor = np.empty_like(x)
-    for k in reversed(range(TAYLOR_DEGREE)):
+    for k in reversed(range(_TAYLOR_DEGREE)):
         coefficients[k].take(cells, mode="clip", out=factor)
         x *= step
         x += factor
@@ -301,13 +301,13 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     Middles are in units of 2⁻⁶⁴. The series is that of −Φ⁻¹(center − step) in powers of
     the step. It follows from x″ = x·x′². All coefficients are positive.
     """
-    cells = np.arange((63 - FIRST_BINADE) << CELLS_LOG2)
-    per_binade = 1 << CELLS_LOG2
+    cells = np.arange((63 - _FIRST_BINADE) << _CELLS_LOG2)
+    per_binade = 1 << _CELLS_LOG2
     middle = 1 + (cells % per_binade + 0.5) / per_binade
-    centres = np.ldexp(middle, FIRST_BINADE + cells // per_binade)
+    centres = np.ldexp(middle, _FIRST_BINADE + cells // per_binade)
     pairs = [_value_and_slope(int(c)) for c in centres]
     series = [np.array(values) for values in zip(*pairs, strict=True)]
-    for k in range(TAYLOR_DEGREE - 1):
+    for k in range(_TAYLOR_DEGREE - 1):
         slope = [(j + 1) * series[j + 1] for j in range(k + 1)]
         total = np.zeros(len(cells))
         for i in range(k + 1):

@@ -24,8 +24,8 @@ POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
-MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
-MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
+_MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
+_MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
 MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
@@ -55,9 +55,9 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):
-        weights = np.where(np.abs(weights) <= MAX_WEIGHT, weights, 0.0)
+        weights = np.where(np.abs(weights) <= _MAX_WEIGHT, weights, 0.0)
     largest = float(np.abs(weights).max(initial=0.0))
-    if largest < 1 / MAX_WEIGHT:
+    if largest < 1 / _MAX_WEIGHT:
         zeros = np.zeros(weights.shape, np.int16)
         return IntegerWeights(zeros, 0.0)
     parts = np.rint(weights / largest * 2.0**20).astype(np.int64)
@@ -139,7 +139,7 @@ def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
         return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
     if loss != "squared":
         raise unknown(loss)
-    most = float(MAX_SQUARED_RESIDUAL)
+    most = float(_MAX_SQUARED_RESIDUAL)
     value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
     return xp.rint(value).astype(xp.int64)
 

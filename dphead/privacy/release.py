@@ -25,7 +25,7 @@ from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.query import Params, Statistic, check_whole, root
 from dphead.privacy.sampling import poisson_sample
 
-MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)
+_MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)
 
 
 def release(
@@ -187,7 +187,7 @@ def noise_scale(
         )
     # Under add_remove n is private: the limit is that of 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
-    if n * query.max_entry > MAX_SUM:
+    if n * query.max_entry > _MAX_SUM:
         raise ValueError(
             f"sums must stay below 2**62, got n_rows={spec.n_rows}. Split the data."
         )

@@ -55,31 +55,31 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-Scale = Literal["auto", "always", "never"]
-ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
-PER_CLASS_SHARE = Setting(
+_Scale = Literal["auto", "always", "never"]
+_ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
+_PER_CLASS_SHARE = Setting(
     "Fraction of mu² spent on the accuracy of each class.",
     UP_TO_HALF,
     OFF,
     option=True,
 )
-PRIOR = Setting(
+_PRIOR = Setting(
     "File .npy of public initial weights (features, classes).",
     source=OFF,
     option=True,
 )
-BY_RULE = "None: `auto_rules`"
-SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
-STEPS_OF_RULE = Setting(
-    "Number of gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False
+_BY_RULE = "None: `auto_rules`"
+_SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
+_STEPS_OF_RULE = Setting(
+    "Number of gradient steps.", AT_LEAST_ONE, _BY_RULE, settable=False
 )
-COUNT_SHARE_OF_RULE = Setting(
-    "Share of mu² for the count.", BELOW_ONE, BY_RULE, settable=False
+_COUNT_SHARE_OF_RULE = Setting(
+    "Share of mu² for the count.", BELOW_ONE, _BY_RULE, settable=False
 )
-MOVE = Setting(
-    "Logits by which noise alone may move a weight.", POSITIVE, BY_RULE, settable=False
+_MOVE = Setting(
+    "Logits by which noise alone may move a weight.", POSITIVE, _BY_RULE, settable=False
 )
-DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=False)
+_DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=False)
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class Auto:
     (benchmarks/results/ablation).
     """
 
-    estimate: Annotated[bool, ESTIMATE] = True
-    per_class_share: Annotated[float, PER_CLASS_SHARE] = 0.0
-    prior: Annotated[PublicPrior | None, PRIOR] = None
-    scale: Annotated[Scale, SCALE] = "auto"
-    steps: Annotated[int | None, STEPS_OF_RULE] = None
-    move: Annotated[float | None, MOVE] = None
-    counted: Annotated[float | None, COUNT_SHARE_OF_RULE] = None
-    descent: Annotated[GradientDescent, DESCENT_OF_RULE] = DESCENT
+    estimate: Annotated[bool, _ESTIMATE] = True
+    per_class_share: Annotated[float, _PER_CLASS_SHARE] = 0.0
+    prior: Annotated[PublicPrior | None, _PRIOR] = None
+    scale: Annotated[_Scale, _SCALE] = "auto"
+    steps: Annotated[int | None, _STEPS_OF_RULE] = None
+    move: Annotated[float | None, _MOVE] = None
+    counted: Annotated[float | None, _COUNT_SHARE_OF_RULE] = None
+    descent: Annotated[GradientDescent, _DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
 

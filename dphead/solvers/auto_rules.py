@@ -44,17 +44,17 @@ STEPS, STEPS_AT = 120, 1e4
 # ablation, "few rows": 60 steps are 0.5 to 2 points worse at an n·mu of 30 to 800, and
 # 30 are about 0.4 worse at 1,500
 FEWEST_STEPS, FEW_STEPS, FEW_STEPS_AT = 30, 60, 1.2e3
-MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
+_MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
 # From this number of features on, MOST_STEPS grows in proportion to the features;
 # ablation, "twice the steps": +0.2 to +0.3 points for ScatterNet's features.
-MOST_STEPS_FEATURES = 1280
+_MOST_STEPS_FEATURES = 1280
 
 # Scaling of features.
 SCALE_SHARE = 0.01  # share of mu² for their mean squares; chosen
 # Features are scaled from this n·mu per feature on; ablation, "scaling always": -0.2
 # points below it, and "ScatterNet": 0.6 (MNIST) to 2 points (Fashion-MNIST) above it,
 # trials.
-SCALE_FROM = 2
+_SCALE_FROM = 2
 
 # Share of mu² for the mean used for centering, if there are few rows; ablation, "the
 # centre's share".
@@ -81,7 +81,7 @@ UNNOISED_RATE, UNNOISED_MOMENTUM = 3.0, 0.95
 UNNOISED_INTERCEPT = 0.3  # without noise a larger one costs nothing; chosen
 
 # Share of mu² spent on the count of training rows that the head classifies correctly.
-COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
+_COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
 LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
 
@@ -110,13 +110,13 @@ NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
 def is_strong(facts: ProblemInfo) -> bool:
     """Return whether the budget is large relative to the number of features."""
-    return facts.mu * facts.n_rows >= SCALE_FROM * facts.n_features
+    return facts.mu * facts.n_rows >= _SCALE_FROM * facts.n_features
 
 
 def number_of_steps(facts: ProblemInfo) -> int:
     """Return the number of steps: in proportion to n·μ, within the bounds."""
     signal = facts.mu * facts.n_rows
-    most = MOST_STEPS * max(1.0, facts.n_features / MOST_STEPS_FEATURES)
+    most = _MOST_STEPS * max(1.0, facts.n_features / _MOST_STEPS_FEATURES)
     few = max(FEWEST_STEPS, FEW_STEPS * min(1.0, signal / FEW_STEPS_AT))
     return round(min(most, max(few, STEPS * signal / STEPS_AT)))
 
@@ -170,5 +170,5 @@ def count_share(facts: ProblemInfo) -> float:
 
     The share is between LEAST_COUNT_SHARE and MOST_COUNT_SHARE.
     """
-    wanted = (1 / COUNT_SD / (facts.mu * facts.n_rows)) ** 2
+    wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
     return min(MOST_COUNT_SHARE, max(LEAST_COUNT_SHARE, wanted))

@@ -144,9 +144,9 @@ class Solver(Protocol):
 # Upper bounds on the float64 arrays that a solver holds at once: chosen, not measured.
 # Tests hold solvers to them.
 # arrays of the weights' shape: iterates, their mean, moments, gradients
-WEIGHT_ARRAYS = 8
+_WEIGHT_ARRAYS = 8
 # arrays of the Gram matrix's shape: as many as `ErrorBars` makes
-GRAM_ARRAYS = 6
+_GRAM_ARRAYS = 6
 
 
 def solving_bytes(facts: ProblemInfo, by_gram: bool) -> int:
@@ -156,5 +156,5 @@ def solving_bytes(facts: ProblemInfo, by_gram: bool) -> int:
     matrix with its factors or eigenvectors.
     """
     width = facts.n_features + 1
-    weights = WEIGHT_ARRAYS * width * facts.n_classes
-    return 8 * (weights + GRAM_ARRAYS * width**2 * by_gram)
+    weights = _WEIGHT_ARRAYS * width * facts.n_classes
+    return 8 * (weights + _GRAM_ARRAYS * width**2 * by_gram)

@@ -15,17 +15,17 @@ from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 # Features are scaled from this ratio on: mean of squares over square of the mean, for
 # the features' mean squares. It is 1 if all features have the same size, and 70 for
 # ScatterNet's features before any transform; chosen.
-SCALE_FROM_RATIO = 2.0
+_SCALE_FROM_RATIO = 2.0
 # power of the mean squares: half of a standardization, which has -1/2; chosen
-SCALE_POWER = -0.25
+_SCALE_POWER = -0.25
 # added to the mean squares over their mean, so that no scale is far above the others;
 # chosen
-SMALLEST_SQUARE = 0.01
+_SMALLEST_SQUARE = 0.01
 COUNT = "rows that count"  # label of the release
-NEARLY_ZERO = 1e-300  # replaces the squared length of a mean of zeros
+_NEARLY_ZERO = 1e-300  # replaces the squared length of a mean of zeros
 # part of the mean's share for the number of rows that count; chosen: its noise is 2 %
 # of the rows at an n·mu of 1,200
-COUNT_PART = 0.1
+_COUNT_PART = 0.1
 # The count replaces n_rows if it differs by more than so many standard deviations of
 # its noise; chosen.
 COUNT_DEVIATIONS = 2.0
@@ -38,7 +38,7 @@ CENTER_SHARE = Setting(
     option=True,
 )
 UNIT_NORM = Setting("Scale each row to unit norm first.", option=True)
-SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
+_SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Centering:
 
     share: Annotated[float, CENTER_SHARE] = 0.02
     unit_norm: Annotated[bool, UNIT_NORM] = True
-    scale_share: Annotated[float, SCALE_SHARE] = 0.0
+    scale_share: Annotated[float, _SCALE_SHARE] = 0.0
     clip_width: int | None = None
 
     def __post_init__(self) -> None:
@@ -119,10 +119,10 @@ class Centering:
         relative = over_mean * answer.value[:, 0]
         noise = over_mean * answer.noise_sd
         mean_square = float(np.mean(relative**2)) - noise**2
-        if mean_square < SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
+        if mean_square < _SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
             return centered
-        relative = np.maximum(relative, 0.0) + max(SMALLEST_SQUARE, noise)
-        return replace(centered, scale=(relative**SCALE_POWER).astype(np.float32))
+        relative = np.maximum(relative, 0.0) + max(_SMALLEST_SQUARE, noise)
+        return replace(centered, scale=(relative**_SCALE_POWER).astype(np.float32))
 
 
 def planned_mean(
@@ -130,7 +130,7 @@ def planned_mean(
 ) -> list[PlannedRelease]:
     """Return the releases of `noisy_mean`: the count of rows, and their sum."""
     count, mean = RowCounts(n_classes), ChannelMoment(n_classes)
-    part = weight * COUNT_PART
+    part = weight * _COUNT_PART
     return [
         PlannedRelease(COUNT, count, 1.0, weight=part),
         PlannedRelease(label, mean, clip_norm, weight=weight - part),
@@ -149,7 +149,7 @@ def noisy_mean(
     answer = yield Request(COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
     answer = yield Request(label, ChannelMoment(n_classes), Params(transform))
-    return shrunk(answer.value[:, 0], answer.noise_sd) / counted, counted
+    return _shrunk(answer.value[:, 0], answer.noise_sd) / counted, counted
 
 
 def rows_that_count(answer: Response, n_rows: int) -> float:
@@ -171,7 +171,7 @@ def square_clip(n_features: int) -> float:
     return min(1.0, 2 * float(np.sqrt(3 / n_features)))
 
 
-def shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
+def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
     """Return the positive-part James-Stein estimate: zero if noise dominates."""
-    squared = max(float(mean @ mean), NEARLY_ZERO)
+    squared = max(float(mean @ mean), _NEARLY_ZERO)
     return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

@@ -20,7 +20,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-N_COMPONENTS = Setting("Number of components, at most n_features.", AT_LEAST_ONE)
+_N_COMPONENTS = Setting("Number of components, at most n_features.", AT_LEAST_ONE)
 ROW_NORM = Setting("Clip norm of rows.", POSITIVE)
 MEAN_SHARE = Setting(
     "Fraction of mu² spent on the mean used for centering; 0: no centering.",
@@ -93,7 +93,7 @@ class PrincipalComponents:
     Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1; the mean is added here.
     """
 
-    n_components: Annotated[int, N_COMPONENTS]
+    n_components: Annotated[int, _N_COMPONENTS]
     row_norm: Annotated[float, ROW_NORM] = 1.0
     mean_share: Annotated[float, MEAN_SHARE] = 0.1
     name: str = "dp-pca"

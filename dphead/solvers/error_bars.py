@@ -10,7 +10,7 @@ import numpy as np
 
 from dphead.solvers.head import center_classes
 
-BLOCK = 1024  # rows at a time; chosen
+_BLOCK = 1024  # rows at a time; chosen
 
 
 class ErrorBars:
@@ -57,8 +57,8 @@ class ErrorBars:
         """
         classes = np.eye(self._sums.shape[1]) if classes is None else classes
         parts = [
-            self._block(rows[i : i + BLOCK] @ self._vectors, classes)
-            for i in range(0, len(rows), BLOCK)
+            self._block(rows[i : i + _BLOCK] @ self._vectors, classes)
+            for i in range(0, len(rows), _BLOCK)
         ]
         return np.concatenate([np.empty((0, classes.shape[1])), *parts])
 

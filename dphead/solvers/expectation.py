@@ -38,7 +38,7 @@ def expected_accuracy(
     units = max(1.0, kept / facts.group_cap)
     chance = 1 / facts.n_classes
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = on_new(seen, noise, units, gap)
+    middle, sd = _on_new(seen, noise, units, gap)
     return interval(middle, sd, NORMAL_95)
 
 
@@ -58,7 +58,7 @@ def expected_of_classes(
         kept, seen, noise = counted(own, 0.0)
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
-        found.append(on_new(seen, noise, own_units, gap))
+        found.append(_on_new(seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
     # Bonferroni: intervals that hold for all classes at once. The lowest of their
     # bounds is then a bound on the lowest accuracy.
@@ -73,7 +73,7 @@ def expected_of_classes(
     return ClassAccuracy(each, weakest, worst)
 
 
-def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
+def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.
 
     Parameters

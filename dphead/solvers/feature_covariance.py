@@ -34,8 +34,8 @@ from dphead.solvers.settings import (
 # Hessian is at most the Gram matrix divided by this number [Böhning 1992 for softmax;
 # the sigmoid's slope is at most 1/4].
 MONOTONE_STEP = {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}
-BOHNING = "None: Böhning 1992's bound, by the loss"
-GRAM_INTERCEPT = Setting(
+_BOHNING = "None: Böhning 1992's bound, by the loss"
+_GRAM_INTERCEPT = Setting(
     "Include the intercept in the Gram matrix; otherwise the bias has its own step."
 )
 
@@ -71,14 +71,14 @@ class DPFC:
     """
 
     steps: Annotated[int, STEPS.default_from("FC23 Tables 2-4: 1, 10 or 100")] = 10
-    learning_rate: Annotated[float | None, LEARNING_RATE.default_from(BOHNING)] = None
+    learning_rate: Annotated[float | None, LEARNING_RATE.default_from(_BOHNING)] = None
     ridge: Annotated[float | None, RIDGE] = None
     gram_share: Annotated[float | None, GRAM_SHARE] = 0.15
     loss: Annotated[Loss, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
-    gram_intercept: Annotated[bool, GRAM_INTERCEPT] = True
+    gram_intercept: Annotated[bool, _GRAM_INTERCEPT] = True
     initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-fc"

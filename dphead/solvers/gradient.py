@@ -39,7 +39,7 @@ OPTIMIZER = Setting(
 )
 MOMENTUM = Setting("Momentum; beta1 of Adam.", BELOW_ONE, "TB21 Table 13", option=True)
 BETA2 = Setting("Decay of Adam's squared gradients.", BELOW_ONE, "Kingma, Ba 2015")
-SAMPLING_PROB = Setting(
+_SAMPLING_PROB = Setting(
     "Sampling rate of Poisson batches; 1: the full batch.", PROBABILITY
 )
 NORMALIZE = Setting(
@@ -52,7 +52,7 @@ EMA_DECAY = Setting("Decay of the moving average.", BELOW_ONE, "De22 appendix C"
 WEIGHT_DECAY = Setting(
     "Weight decay, added to the gradient.", NOT_NEGATIVE, OFF, option=True
 )
-PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
+_PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class GradientDescent:
     beta2: Annotated[float, BETA2] = 0.999
     loss: Annotated[Loss, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
-    sampling_prob: Annotated[float, SAMPLING_PROB] = 1.0
+    sampling_prob: Annotated[float, _SAMPLING_PROB] = 1.0
     normalize: Annotated[bool, NORMALIZE] = False
     average: Annotated[Average, AVERAGE] = "last"
     ema_decay: Annotated[float, EMA_DECAY] = 0.9999
@@ -90,7 +90,7 @@ class GradientDescent:
     intercept: Annotated[float, INTERCEPT] = 0.0
     initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
-    prior: Annotated[PublicPrior | None, PRIOR] = None
+    prior: Annotated[PublicPrior | None, _PRIOR] = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -166,7 +166,7 @@ class GradientDescent:
 
 # Added to the root of the second moment: far below any noisy root. Chosen, not
 # measured.
-ADAM_EPSILON = 1e-12
+_ADAM_EPSILON = 1e-12
 
 
 class OptimizerSettings(Protocol):
@@ -199,4 +199,4 @@ class Moments:
         self.second = solver.beta2 * self.second + (1 - solver.beta2) * gradient**2
         first = self.first / (1 - solver.momentum**self.t)
         second = self.second / (1 - solver.beta2**self.t)
-        return first / (np.sqrt(second) + ADAM_EPSILON)
+        return first / (np.sqrt(second) + _ADAM_EPSILON)

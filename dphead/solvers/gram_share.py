@@ -22,15 +22,15 @@ from dphead.solvers.base import ProblemInfo
 # q below SMALL. Fitted to other training rows of digits, CIFAR-10 and Gaussian classes:
 # 2 to 100 classes, n of 500 to 100,000, d of 16 to 1,280 (a power of d gained nothing).
 # None of them loses 0.2 points (results/ablation, "the Gram matrix's share").
-CLASSES_POWER = 1.5
+_CLASSES_POWER = 1.5
 ODDS, POWER = 0.18, 0.25
-SMALL = 9.0
+_SMALL = 9.0
 LEAST, MOST = 0.05, 0.55  # least and largest share in those fits
 
 
 def gram_share(facts: ProblemInfo) -> float:
     """Return the fraction of the budget (μ²) for the Gram matrix."""
-    q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**CLASSES_POWER
-    odds = ODDS * q**POWER * min(1.0, q / SMALL)
+    q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**_CLASSES_POWER
+    odds = ODDS * q**POWER * min(1.0, q / _SMALL)
     # odds are infinite without noise
     return max(LEAST, min(1 - 1 / (1 + odds), MOST))

@@ -34,8 +34,8 @@ from dphead.solvers.settings import (
 from dphead.solvers.shrinkage import WIDEST_SHRUNK, shrunk_ridge, shrunk_weights
 from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
-RULE = "rule"
-GRAM_SHARE = Setting(
+_RULE = "rule"
+_GRAM_SHARE = Setting(
     "Fraction of mu² for the Gram matrix; rule: set from the budget and the numbers "
     "of rows and classes; None: every release has the same noise.",
     SHARE,
@@ -44,21 +44,21 @@ GRAM_SHARE = Setting(
 )
 # gram_share if class Gram matrices are released too: trials on training rows, not
 # stored
-SHARE_BESIDE_CLASS_GRAMS = 0.35
-CLASS_GRAMS = Setting(
+_SHARE_BESIDE_CLASS_GRAMS = 0.35
+_CLASS_GRAMS = Setting(
     "Also release one Gram matrix for each class.", source=TRIALS, option=True
 )
-ALPHA = Setting(
+_ALPHA = Setting(
     "Weight of the shared Gram matrix beside those of classes.",
     NOT_NEGATIVE,
     option=True,
 )
-SHRINK = Setting(
+_SHRINK = Setting(
     "Shrink the Gram matrix's spectrum by the law of its noise.",
     source="held-out training rows: results/ablation",
     option=True,
 )
-ERROR_BARS = Setting(
+_ERROR_BARS = Setting(
     "Save standard errors of the weights due to noise.", source=OFF, option=True
 )
 
@@ -101,13 +101,13 @@ class LeastSquares:
     """
 
     ridge: Annotated[float | Literal["stein"] | None, RIDGE] = None
-    gram_share: Annotated[float | Literal["rule"] | None, GRAM_SHARE] = RULE
-    class_grams: Annotated[bool, CLASS_GRAMS] = False
-    alpha: Annotated[float, ALPHA] = 1.0
+    gram_share: Annotated[float | Literal["rule"] | None, _GRAM_SHARE] = _RULE
+    class_grams: Annotated[bool, _CLASS_GRAMS] = False
+    alpha: Annotated[float, _ALPHA] = 1.0
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
-    error_bars: Annotated[bool, ERROR_BARS] = False
-    shrink: Annotated[bool, SHRINK] = True
+    error_bars: Annotated[bool, _ERROR_BARS] = False
+    shrink: Annotated[bool, _SHRINK] = True
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
 
@@ -146,9 +146,9 @@ class LeastSquares:
     def _share(self, facts: ProblemInfo, parts: int) -> float:
         if self.gram_share is None:
             return 1 / parts
-        if self.gram_share != RULE:
+        if self.gram_share != _RULE:
             return self.gram_share
-        return SHARE_BESIDE_CLASS_GRAMS if self.class_grams else gram_share(facts)
+        return _SHARE_BESIDE_CLASS_GRAMS if self.class_grams else gram_share(facts)
 
     def solve(self, facts: ProblemInfo) -> Steps:
         """Release the sums and solve the normal equations."""

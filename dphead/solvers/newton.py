@@ -26,7 +26,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-HESSIAN_SHARE = Setting("Fraction of mu² for the Hessians.", SHARE, TRIALS)
+_HESSIAN_SHARE = Setting("Fraction of mu² for the Hessians.", SHARE, TRIALS)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Newton:
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
     initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
-    hessian_share: Annotated[float, HESSIAN_SHARE] = 0.2
+    hessian_share: Annotated[float, _HESSIAN_SHARE] = 0.2
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
 

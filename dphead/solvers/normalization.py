@@ -21,11 +21,11 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-N_CHANNELS = Setting("Channels of the feature map, channel-major.", AT_LEAST_ONE)
-MEAN_CLIP = Setting("Clip norm of a row's channel means, public.", POSITIVE)
-SQUARE_CLIP = Setting("Clip norm of its channel mean squares, public.", POSITIVE)
-NOISE_MULTIPLIER = Setting("Of each of the two releases.", POSITIVE, "TB21 Table 13")
-THRESHOLD = Setting("Variances count as at least so much.", POSITIVE, CHOSEN)
+_N_CHANNELS = Setting("Channels of the feature map, channel-major.", AT_LEAST_ONE)
+_MEAN_CLIP = Setting("Clip norm of a row's channel means, public.", POSITIVE)
+_SQUARE_CLIP = Setting("Clip norm of its channel mean squares, public.", POSITIVE)
+_NOISE_MULTIPLIER = Setting("Of each of the two releases.", POSITIVE, "TB21 Table 13")
+_THRESHOLD = Setting("Variances count as at least so much.", POSITIVE, CHOSEN)
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ChannelNormalization:
     TB21, Algorithm 2.
     """
 
-    n_channels: Annotated[int, N_CHANNELS]
-    mean_clip: Annotated[float, MEAN_CLIP]
-    square_clip: Annotated[float, SQUARE_CLIP]
-    noise_multiplier: Annotated[float, NOISE_MULTIPLIER] = 8.0
-    threshold: Annotated[float, THRESHOLD] = 1e-5
+    n_channels: Annotated[int, _N_CHANNELS]
+    mean_clip: Annotated[float, _MEAN_CLIP]
+    square_clip: Annotated[float, _SQUARE_CLIP]
+    noise_multiplier: Annotated[float, _NOISE_MULTIPLIER] = 8.0
+    threshold: Annotated[float, _THRESHOLD] = 1e-5
     norm: ClassVar[None] = None  # the norm of a transformed row is unknown
 
     def __post_init__(self) -> None:

@@ -20,10 +20,10 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
+_SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
 Rule = Literal["cosine", "nearest"]
-RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
-COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
+_RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
+_COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Prototypes:
         of rows of each class, so it must be positive.
     """
 
-    rule: Annotated[Rule, RULE] = "cosine"
-    intercept: Annotated[float, COUNTING] = 0.25
+    rule: Annotated[Rule, _RULE] = "cosine"
+    intercept: Annotated[float, _COUNTING] = 0.25
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "prototypes"
@@ -80,7 +80,7 @@ class Prototypes:
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
             norms = np.linalg.norm(means, axis=0)
-            weights = means / np.maximum(norms, SHORTEST_MEAN)
+            weights = means / np.maximum(norms, _SHORTEST_MEAN)
             return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
         # -||x - mean||² without ||x||², which is the same for every class

@@ -16,7 +16,7 @@ from dphead.solvers.head import LinearHead
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 
-TARGET_WEIGHT = Setting(
+_TARGET_WEIGHT = Setting(
     "Size of the target's column at an end of its range, beside row_norm.", POSITIVE
 )
 
@@ -50,7 +50,7 @@ class RidgeRegression:
     """
 
     row_norm: Annotated[float, ROW_NORM] = 1.0
-    target_weight: Annotated[float, TARGET_WEIGHT] = 1.0
+    target_weight: Annotated[float, _TARGET_WEIGHT] = 1.0
     mean_share: Annotated[float, MEAN_SHARE] = 0.1
     ridge: Annotated[float | None, RIDGE] = None
     name: str = "dp-ridge"

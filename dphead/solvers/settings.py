@@ -38,10 +38,10 @@ class Range:
 
 # largest number that weights are made of: its square fits a float32; chosen, not
 # measured
-LARGEST = 1e15
-FINITE = Range(f"from {-LARGEST:g} to {LARGEST:g}", lambda v: abs(v) <= LARGEST)
-POSITIVE = Range(f"positive, at most {LARGEST:g}", lambda v: 0 < v <= LARGEST)
-NOT_NEGATIVE = Range(f"from 0 to {LARGEST:g}", lambda v: 0 <= v <= LARGEST)
+_LARGEST = 1e15
+_FINITE = Range(f"from {-_LARGEST:g} to {_LARGEST:g}", lambda v: abs(v) <= _LARGEST)
+POSITIVE = Range(f"positive, at most {_LARGEST:g}", lambda v: 0 < v <= _LARGEST)
+NOT_NEGATIVE = Range(f"from 0 to {_LARGEST:g}", lambda v: 0 <= v <= _LARGEST)
 AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
 RELEASES = 2**20  # largest number of releases: a plan of this length takes a minute
 COUNT = Range(f"a whole number from 1 to {RELEASES}", lambda v: 1 <= v <= RELEASES)
@@ -103,7 +103,7 @@ FEATURE_CLIP = Setting(
 INTERCEPT = Setting(
     "Constant appended to each row (0: none).", NOT_NEGATIVE, OFF, option=True
 )
-INITIAL_BIAS = Setting("Score of every class before the first step.", FINITE, OFF)
+INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, OFF)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Declared:
     def must_be(self) -> str:
         """Return the condition on a value in words, after "must be"."""
         texts = [self.setting.valid.text] if self.setting.valid else []
-        texts = texts or [NAMES.get(t, t.__name__) for t in self._not_none()]
+        texts = texts or [_NAMES.get(t, t.__name__) for t in self._not_none()]
         if self.choices:
             texts.append(f"one of {', '.join(self.choices)}")
         return ", or ".join(texts)
@@ -148,7 +148,7 @@ class Declared:
         return [t for t in self.types if t is not NoneType]
 
 
-NAMES = {
+_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",

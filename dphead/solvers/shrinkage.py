@@ -21,14 +21,14 @@ from dphead.solvers.ridge import ridge_for, spectral_edge
 WIDEST_SHRUNK = 4096
 # Share of the noise's spectral edge: chosen from 0.15 to 0.4 on held-out rows of
 # CIFAR-10, CIFAR-100 and digits (results/ablation).
-EDGE_SHARE = 0.3
+_EDGE_SHARE = 0.3
 # share of the square of the longest direction of the class sums that counts as zero
-NEARLY_ZERO = 1e-12
+_NEARLY_ZERO = 1e-12
 
 
 def shrunk_ridge(facts: ProblemInfo, gram_sd: float, ridge: float | None) -> float:
     """Return the ridge of `ridge_for` for a smaller share of the noise's edge."""
-    return ridge_for(facts, gram_sd, ridge, EDGE_SHARE)
+    return ridge_for(facts, gram_sd, ridge, _EDGE_SHARE)
 
 
 def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def _between_classes(
     span, lengths, _ = np.linalg.svd(right, full_matrices=False)
     squares = lengths**2
     noise = sums_sd**2 * len(right)
-    kept = squares > max(noise, NEARLY_ZERO * squares[0])
+    kept = squares > max(noise, _NEARLY_ZERO * squares[0])
     span = span[:, kept]
     trust = 1 - noise / squares[kept]
     missing = trust[:, None] * (span.T @ (taken[:, None] * span)) * trust

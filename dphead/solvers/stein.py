@@ -11,11 +11,11 @@ import numpy as np
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
-N_CANDIDATES = 25  # number of λ to try; chosen
+_N_CANDIDATES = 25  # number of λ to try; chosen
 MOST_COLUMNS = 4096  # columns of the widest matrix with a computed spectrum; chosen
 # least λ, as a share of the edge of the noise's spectrum, and of n; chosen
 LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
-LEAST_RANGE = 10  # least ratio of the largest λ to the smallest one; chosen
+_LEAST_RANGE = 10  # least ratio of the largest λ to the smallest one; chosen
 
 
 class SpectralRidge:
@@ -106,5 +106,5 @@ def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     """
     edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
     low = max(LEAST_OF_ROWS * n_rows, edge)
-    high = max(float(n_rows), LEAST_RANGE * low)
-    return np.geomspace(low, high, N_CANDIDATES)
+    high = max(float(n_rows), _LEAST_RANGE * low)
+    return np.geomspace(low, high, _N_CANDIDATES)

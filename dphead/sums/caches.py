@@ -17,7 +17,7 @@ from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
-Key = Any
+_Key = Any
 
 
 class Piece(NamedTuple):
@@ -45,11 +45,11 @@ class KeptRows:
         self.memory = memory
         self._used = 0
         self._lock = Lock()
-        self._key: Key = None
+        self._key: _Key = None
         self._kept: dict[int, Piece] = {}  # key: first slot of a piece
 
     def __call__(
-        self, key: Key, index: np.ndarray, make: Callable[[], Any]
+        self, key: _Key, index: np.ndarray, make: Callable[[], Any]
     ) -> list[tuple[Any, slice]]:
         """Return the kept rows of these slots under this key, or make and keep them.
 
@@ -90,7 +90,7 @@ class KeptRows:
                 kept[first] = Piece(count, rows, made)
         return [(made, whole)]
 
-    def holds(self, key: Key, index: np.ndarray) -> bool:
+    def holds(self, key: _Key, index: np.ndarray) -> bool:
         """Return whether these slots are kept under this key."""
         slots = _consecutive(index)
         with self._lock:
@@ -135,7 +135,7 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     return first, count, len(index)
 
 
-def _same(one: Key, other: Key) -> bool:
+def _same(one: _Key, other: _Key) -> bool:
     if one is None or other is None or one[2:] != other[2:]:
         return False
     return one[0] is other[0] and one[1] is other[1]

@@ -141,11 +141,11 @@ def _by_numpy(
         run = slice(i, i + FACTOR_ROWS)
         part = IntegerRows(rows.q[run], rows.scale[run])
         left, right = factors(ask, part, y[run], used[run])
-        add_factors(ask.query, left, right, out, exact_products)
+        add_factors(ask.query, left, right, out, _exact_products)
     return out
 
 
-def exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return leftᵀ right of at most FACTOR_ROWS rows of whole numbers.
 
     The products are exact in any order of additions.

@@ -25,7 +25,7 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import GramAndSums, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
-SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits
+_SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _products(query: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any
     """Return the int64 sum of the products of the factors."""
     assert DEVICE_ROWS * query.max_entry <= FLOAT64_EXACT
     assert DEVICE_ROWS * HALF_BASE**2 < 2**31
-    small = isinstance(query, SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
+    small = isinstance(query, _SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
     if query.kind == "outer":
         return _integers(left.T, right, small)
     wide = left.astype(jnp.int64)

@@ -14,9 +14,9 @@ from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTE
 
 # Counted in the code of `cpu` and `statistics`; tests hold the bound on memory.
 # arrays of a piece's scores: predictions, residuals, numpy's intermediate arrays
-SCORE_ARRAYS = 6
+_SCORE_ARRAYS = 6
 # float64 arrays of rows that numpy converts to integers
-CONVERSION_ARRAYS = 8
+_CONVERSION_ARRAYS = 8
 
 
 def sum_bytes(query: Statistic, width: int) -> int:
@@ -35,8 +35,8 @@ def row_bytes(n_rows: int, width: int, threads: int) -> int:
 
 def work_bytes(n_classes: int, threads: int) -> int:
     """Return the bytes for the conversion of rows to integers, and for their scores."""
-    pieces = CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
-    scores = SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
+    pieces = _CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
+    scores = _SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
     return threads * (pieces + scores)
 
 

@@ -24,7 +24,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.reference import BlockSum, ReferenceSums, rows_key
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
-REFERENCE = ReferenceSums()
+_REFERENCE = ReferenceSums()
 NO_ROWS = KeptRows(0)
 
 
@@ -171,7 +171,7 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
         corner[...] = np.triu(corner) + upper.swapaxes(-1, -2)
 
 
-def part_of(rows: Any, run: slice) -> Any:
+def _part_of(rows: Any, run: slice) -> Any:
     """Return a run of the rows that a `BlockSum` made."""
     if isinstance(rows, IntegerRows):
         return IntegerRows(rows.q[run], rows.scale[run])
@@ -233,7 +233,7 @@ def _add_checked(
     rows = len(block.index)
     for start in range(0, rows, CHECKED_PIECE_ROWS):
         piece = slice(start, min(start + CHECKED_PIECE_ROWS, rows))
-        part = part_of(made, piece)
+        part = _part_of(made, piece)
         y, mask = block.y[piece], used[piece]
         if start != first:
             out = block_sum.add(ask, part, y, mask, out)
@@ -250,7 +250,7 @@ def _add_checked(
         del empty, without  # so that memory holds three copies of a large sum, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
-        own_rows = part_of(made, run)
+        own_rows = _part_of(made, run)
         alone = empty_sum(ask, block.x.shape[1])
         alone = block_sum.add(ask, own_rows, own.y, used[run], alone)
         found = [share, np.asarray(alone)]
@@ -263,8 +263,8 @@ def _compare(
 ) -> None:
     """Raise RuntimeError unless every sum in `found` equals the reference's."""
     empty = empty_sum(ask, own.x.shape[1])
-    rows = REFERENCE.rows(ask, own)
-    wanted = REFERENCE.add(ask, rows, own.y, used, empty)
+    rows = _REFERENCE.rows(ask, own)
+    wanted = _REFERENCE.add(ask, rows, own.y, used, empty)
     if ask.query.symmetric:  # entries below the diagonal are unspecified
         for total in (*found, wanted):
             square = total[..., : total.shape[-1], :]

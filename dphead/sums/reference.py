@@ -121,7 +121,7 @@ class ReferenceSums:
         if isinstance(ask.query, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
         left, right = factors(ask, rows, y, used)
-        return add_factors(ask.query, left, right, out, whole_products)
+        return add_factors(ask.query, left, right, out, _whole_products)
 
 
 def row_norms(params: Params, block: Block) -> np.ndarray:
@@ -189,6 +189,6 @@ def add_factors(
     return out
 
 
-def whole_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _whole_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return leftᵀ right of whole numbers, in int64."""
     return left.astype(np.int64).T @ right.astype(np.int64)

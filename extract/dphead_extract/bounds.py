@@ -17,7 +17,7 @@ PLAIN_BYTES = 1 << 30  # any file may unpack to this; a choice, not measured
 # A larger file may unpack to this many times its own bytes: images pack 2 to 20 times,
 # zeros 1,000 times. A choice, not measured.
 PACKED_TIMES = 100
-TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not measured
+_TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not measured
 MAX_LINE = 16 << 20  # characters of a line of a table; a choice, not measured
 
 
@@ -62,7 +62,7 @@ def check_ends(path: Path) -> None:
         )
 
 
-def read_text(path: Path, most: int = TEXT_BYTES) -> str:
+def read_text(path: Path, most: int = _TEXT_BYTES) -> str:
     """Return a UTF-8 text that is read as a whole, such as a list of names.
 
     Raises OSError for a pipe, a device or more than `most` bytes, and

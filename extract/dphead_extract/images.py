@@ -25,23 +25,23 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 # The formats whose samples are understood here. Others would be opened by what their
 # bytes look like, an EPS by Ghostscript.
 Image.init()
-UNDERSTOOD = [
+_UNDERSTOOD = [
     *("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "AVIF"),
     *("PPM", "JPEG2000", "TGA"),
 ]
-FORMATS = [name for name in UNDERSTOOD if name in Image.OPEN]
-MOST_BITS = 32  # of an integer sample that Pillow reads
+_FORMATS = [name for name in _UNDERSTOOD if name in Image.OPEN]
+_MOST_BITS = 32  # of an integer sample that Pillow reads
 # Tags of TIFF 6.0, sections 8, 18, 19 and 21; the names are the specification's.
-BITS_PER_SAMPLE = 258
-COMPRESSION = 259
-PHOTOMETRIC = 262
-PLANAR = 284
-EXTRA_SAMPLES = 338
-SAMPLE_FORMAT = 339
-SUBSAMPLING = 530
-ORIENTATION = 0x0112  # tag of EXIF and TIFF
+_BITS_PER_SAMPLE = 258
+_COMPRESSION = 259
+_PHOTOMETRIC = 262
+_PLANAR = 284
+_EXTRA_SAMPLES = 338
+_SAMPLE_FORMAT = 339
+_SUBSAMPLING = 530
+_ORIENTATION = 0x0112  # tag of EXIF and TIFF
 # What brings an image upright, by its orientation (EXIF 2.32, section 4.6.4).
-TURNS = {
+_TURNS = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
     4: lambda pixels: pixels[::-1],
@@ -83,9 +83,9 @@ class PixelRange:
                 "a range is declared once, got bits and intensity. Leave out --bits or "
                 "--intensity."
             )
-        if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
+        if self.bits is not None and not 1 <= self.bits <= _MOST_BITS:
             raise ValueError(
-                f"bits must be from 1 to {MOST_BITS}, got bits={self.bits}. Correct "
+                f"bits must be from 1 to {_MOST_BITS}, got bits={self.bits}. Correct "
                 "--bits."
             )
         low, high = self.intensity or (0, 1)
@@ -146,7 +146,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         If the file is damaged, or its samples cannot be understood for certain.
     """
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             samples = _samples(image, data)
             image.load()
             pixels = canonical_array(image, declared, samples)
@@ -164,7 +164,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
 def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
     try:
         # Pillow has turned a TIFF, and forgotten its tag
-        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # EXIF alone is damaged, in one of many ways
         turn = None
     return pixels if turn is None else turn(pixels)
@@ -208,24 +208,24 @@ def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
 
 def _samples_of_tiff(image: Any) -> Samples:
     tags = image.tag_v2
-    bits = max(tags.get(BITS_PER_SAMPLE, (1,)))
-    signed = 2 in tags.get(SAMPLE_FORMAT, (1,))
-    if PHOTOMETRIC not in tags:
+    bits = max(tags.get(_BITS_PER_SAMPLE, (1,)))
+    signed = 2 in tags.get(_SAMPLE_FORMAT, (1,))
+    if _PHOTOMETRIC not in tags:
         raise UnreadableImage("a TIFF that does not say whether white is zero")
-    packed = tags.get(COMPRESSION, 1) != 1
+    packed = tags.get(_COMPRESSION, 1) != 1
     if packed and tags.prefix == b"MM" and image.mode in ("I", "F"):
         # Pillow swaps the bytes of what libtiff has swapped
         raise UnreadableImage("signed or float samples, big-endian and compressed")
-    if bits > 8 and tags.get(PLANAR) == 2 and image.mode not in ("I", "I;16", "I;16B"):
+    if bits > 8 and tags.get(_PLANAR) == 2 and image.mode not in ("I", "I;16", "I;16B"):
         # Pillow reads them as 8-bit samples
         raise UnreadableImage("more than 8 bits in separate planes")
-    if image.mode == "RGBA" and EXTRA_SAMPLES not in tags:
+    if image.mode == "RGBA" and _EXTRA_SAMPLES not in tags:
         # Pillow takes it for transparency; in others it is infrared
         raise UnreadableImage("a TIFF whose fourth sample has no declared meaning")
-    if image.mode == "YCbCr" and tags.get(SUBSAMPLING) != (1, 1):
+    if image.mode == "YCbCr" and tags.get(_SUBSAMPLING) != (1, 1):
         # 2 by 2 where it is not said; Pillow reads it as if it were 1 by 1
         raise UnreadableImage("a TIFF of YCbCr that is subsampled and not compressed")
-    white_is_zero = tags[PHOTOMETRIC] == 0 and image.mode[0] in "IF"
+    white_is_zero = tags[_PHOTOMETRIC] == 0 and image.mode[0] in "IF"
     return Samples(bits, signed, white_is_zero)
 
 
@@ -260,7 +260,7 @@ def _grey(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndar
     values, bits, most = np.asarray(image), samples.bits, samples.most
     if image.mode == "L":
         values = values.view(np.int8)
-    elif bits == MOST_BITS and image.mode == "I" and not samples.signed:
+    elif bits == _MOST_BITS and image.mode == "I" and not samples.signed:
         values = values.view(np.uint32)
     elif most is not None and image.mode == "I":  # Pillow scaled them to 65535
         values = np.rint(values * (most / 65535)).astype(np.int64)

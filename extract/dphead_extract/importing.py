@@ -23,7 +23,7 @@ from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.sources.classes import Classes, interpreted, possible_splits
 from dphead_extract.sources.tables import Block, Columns, Table, open_table
 
-BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
+_BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
 
 
 @dataclass
@@ -97,8 +97,8 @@ def import_features(
     """
     table = open_table(options.source, options.columns)
     _check_declared(table, options)
-    n_rows = survey(table, options)
-    header = make_header(table, options, n_rows)
+    n_rows = _survey(table, options)
+    header = _make_header(table, options, n_rows)
     check_disk(options.output, header)
     with FeaturesWriter(options.output, header) as writer:
         if not writer.already_complete:
@@ -134,15 +134,15 @@ def _check_declared(table: Table, options: ImportOptions) -> None:
             "classes=None. Pass --classes a,b,c, their number, or --ignore-labels."
         )
     size = options.block_rows * table.n_features * 8
-    if options.block_rows < 1 or size > BLOCK_BYTES:
+    if options.block_rows < 1 or size > _BLOCK_BYTES:
         raise ExtractError(
-            f"a block of rows must have a row and at most {BLOCK_BYTES} bytes, got "
+            f"a block of rows must have a row and at most {_BLOCK_BYTES} bytes, got "
             f"block_rows={options.block_rows} of {table.n_features} features. Set "
             "--block-rows."
         )
 
 
-def survey(table: Table, options: ImportOptions) -> int:
+def _survey(table: Table, options: ImportOptions) -> int:
     """Return the number of rows, after reading each one's label, group and split.
 
     Raises ExtractError for a file without rows, or for a text that is no declared class
@@ -178,7 +178,7 @@ def encoded(
     return columns if said.group is None else columns | {"group": said.group}
 
 
-def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
+def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     """Return the sizes and attributes of the file to write.
 
     The names of the columns are part of the feature space: a head is not used on other

@@ -67,7 +67,7 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
 
     rows = ((row, source.raw(row)) for row in range(source.n_rows))
     with ThreadPoolExecutor(workers) as pool:
-        for row, seen in enumerate(in_order(pool, look, rows, ahead=8 * workers)):
+        for row, seen in enumerate(_in_order(pool, look, rows, ahead=8 * workers)):
             if isinstance(seen, UnreadableImage):
                 found.unreadable[row] = str(seen)
                 if isinstance(seen, MissingImage):
@@ -81,7 +81,7 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
     return found
 
 
-def in_order(
+def _in_order(
     pool: ThreadPoolExecutor,
     work: Callable[[Any], Any],
     inputs: Iterable[Any],
@@ -189,7 +189,7 @@ class Loop:
         """Append all blocks that the features file does not have yet."""
         options = self.options
         with one_thread(), pool_of(options.workers) as pool:
-            jobs = in_order(
+            jobs = _in_order(
                 pool,
                 self._batch,
                 self._raw_batches(),

@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
 
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread
 EPSILON = 1e-5
-KINDS = ("none", "group", "unit", "synthetic", "local")
-Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
+_KINDS = ("none", "group", "unit", "synthetic", "local")
+_Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class RowNorm:
 
     kind: str = "none"
     groups: int = 0
-    parts: Parts = field(default=(), compare=False)
+    parts: _Parts = field(default=(), compare=False)
     weights: tuple[float, ...] = field(default=(), compare=False)
     statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(
         default=(), compare=False
     )
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or (self.kind == "group") != (self.groups > 0):
+        if self.kind not in _KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
-                f"normalisation must be one of {', '.join(KINDS)}, and group with a "
+                f"normalisation must be one of {', '.join(_KINDS)}, and group with a "
                 f"positive number of groups, got kind={self.kind!r}, "
                 f"groups={self.groups}. Use --normalize group --groups G."
             )
@@ -150,7 +150,7 @@ class RowNorm:
         return x * self.weights[i] if self.weights else x
 
 
-def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
+def _split(features: torch.Tensor, parts: _Parts) -> list[torch.Tensor]:
     """Return each part, (B, channels, places), of rows (B, d) or (B, channels, ...)."""
     pieces = features.flatten(1).split(
         [channels * places for channels, places in parts], dim=1

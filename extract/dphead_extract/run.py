@@ -220,13 +220,13 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     beyond = source.n_rows - n_rows
     output = options.shard.path(Path(options.output))
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
-    size, channels = declared_input(options.backbone, source)
+    size, channels = _declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
-    found = check_images(part, options, backbone)
+    found = _check_images(part, options, backbone)
     seen = np.array(found.digests, np.uint64)
     identity = identified(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity)
-    header = make_header(options, part, n_rows, backbone, settings, identity)
+    header = _make_header(options, part, n_rows, backbone, settings, identity)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         overlaps = note_images(options.index, writer.dataset_id, seen)
@@ -342,7 +342,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", own)
 
 
-def declared_input(
+def _declared_input(
     options: BackboneOptions, source: Source
 ) -> tuple[tuple[int, int], int]:
     """Return the size and channels of a backbone's input, if it needs a size.
@@ -375,7 +375,9 @@ def declared_input(
     return options.sides or (header[0], header[1]), options.channels or channels
 
 
-def check_images(source: Source, options: ExtractOptions, backbone: Backbone) -> Survey:
+def _check_images(
+    source: Source, options: ExtractOptions, backbone: Backbone
+) -> Survey:
     """Decode every image before anything is written, and check it against the options.
 
     Raises
@@ -439,7 +441,7 @@ def _path_advice(names: list[str]) -> str:
     return "Correct the paths, or use --skip-unreadable to keep masked rows."
 
 
-def make_header(
+def _make_header(
     options: ExtractOptions,
     source: Source,
     n_rows: int,

@@ -26,7 +26,7 @@ VECTOR = 32
 
 # Operations that return the number nearest to the true result, or one of their inputs.
 # They give the same bits however they are computed.
-EXACT = frozenset(
+_EXACT = frozenset(
     (
         *("abs", "add", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "div"),
         *("eq", "floor", "ge", "gt", "hardtanh", "hardtanh_backward", "le", "lt"),
@@ -45,7 +45,7 @@ class WholeVectors(TorchDispatchMode):
     ----------
     multiple : int
         This many rows, or a multiple of it, have whole vectors in every array from an
-        operation that torch calls pointwise and that is not in `EXACT`.
+        operation that torch calls pointwise and that is not in `_EXACT`.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
         return isinstance(args[1], (int, float)) and args[1] in (1, 2)
     if name in ("add", "sub"):
         return kwargs.get("alpha", 1) == 1
-    return name in EXACT
+    return name in _EXACT
 
 
 def are_alike(rows: torch.Tensor) -> bool:

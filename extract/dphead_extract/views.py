@@ -18,7 +18,7 @@ import numpy as np
 from dphead_extract.errors import ExtractError
 
 # a view is shifted by up to 1/SHIFT_SHARE of each side: 4 of 32 pixels, as in De22
-SHIFT_SHARE = 8
+_SHIFT_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Views:
         if self.count == 1:
             return [image]
         height, width = image.shape[:2]
-        down, right = height // SHIFT_SHARE, width // SHIFT_SHARE
+        down, right = height // _SHIFT_SHARE, width // _SHIFT_SHARE
         border = [(down, down), (right, right), (0, 0)][: image.ndim]
         padded = np.pad(image, border, mode="reflect")
         content = repr(image.shape).encode() + image.tobytes()

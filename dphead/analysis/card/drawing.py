@@ -12,8 +12,8 @@ from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
-LABELLED = (1.0,)  # epsilons with a curve beside the run's
-DECADES = 4  # decades of each axis, from 0.01 % to 100 %; a choice
+_LABELLED = (1.0,)  # epsilons with a curve beside the run's
+_DECADES = 4  # decades of each axis, from 0.01 % to 100 %; a choice
 
 
 def curve_of(limits: list[Limits]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def curve_of(limits: list[Limits]) -> dict[str, Any]:
     corner = f"L {_x(1):.1f} {_y(1e-4):.1f} L {_x(1e-4):.1f} {_y(1e-4):.1f} Z"
     others = []
     for one in limits:
-        if one.own or one.epsilon not in LABELLED:
+        if one.own or one.epsilon not in _LABELLED:
             continue
         middle = len(CURVE_RATES) // 4
         end = {"x": _x(CURVE_RATES[middle]), "y": _y(one.curve[middle])}
@@ -37,7 +37,7 @@ def curve_of(limits: list[Limits]) -> dict[str, Any]:
     points = [
         {"x": _x(rate), "y": _y(hit), "text": percent_up(hit)} for rate, hit in marked
     ]
-    powers = [10.0**-k for k in range(DECADES, -1, -1)]
+    powers = [10.0**-k for k in range(_DECADES, -1, -1)]
     return {
         "line": line,
         "area": f"{line} {corner}",
@@ -64,7 +64,7 @@ def _line(hits: tuple[float, ...]) -> str:
 
 def _along(rate: float) -> float:
     """Return the place of a rate along an axis: 0 at 0.01 %, 1 at 100 %."""
-    return 1 + math.log10(max(rate, 10.0**-DECADES)) / DECADES
+    return 1 + math.log10(max(rate, 10.0**-_DECADES)) / _DECADES
 
 
 def _x(rate: float) -> float:

@@ -36,7 +36,7 @@ class Hazard:
 
 def hazards_of(report: dict[str, Any]) -> list[Hazard]:
     """Return all hazards of a report, one row for each."""
-    return [hazard for part in PARTS for hazard in part(report)]
+    return [hazard for part in _PARTS for hazard in part(report)]
 
 
 def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
@@ -84,7 +84,7 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
         yield Hazard("Several releases of the same data", OPEN, how)
 
 
-def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
+def _algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of the mechanism: what it computes, and how."""
     bounded = "Each row is clipped, and its integers are checked against the bound"
     yield Hazard("Contributions without a bound", MET, bounded)
@@ -110,7 +110,7 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
     yield Hazard("Defects of the implementation", STATED, audit)
 
 
-def around(report: dict[str, Any]) -> Iterator[Hazard]:
+def _around(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of what is done with the data before and after."""
     tuning, thing = report["tuning"], name_unit_in(report)
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
@@ -159,10 +159,10 @@ def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
     yield Hazard("Data collection", NOT_COVERED, how)
 
 
-PARTS: tuple[Callable[[dict[str, Any]], Iterator[Hazard]], ...] = (
+_PARTS: tuple[Callable[[dict[str, Any]], Iterator[Hazard]], ...] = (
     parameters,
     unit,
-    algorithms,
-    around,
+    _algorithms,
+    _around,
     deployment,
 )

@@ -9,17 +9,17 @@ from dphead import __version__
 from dphead.analysis.check import DERIVED, Finding
 from dphead.analysis.sealed import explain_damage
 
-RENDERERS = {  # file: module:function that renders it from a report
+_RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
     "README.md": "dphead.analysis.card.model_card:model_card",
     "registry.yaml": "dphead.analysis.card.registry:registry_entry",
 }
-OPTIONS = {  # file: arguments of `dphead report` that write it
+_OPTIONS = {  # file: arguments of `dphead report` that write it
     "report.html": "RUN/",
     "README.md": "RUN/ --card",
     "registry.yaml": "RUN/ --registry",
 }
-assert set(RENDERERS) == set(OPTIONS) == DERIVED
+assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
 
 
 def rendered(name: str, report: dict[str, Any]) -> str:
@@ -27,7 +27,7 @@ def rendered(name: str, report: dict[str, Any]) -> str:
 
     Raises ValueError for a report of another form.
     """
-    module, function = RENDERERS[name].split(":")
+    module, function = _RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
     with explain_damage("a run", "its report"):
         return make(report)
@@ -42,14 +42,14 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
     why = "What was added may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
         why += f", or dphead {written} wrote it, and this is {__version__}"
-    for name in RENDERERS:
+    for name in _RENDERERS:
         path = run / name
         if path.is_file() and path.read_bytes() != _expected(name, report):
             yield Finding(
                 "private metrics stored",
                 f"{name} is not what report.json gives",
                 why,
-                f"Look at it, or write it again: dphead report {OPTIONS[name]}",
+                f"Look at it, or write it again: dphead report {_OPTIONS[name]}",
             )
 
 

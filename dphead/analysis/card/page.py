@@ -42,7 +42,7 @@ def page(report: dict[str, Any]) -> str:
         curve=curve_of(facts["limits"]) if facts["private"] else None,
         releases=releases[:SHOWN_RELEASES],
         more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
-        budget=budget_bar(report),
+        budget=_budget_bar(report),
         about_sum=words.about_total(report),
         expected=expected_bar(report),
         test=test_bar(report),
@@ -129,12 +129,12 @@ def number(value: float | None, digits: int = 4) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
-def percent(share: float, decimals: int = 1) -> str:
+def _percent(share: float, decimals: int = 1) -> str:
     """Return a share that is not a limit, in percent."""
     return f"{100 * share:.{decimals}f} %"
 
 
-def budget_bar(report: dict[str, Any]) -> Bar | None:
+def _budget_bar(report: dict[str, Any]) -> Bar | None:
     """Return the share of the budget that all fits have spent, or None."""
     ledger = report["ledger"]
     budget, total = ledger["budget"], ledger["total_epsilon"]
@@ -151,7 +151,7 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
     if found is None:
         return None
     value, low, high = (found[key] for key in ("accuracy", "low", "high"))
-    text = f"{percent(value)} (90 %: {percent(low)} to {percent(high)})"
+    text = f"{_percent(value)} (90 %: {_percent(low)} to {_percent(high)})"
     return Bar("expected on new data", value, text, low, high)
 
 
@@ -163,7 +163,7 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
     value, error = test["accuracy"], test["accuracy_se"]
     things = f"{name_unit_in(report)}s"
     text = (
-        f"{percent(value, 2)} ± {percent(error, 2)}, on {test['n']:,} public {things}"
+        f"{_percent(value, 2)} ± {_percent(error, 2)}, on {test['n']:,} public {things}"
     )
     return Bar(f"on public test {things}", value, text)
 
@@ -176,7 +176,7 @@ def class_bars(report: dict[str, Any]) -> list[Bar]:
     names = report["data"]["class_names"]
     rows = zip(names, test["per_class_accuracy"], test["per_class_n"], strict=True)
     bars = [
-        Bar(name, value, f"{percent(value, 0)} of {n:,}")
+        Bar(name, value, f"{_percent(value, 0)} of {n:,}")
         for name, value, n in rows
         if n > 0
     ]

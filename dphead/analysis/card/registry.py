@@ -21,13 +21,13 @@ from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
 WIDTH = 100  # columns of YAML; a choice
 TODO = "TODO"
-HEAD = """\
+_HEAD = """\
 # An entry for OpenDP's registry of deployments, made of report.json. Before you propose
 # it to opendp/deployments-registry-data, fill in what is TODO, and correct
 # data_curator_type (Government, Industry or Nonprofit), data_product_sector and
 # publication_date, which dphead cannot know.
 """
-RELATIONS = {
+_RELATIONS = {
     "zero_out": "one is the other with one {unit}'s contribution replaced by nothing; "
     "the number of {thing}s is public",
     "add_remove": "one has one {unit} more than the other; the number of {thing}s is "
@@ -60,7 +60,7 @@ def registry_entry(report: dict[str, Any]) -> str:
         },
     }
     dumped = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=WIDTH)
-    return f"{HEAD}{dumped}"
+    return f"{_HEAD}{dumped}"
 
 
 def _basic(report: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
     grouped = g["group_cap"] is not None
     thing = name_unit_in(report)
     unit = "group" if grouped else thing
-    relation = RELATIONS[g["neighboring_relation"]].format(unit=unit, thing=thing)
+    relation = _RELATIONS[g["neighboring_relation"]].format(unit=unit, thing=thing)
     cap = f"; at most {g['group_cap']} {thing}s of a group count" if grouped else ""
     parameters = {"epsilon": g["epsilon"], "delta": g["delta"]}
     if g["rho"] is not None:

@@ -48,7 +48,7 @@ class Limits:
     own: bool
 
 
-def events_of(report: dict[str, Any]) -> list[GaussianEvent]:
+def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
     """Return the events that the accountant counts for a report's releases."""
     releases = report["guarantee"]["releases"]
     return [replace(event_of(row), count=row["count"]) for row in releases]
@@ -74,7 +74,7 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)
     own = [
-        _limits(g["epsilon"], events_of(report), relation, comparison, own=True)
+        _limits(g["epsilon"], _events_of(report), relation, comparison, own=True)
         for comparison in both
     ]
     others = [

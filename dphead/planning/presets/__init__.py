@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-DELTA = 1e-5  # where neither a user nor a preset says another; that of CIFAR's papers
+_DELTA = 1e-5  # where neither a user nor a preset says another; that of CIFAR's papers
 
 
 def names() -> list[str]:
@@ -52,7 +52,7 @@ def delta_of(preset: str | None, given: float | None) -> float:
     if given is not None:
         return given
     data = {} if preset is None else load(preset.partition("/")[0])
-    return data.get("delta", DELTA)
+    return data.get("delta", _DELTA)
 
 
 def column(name: str, **where: Any) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from dphead.privacy.accounting.losses import (
 
 # Chosen, not measured: they trade a tight charge for time and memory. What they leave
 # out is counted.
-CELLS = 50  # cells per standard deviation of one ratio
-MOST_CELLS = 2**20  # cells in all; wider ones if more would be needed
+_CELLS = 50  # cells per standard deviation of one ratio
+_MOST_CELLS = 2**20  # cells in all; wider ones if more would be needed
 REACHES = (8.3, 7.0, 6.4)  # ends of the grid, in standard deviations of the logarithm
-LARGEST_EXPONENT = 700.0  # exp of more would overflow float64
-LOWEST_PLACE = -40.0  # standard deviations; the normal law has next to no mass below
+_LARGEST_EXPONENT = 700.0  # exp of more would overflow float64
+_LOWEST_PLACE = -40.0  # standard deviations; the normal law has next to no mass below
 
 
 def epoch_losses(
@@ -119,17 +119,17 @@ def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
 
 def _grid(mu: float) -> tuple[int, int, float] | None:
     """Return (first point, number of cells, their width) of the grid of W, or None."""
-    if mu * (mu / 2 + REACHES[0]) > LARGEST_EXPONENT:
+    if mu * (mu / 2 + REACHES[0]) > _LARGEST_EXPONENT:
         return None
     low = high = 0.0
-    width = math.sqrt(math.expm1(mu * mu)) / CELLS
+    width = math.sqrt(math.expm1(mu * mu)) / _CELLS
     for reach in REACHES:
         beyond = mu * (mu / 2 + reach)
         low = math.exp(-beyond)
         high = math.exp(beyond)
-        if high - low <= MOST_CELLS * width:
+        if high - low <= _MOST_CELLS * width:
             break
-    width = max(width, (high - low) / MOST_CELLS)
+    width = max(width, (high - low) / _MOST_CELLS)
     lowest = math.floor(low / width)
     count = math.ceil(high / width) - lowest
     return lowest, count, width
@@ -143,7 +143,7 @@ def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.n
     """
     unit = UNIT_ROUNDOFF
     moved = unit * ((2 + 5 * np.abs(logs)) / mu + 4 * mu + 4 * np.abs(z))
-    z = np.maximum(z, LOWEST_PLACE)
+    z = np.maximum(z, _LOWEST_PLACE)
     # a normal tail t(z) changes by at most (|z| + 1) t(z) dz, to first order
     relative = 8 * unit + 2 * (1 + np.abs(z)) * np.minimum(moved, 1.0)
     below = ndtr(z)

@@ -14,10 +14,12 @@ from scipy.special import erfcx, ndtr
 
 from dphead.privacy.accounting.events import GaussianEvent, check, require
 
-LARGEST_EPSILON = 1e12  # a larger epsilon is reported as infinite; chosen, not measured
+_LARGEST_EPSILON = (
+    1e12  # a larger epsilon is reported as infinite; chosen, not measured
+)
 # 36 units of 2**-53: erfcx errs by at most 8.3 units (measured at 330,000 points
 # against mpmath), and each operation around it by half a unit.
-MILLS_ROUNDING = 4e-15
+_MILLS_ROUNDING = 4e-15
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
@@ -67,7 +69,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     # The upper end is zCDP's conversion, which is above the exact one.
     low = 0.0
     high = mu * mu / 2 + mu * math.sqrt(-2 * target)
-    if not high < LARGEST_EPSILON:
+    if not high < _LARGEST_EPSILON:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
         return 0.0
@@ -93,10 +95,10 @@ def log_delta(mu: float, epsilon: float) -> float:
     tail = _mills_ratio(t - mu)
     if t > 0:
         excess = float(ndtr(t)) - math.exp(log_phi) * tail
-        bound = math.log(excess + MILLS_ROUNDING)
+        bound = math.log(excess + _MILLS_ROUNDING)
     else:
         ratio = _mills_ratio(t)
-        excess = max(ratio - tail, 0.0) + MILLS_ROUNDING * ratio
+        excess = max(ratio - tail, 0.0) + _MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
     # How far rounding of t can move log delta: its slope there is at most |t| + 1.3.
     moved = (abs(t) + 1.3) * (epsilon / mu + mu / 2)

@@ -19,7 +19,7 @@ from scipy.signal import fftconvolve, lfilter
 # out is counted. (UNIT_ROUNDOFF is float64's own.)
 UNIT_ROUNDOFF = 2.0**-53  # relative rounding error of one float64 operation
 TAIL_MASS = 1e-15  # chance of the losses cut at each end of a composition
-CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # orders of the bound that finds these ends
+_CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # orders of the bound that finds these ends
 MAX_GRID_POINTS = 2**23  # points of a composition, 67 MB; beyond, losses are infinite
 
 
@@ -123,7 +123,7 @@ def self_composed(one: Losses, count: int) -> Losses:
     # A Chernoff bound finds where the tails of the sum end. Its best order, in units of
     # 1 / points, is smaller for a sum of many releases.
     scales = np.array([1.0, count**-0.5]) / len(one.chances)
-    signed = np.concatenate([CHERNOFF_ORDERS, np.negative(CHERNOFF_ORDERS)])
+    signed = np.concatenate([_CHERNOFF_ORDERS, np.negative(_CHERNOFF_ORDERS)])
     orders = list(np.outer(signed, scales).ravel())
     chances: Any = one.chances
     low, high = compute_self_convolve_bounds(chances, count, TAIL_MASS, orders)

@@ -34,20 +34,20 @@ from dphead.privacy.accounting.rdp import LARGEST_NOISE, epsilon_from_rdp
 
 # Chosen, not measured: they trade a tight charge for time and memory. What they leave
 # out is counted.
-GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; otherwise in proportion
-LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
-LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
+_GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; otherwise in proportion
+_LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
+_LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
 # Orders of RDP, which finds the grid's width.
-SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
-LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
+_SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
+_LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
 LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
 LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
-TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
+_TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
 NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
-MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
-MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
-DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
+_MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
+_MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
+_DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
     "replace_one": ("replaced",),  # the mirror image of itself
@@ -132,15 +132,15 @@ def loss_distribution(
     hint = "Use full batches."
     require(single or relation != "replace_one", known, "relation", relation, hint)
     rows = max((e.rows_per_unit for e in sampled), default=1)
-    few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
-    require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, hint)
+    few = f"groups in Poisson batches must have at most {_LARGEST_GROUP} rows"
+    require(rows <= _LARGEST_GROUP, few, "rows_per_unit", rows, hint)
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
-        if event.noise_multiplier * LARGEST_MU < rows_in_sample:
+        if event.noise_multiplier * _LARGEST_MU < rows_in_sample:
             return None
-    if full_mu > LARGEST_MU:
+    if full_mu > _LARGEST_MU:
         return None
-    directions = DIRECTIONS[relation] if sampled else ("removed",)
+    directions = _DIRECTIONS[relation] if sampled else ("removed",)
     pairs = [_pairs(full_mu, sampled, direction) for direction in directions]
     interval = coarser * _grid_interval(pairs)
     if interval == math.inf:
@@ -214,7 +214,7 @@ class Mixture:
         return values
 
     def _parts(self, x: np.ndarray) -> Iterator[slice]:
-        rows = max(1, MAX_TABLE_ENTRIES // len(self.means))
+        rows = max(1, _MAX_TABLE_ENTRIES // len(self.means))
         for i in range(0, len(x), rows):
             yield slice(i, i + rows)
 
@@ -281,7 +281,7 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
     logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)
     logs += j * log_q + (k - j) * log_not
     last = np.flatnonzero(logs >= LEAST_LOG_WEIGHT)[-1]
-    tilted = logs - j / sd * (TAIL_DEVIATIONS + j / (2 * sd))
+    tilted = logs - j / sd * (_TAIL_DEVIATIONS + j / (2 * sd))
     first = np.flatnonzero(tilted >= tilted.max() + LEAST_LOG_WEIGHT)[0]
     return int(first), max(int(last), 1)
 
@@ -330,21 +330,21 @@ def _grid_interval(
     """
     size = widest = 0.0
     for pairs in directions:
-        curve = np.zeros(len(SIZE_ORDERS))
+        curve = np.zeros(len(_SIZE_ORDERS))
         for upper, lower, count in pairs:
             x, losses = _nodes(upper, lower)
             least, most = float(losses[0]), float(losses[-1])
             log_chances = upper.log_density(x) + math.log(x[1] - x[0])
-            for i, order in enumerate(SIZE_ORDERS):
+            for i, order in enumerate(_SIZE_ORDERS):
                 moment = _log_sum((log_chances + (order - 1) * losses)[None])[0]
                 curve[i] += count * max(0.0, float(moment[0]) / (order - 1))
             size = max(size, most / 5)
             terms = len(upper.means) + len(lower.means)
-            widest = max(widest, (most - least) * terms / MAX_TERMS)
-        size = max(size, epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15))
-    if not size < LARGEST_LOSS:
+            widest = max(widest, (most - least) * terms / _MAX_TERMS)
+        size = max(size, epsilon_from_rdp(_SIZE_ORDERS, curve, 1e-15))
+    if not size < _LARGEST_LOSS:
         return math.inf
-    return max(GRID_INTERVAL * max(1e-3, min(1.0, size / 2), size / 100), widest)
+    return max(_GRID_INTERVAL * max(1e-3, min(1.0, size / 2), size / 100), widest)
 
 
 def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
@@ -385,7 +385,7 @@ def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
 
     Beyond each end lies a chance of at most exp(LEAST_LOG_TAIL) of `upper`.
     """
-    beyond = TAIL_DEVIATIONS * upper.sd
+    beyond = _TAIL_DEVIATIONS * upper.sd
     least = upper.means.min() - beyond
     most = upper.means.max() + beyond
     x = np.linspace(least, most, LOOKUP_POINTS // 8)  # enough to find the ends

@@ -27,9 +27,9 @@ RDP_ORDERS = (
     *(2**k for k in range(7, 14)),
 )
 # Limits of noise multipliers, each to the safe side. They are chosen, not measured.
-SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise get infinite RDP
+_SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise get infinite RDP
 LARGEST_NOISE = 1e8  # Poisson batches with more noise are charged as with this
-RDP_ROUNDING = 2e-15  # relative error of the few operations of a divergence or epsilon
+_RDP_ROUNDING = 2e-15  # relative error of the few operations of a divergence or epsilon
 
 
 def rdp_curve(
@@ -68,7 +68,7 @@ def rdp_curve(
     """
     check(relation=relation)
     total = np.zeros(len(orders))
-    rounding = RDP_ROUNDING + len(events) * 2.0**-52  # covers the additions below too
+    rounding = _RDP_ROUNDING + len(events) * 2.0**-52  # covers the additions below too
     for event in (e for e in events if e.count):
         if event.is_full:
             mu = total_mu([event]) or 0.0
@@ -101,7 +101,7 @@ def _poisson_rdp(
     # The import takes seconds.
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-    if noise_multiplier < SMALLEST_RDP_NOISE:
+    if noise_multiplier < _SMALLEST_RDP_NOISE:
         return np.full(len(orders), np.inf)
     # Less noise costs more, so this is on the safe side.
     noise_multiplier = min(noise_multiplier, LARGEST_NOISE)
@@ -158,7 +158,7 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
     failure = sum(logs) / (order - 1)
     gain = math.log1p(-1 / order)
     sizes = rdp - gain + (abs(logs[0]) + logs[1]) / (order - 1)
-    found = rdp + gain - failure + RDP_ROUNDING * sizes
+    found = rdp + gain - failure + _RDP_ROUNDING * sizes
     return math.inf if math.isnan(found) else max(0.0, found)
 
 

@@ -31,8 +31,8 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import FIT, LedgerError, canonical, whole_hour
 from dphead.privacy.ledger.store import LedgerFile
 
-NEW_FIT = f"INSERT INTO fits VALUES ({', '.join(f':{name}' for name in FIT)})"
-NEW_RELEASE = (
+_NEW_FIT = f"INSERT INTO fits VALUES ({', '.join(f':{name}' for name in FIT)})"
+_NEW_RELEASE = (
     "INSERT INTO releases VALUES "
     "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
 )
@@ -230,9 +230,9 @@ class Ledger(LedgerFile):
                     )
                 self._fix_unit(relation, next(iter(caps), None))
                 self._check(together(event_of(s) for s in specs), relation)
-                self.execute(NEW_FIT, fit)
+                self.execute(_NEW_FIT, fit)
                 for one in releases:
-                    self.execute(NEW_RELEASE, one)
+                    self.execute(_NEW_RELEASE, one)
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
         except BaseException:

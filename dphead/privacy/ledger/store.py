@@ -19,12 +19,12 @@ from dphead.privacy.ledger.schema import APPEND_ONLY, SCHEMA, HeldLedger, Ledger
 
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
-FAULTS = (sqlite3.Error, UnicodeDecodeError)
+_FAULTS = (sqlite3.Error, UnicodeDecodeError)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
-HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
+_HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
 # os.link raises one of these if the file system has no hard links.
-NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 _forks = [0]  # number of forks from the first process to this one
@@ -97,7 +97,7 @@ class LedgerFile:
                 f"path={self.path} ({error}). Name another with --ledger, or set "
                 "DPHEAD_HOME to a folder that is yours to write."
             ) from error
-        except FAULTS as error:
+        except _FAULTS as error:
             raise self._unsound(error) from error
         if dataset_id is None:
             return
@@ -158,7 +158,7 @@ class LedgerFile:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.IntegrityError:
             raise
-        except FAULTS as error:
+        except _FAULTS as error:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
@@ -247,7 +247,7 @@ def _check_whole(path: Path) -> None:
     SQLite would take it for an empty ledger.
     """
     size = path.stat().st_size
-    if path.is_file() and size < HEADER:
+    if path.is_file() and size < _HEADER:
         raise LedgerError(
             f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
             "bytes. Put back a copy that holds all its fits."
@@ -294,7 +294,7 @@ def _link(new: Path, path: Path) -> None:
     try:
         os.link(new, path)
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in _NO_LINKS:
             raise
         raise LedgerError(
             "a new ledger must lie on a file system with hard links, got "

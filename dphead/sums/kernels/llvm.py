@@ -26,7 +26,7 @@ from dphead.sums.kernels.processor import (
 )
 from dphead.sums.tuning import CACHE_LINE
 
-INT = numba.types.intp
+_INT = numba.types.intp
 
 
 class Place(NamedTuple):
@@ -198,7 +198,7 @@ def _tile(context, left, pair_step, right, n, out):
     l < n, r < TILE_HEIGHT, j < TILE_WIDTH, and a product is that of two pairs. The sum
     is int32 and stays in registers, three of them for each r.
     """
-    signature = numba.types.void(left, INT, right, INT, out)
+    signature = numba.types.void(left, _INT, right, _INT, out)
 
     def code(context, builder, signature, given):
         emit = Emitter(context, builder, signature, given)
@@ -255,7 +255,7 @@ def _strip(context, h, pairs, n, rows, last, ahead, out):
     the rows' array on. A strip crosses many pages, and no processor prefetches across
     them.
     """
-    signature = numba.types.void(INT, pairs, INT, rows, INT, INT, out)
+    signature = numba.types.void(_INT, pairs, _INT, rows, _INT, _INT, out)
     return signature, _for_each_size(range(2, STRIP_CLASSES + 1, 2), _make_strip)
 
 
@@ -322,7 +322,7 @@ def _dots(context, h, rows, last, weights, v, n, out):
     Rows after `last` are replaced by row `last`. A row's last register holds the row's
     last columns.
     """
-    signature = numba.types.void(INT, rows, INT, weights, INT, INT, out)
+    signature = numba.types.void(_INT, rows, _INT, weights, _INT, _INT, out)
     return signature, _for_each_size(range(1, SCORED_CLASSES + 1), _make_dots)
 
 

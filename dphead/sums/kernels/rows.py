@@ -26,10 +26,10 @@ from dphead.sums.kernels.processor import compiled
 from dphead.sums.tuning import ROUNDING_SHIFT
 
 # Bits of IEEE 754 numbers: a mask of all but the sign, and the bits of infinity.
-SIGN32 = np.int32(0x7FFFFFFF)
-SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
-INFINITE32 = np.int32(0x7F800000)
-INFINITE64 = np.int64(0x7FF0000000000000)
+_SIGN32 = np.int32(0x7FFFFFFF)
+_SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
+_INFINITE32 = np.int32(0x7F800000)
+_INFINITE64 = np.int64(0x7FF0000000000000)
 
 
 def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
@@ -194,8 +194,8 @@ def _fine32(row, values, fine):
     bits = row.view(np.int32)
     largest = np.int32(0)
     for l in range(len(row)):
-        largest = max(largest, bits[l] & SIGN32)
-    if largest >= INFINITE32:
+        largest = max(largest, bits[l] & _SIGN32)
+    if largest >= _INFINITE32:
         return 1.0, False
     for l in range(len(row)):
         values[l] = row[l]
@@ -208,7 +208,7 @@ def _largest(values):
     bits = values.view(np.int64)
     largest = np.int64(0)
     for l in range(len(values)):
-        largest = max(largest, bits[l] & SIGN64)
+        largest = max(largest, bits[l] & _SIGN64)
     return largest
 
 
@@ -216,7 +216,7 @@ def _largest(values):
 def _fine64(values, fine, smallest):
     """Round `values` to whole numbers in place, as `_fine32` does for a row."""
     largest = _largest(values)
-    if largest >= INFINITE64:
+    if largest >= _INFINITE64:
         return 1.0, False
     size = _number(largest)
     if size < smallest:

@@ -15,7 +15,7 @@ from dphead_extract.errors import ExtractError
 
 # Axes are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
 # their last bits agree on nearly all entries.
-GRID = 2**16
+_GRID = 2**16
 
 
 def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
@@ -60,7 +60,7 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     axes = vectors[:, ::-1][:, :count].T
     largest = np.abs(axes).argmax(axis=1)
     axes = axes * np.sign(axes[np.arange(count), largest])[:, None]
-    return torch.from_numpy((np.rint(axes * GRID) / GRID).astype(np.float32))
+    return torch.from_numpy((np.rint(axes * _GRID) / _GRID).astype(np.float32))
 
 
 def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:

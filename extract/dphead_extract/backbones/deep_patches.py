@@ -42,13 +42,13 @@ SEED = 0  # seed of the drawn patches; the images have their own
 SIDE, FILTERS, PLACES = 3, 512, 3
 BETWEEN = 128  # filters of a layer that is not the last; the same table
 PATCHES = 20_000  # patches for the covariance; a choice, not measured
-WHITEN = 1.0  # times the mean eigenvalue, added to the eigenvalues; the same table
+_WHITEN = 1.0  # times the mean eigenvalue, added to the eigenvalues; the same table
 FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
 SETTINGS = {
     "filters": FILTERS,
     "side": SIDE,
     "places": PLACES,
-    "whiten": WHITEN,
+    "whiten": _WHITEN,
     "seed": SEED,
 }
 
@@ -216,7 +216,7 @@ def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.T
     mean = patches.mean(dim=0)
     patches -= mean
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
-    scales = (values.clamp_min(0) + WHITEN * values.mean()).rsqrt()
+    scales = (values.clamp_min(0) + _WHITEN * values.mean()).rsqrt()
     whitening = (vectors * scales) @ vectors.T
     chosen = patches[:filters] @ whitening
     chosen /= torch.linalg.vector_norm(chosen, dim=1, keepdim=True)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 # a folded network with a larger relative change of its features is not used
-FOLD_TOLERANCE = 1e-3  # a choice, not measured
+_FOLD_TOLERANCE = 1e-3  # a choice, not measured
 
 
 def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -35,7 +35,7 @@ def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.M
     except (RuntimeError, TypeError):
         return model
     change = (before - after).abs().amax() / before.abs().amax().clamp_min(1e-12)
-    return folded if float(change) <= FOLD_TOLERANCE else model
+    return folded if float(change) <= _FOLD_TOLERANCE else model
 
 
 def _foldable(part: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from dphead_extract.errors import ExtractError
 
 # Kernels for batches round differently. A row that depends on other rows changes far
 # more than this.
-ROW_TOLERANCE = 1e-3  # a choice, not measured
+_ROW_TOLERANCE = 1e-3  # a choice, not measured
 
 
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
@@ -41,7 +41,7 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
         float((plain - beside).abs().amax() / scale),
         float((plain[:1] - alone).abs().amax() / scale),
     )
-    if not moved <= ROW_TOLERANCE:
+    if not moved <= _ROW_TOLERANCE:
         culprit = _batch_statistics(module)
         reason = (
             f"{culprit} uses statistics of the batch"

@@ -41,15 +41,15 @@ SIDE, STRIDE, FILTERS, PLACES = 6, 2, 512, 3
 WEIGHT = 0.8
 # added to a patch's variance, for pixels from 0 to 1; Coates and Ng 2012
 CONTRAST = 10 / 255**2
-WHITEN = 0.1  # added to the eigenvalues; Coates and Ng 2012
+_WHITEN = 0.1  # added to the eigenvalues; Coates and Ng 2012
 # Filters are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
 # their last bits agree on nearly all of them.
 GRID = 2**14
-LEAVES = 300  # discs of an image; a choice: they cover nearly all of it
+_LEAVES = 300  # discs of an image; a choice: they cover nearly all of it
 # radii as shares of the image's shorter side; their density falls as their cube; a
 # choice
 SMALLEST_LEAF, LARGEST_LEAF = 0.05, 0.5
-TINT = 0.2  # standard deviation of a disc's colors; a choice
+_TINT = 0.2  # standard deviation of a disc's colors; a choice
 
 
 def dead_leaves(
@@ -59,10 +59,10 @@ def dead_leaves(
     rng = np.random.default_rng(SEED)
     down, right = np.mgrid[:height, :width]
     for _ in range(count):
-        inverse = rng.uniform(LARGEST_LEAF**-2, SMALLEST_LEAF**-2, LEAVES)
+        inverse = rng.uniform(LARGEST_LEAF**-2, SMALLEST_LEAF**-2, _LEAVES)
         radii = min(height, width) / np.sqrt(inverse)
-        places = rng.uniform(0, 1, (LEAVES, 2)) * [height, width]
-        tints = TINT * rng.standard_normal((LEAVES, colours))
+        places = rng.uniform(0, 1, (_LEAVES, 2)) * [height, width]
+        tints = _TINT * rng.standard_normal((_LEAVES, colours))
         if colours == 3:
             tints = tints @ COLOURS.T
         tints = np.clip(0.5 + tints, 0, 1)
@@ -93,7 +93,7 @@ def filters(height: int, width: int, colours: int) -> tuple[np.ndarray, np.ndarr
     mean = patches.mean(axis=0)
     patches -= mean
     values, vectors = np.linalg.eigh(patches.T @ patches / len(patches))
-    whitening = (vectors / np.sqrt(values + WHITEN)) @ vectors.T
+    whitening = (vectors / np.sqrt(values + _WHITEN)) @ vectors.T
     chosen = patches[rng.choice(len(patches), FILTERS, replace=False)] @ whitening
     chosen /= np.linalg.norm(chosen, axis=1, keepdims=True)
     weights = np.rint(chosen @ whitening * GRID) / GRID

@@ -28,7 +28,7 @@ for _module in iter_modules(folder.__path__):
 TIMM = TimmFamily()
 # allowed values of options, for any backbone and image; a choice (ScatterNet averages
 # over 2**J pixels)
-RANGES = {
+_RANGES = {
     "mean": (-1e6, 1e6),
     "std": (1e-6, 1e6),
     "scatter_j": (1, 14),
@@ -123,7 +123,7 @@ def _check_options(options: BackboneOptions, family: Family) -> None:
         "scatter_j": options.scatter_j,
         "scatter_l": (options.scatter_l,),
     }
-    for name, (low, high) in RANGES.items():
+    for name, (low, high) in _RANGES.items():
         if not all(low <= value <= high for value in numbers[name]):
             raise ExtractError(
                 f"{name} must be from {low:g} to {high:g}, got "

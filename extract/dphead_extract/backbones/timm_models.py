@@ -129,12 +129,12 @@ def _build(options: BackboneOptions) -> nn.Module:
         ) from error
 
 
-Transform = Callable[[np.ndarray], torch.Tensor]
+_Transform = Callable[[np.ndarray], torch.Tensor]
 
 
 def _timm_transform(
     options: BackboneOptions, model: nn.Module
-) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
+) -> tuple[dict[str, Any], _Transform, tuple[int, int, int]]:
     from timm import data as timm_data
 
     data: Any = timm_data  # timm does not declare its exports to type checkers

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
-Take = Callable[..., torch.Tensor]
+_Take = Callable[..., torch.Tensor]
 
 # The reference filters divide by 2 * 3.1415 * sigma^2. With pi itself every wavelet
 # would be 3e-5 smaller.
 _PI = 3.1415
 
 
-def morlet(
+def _morlet(
     M: int, N: int, sigma: float, theta: float, xi: float, slant: float
 ) -> np.ndarray:
     """Return the Fourier transform (M, N), real, of a periodic Morlet wavelet.
@@ -58,13 +58,13 @@ def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
     """
     angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
     spectra = [
-        morlet(M, N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / L)
+        _morlet(M, N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / L)
         for theta in angles
     ]
-    return np.stack([crop_spectrum(s, M >> level, N >> level) for s in spectra])
+    return np.stack([_crop_spectrum(s, M >> level, N >> level) for s in spectra])
 
 
-def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
+def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
     """Return the matrix that averages one axis with phi[J] and samples it.
 
     It keeps every 2**J-th pixel and drops one at each end: (size / 2**J - 2, size /
@@ -77,13 +77,13 @@ def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
     bump = gaussian.reshape(5, size).sum(0)
     n, step = size // 2**j, 2 ** (J - j)
     kernel = np.fft.ifft(
-        crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)
+        _crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)
     ).real
     out = np.arange(1, size // 2**J - 1)
     return kernel[(out[:, None] * step - np.arange(n)[None, :]) % n]
 
 
-def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
+def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
     """Keep the lowest frequencies of each axis: the same filter on a coarser grid."""
     for axis, n in enumerate(sizes):
         full = spectrum.shape[axis]
@@ -124,8 +124,8 @@ class _Engine(nn.Module):
         super().__init__()
         self.M, self.N = M, N
         for j in range(J):
-            self._keep(f"left{j}", lowpass_matrix(M, J, j))
-            self._keep(f"right{j}", lowpass_matrix(N, J, j))
+            self._keep(f"left{j}", _lowpass_matrix(M, J, j))
+            self._keep(f"right{j}", _lowpass_matrix(N, J, j))
             for level in range(min(j + 1, max(J - 1, 1))):
                 self._keep_wavelets(
                     f"{j}at{level}", wavelets(M, N, L, j, level), 2 ** (j - level)
@@ -166,7 +166,7 @@ class Fourier(_Engine):
         return torch.fft.fft2(signal)
 
     def parts(
-        self, spectrum: torch.Tensor, j: int, level: int, take: Take
+        self, spectrum: torch.Tensor, j: int, level: int, take: _Take
     ) -> torch.Tensor:
         """Return the blocks of a spectrum that fold onto one.
 
@@ -177,7 +177,7 @@ class Fourier(_Engine):
         ).flatten(-2)
 
     def modulus(
-        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
+        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: _Take
     ) -> torch.Tensor:
         """Return |signal * psi[j, theta]| for some angles, on every 2**j-th pixel."""
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
@@ -282,14 +282,14 @@ class Hartley(_Engine):
         """Return the Hartley transforms of a signal."""
         return self._transform(signal, signal.new_empty)
 
-    def _transform(self, signal: torch.Tensor, take: Take) -> torch.Tensor:
+    def _transform(self, signal: torch.Tensor, take: _Take) -> torch.Tensor:
         m, n = signal.shape[:2]
         return _both_axes(
             self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal, take
         )
 
     def parts(
-        self, spectrum: torch.Tensor, j: int, level: int, take: Take
+        self, spectrum: torch.Tensor, j: int, level: int, take: _Take
     ) -> torch.Tensor:
         """Return the rows of a spectrum in the order of the wavelet's weights."""
         rows, psi = (
@@ -302,7 +302,7 @@ class Hartley(_Engine):
         )
 
     def modulus(
-        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
+        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: _Take
     ) -> torch.Tensor:
         """Return |signal * psi[j, theta]| for some angles, on every 2**j-th pixel."""
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
@@ -330,7 +330,7 @@ class Hartley(_Engine):
 
 
 def _both_axes(
-    left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take
+    left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: _Take
 ) -> torch.Tensor:
     """Return (h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
     h = len(left)

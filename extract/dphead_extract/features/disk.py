@@ -80,7 +80,7 @@ def write_private(path: Path, data: bytes, once: bool = False) -> None:
         ) from error
 
 
-def names_path(output: Path) -> Path:
+def _names_path(output: Path) -> Path:
     """Return the path of the private table of names, beside a features file."""
     return output.with_name(output.name + ".names.csv")
 
@@ -90,7 +90,7 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 
     Rows count from `first`.
     """
-    path, text = names_path(output), io.StringIO(newline="")
+    path, text = _names_path(output), io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["row", "name"])
     table.writerows(enumerate(names, first))
@@ -103,7 +103,7 @@ def read_names(features: Path, n_rows: int) -> list[str] | None:
 
     A table of another length is another file's, and counts as missing.
     """
-    path = names_path(features)
+    path = _names_path(features)
     if not path.is_file():
         return None
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:

@@ -16,7 +16,7 @@ from dphead_extract.features.seal import read_seal
 
 SCHEMA_VERSION = 1  # version of the format in extract/dphead_extract/features/format.py
 # facts of the configuration that decide what a column of `features` means
-FEATURE_SPACE = (
+_FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),
     "normalization",
 )
@@ -24,10 +24,10 @@ FEATURE_SPACE = (
 ROW_COLUMNS = (
     *("features", "labels", "valid", "split", "group", "row_digest", "image_hash"),
 )
-Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
+_Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
 
 
-def layout(config: dict[str, Any], n_rows: int | None = None) -> Layout:
+def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
     """Return the columns of a file with this configuration, in ROW_COLUMNS' order.
 
     `n_rows` is the length of a block; None gives whole columns.
@@ -59,7 +59,7 @@ def canonical_json(value: Any) -> str:
     )
 
 
-def sha256_json(value: Any) -> str:
+def _sha256_json(value: Any) -> str:
     """Return the hexadecimal sha256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
@@ -124,11 +124,11 @@ class FeaturesFile:
         self.classes_public = bool(self.classes_declared)
         self.dataset_id = str(file.attrs["dataset_id"])
         self.salt = str(file.attrs["salt"])
-        self.config_hash = sha256_json(self.config)
+        self.config_hash = _sha256_json(self.config)
         self.split_names: list[str] = self.config["split_names"]
         self.views: dict[str, Any] = self.config.get("views", {})
-        space = {key: self.config[key] for key in FEATURE_SPACE}
-        self.feature_space = sha256_json(space)
+        space = {key: self.config[key] for key in _FEATURE_SPACE}
+        self.feature_space = _sha256_json(space)
 
     labels = _stored("labels")
     valid = _stored("valid")

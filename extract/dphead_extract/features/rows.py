@@ -20,7 +20,7 @@ from dphead_extract.items import (
     text_group,
 )
 
-DEFAULTS = {"labels": -1, "valid": 1, "group": NO_GROUP}  # 0 for other columns
+_DEFAULTS = {"labels": -1, "valid": 1, "group": NO_GROUP}  # 0 for other columns
 
 
 @dataclass
@@ -212,7 +212,7 @@ def prepare_block(
         if name in given:
             values = np.asarray(given[name])
         else:
-            values = np.full(shape, DEFAULTS.get(name, 0))
+            values = np.full(shape, _DEFAULTS.get(name, 0))
         if name == "labels":
             labels = values.astype(np.int64)
             values = np.where((labels >= 0) & (labels < header.n_classes), labels, -1)

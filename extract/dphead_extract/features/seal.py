@@ -19,11 +19,11 @@ from dphead_extract.errors import FormatError
 BYTES = 2048  # HDF5 needs a power of two, at least 512, before its own data
 MAGIC = b"dphead features\n"
 # HDF5 marks a file that is open for writing here, but never reads it in this layout
-OPEN_MARK = (BYTES + 20, 4)
-Extent = tuple[int, int]  # first byte and number of bytes of a column
+_OPEN_MARK = (BYTES + 20, 4)
+_Extent = tuple[int, int]  # first byte and number of bytes of a column
 
 
-def write_seal(path: Path, columns: Iterable[Extent], complete: bool) -> None:
+def write_seal(path: Path, columns: Iterable[_Extent], complete: bool) -> None:
     """Write the first bytes of a file that was made with room for them."""
     held = _seal(path, sorted(columns), complete)
     with open(path, "r+b") as file:
@@ -56,7 +56,7 @@ def read_seal(path: Path) -> bool:
     return bool(said["complete"])
 
 
-def _seal(path: Path, columns: list[Extent], complete: bool) -> bytes:
+def _seal(path: Path, columns: list[_Extent], complete: bool) -> bytes:
     said = {
         "complete": complete,
         "columns": columns,
@@ -65,7 +65,7 @@ def _seal(path: Path, columns: list[Extent], complete: bool) -> bytes:
     return (MAGIC + json.dumps(said).encode()).ljust(BYTES)
 
 
-def _digest_outside(path: Path, columns: list[Extent]) -> str:
+def _digest_outside(path: Path, columns: list[_Extent]) -> str:
     """Return the sha256 of a file's bytes after the seal that belong to no column.
 
     A killed run leaves HDF5's mark and can be resumed, so the mark is left out. Raises
@@ -74,7 +74,7 @@ def _digest_outside(path: Path, columns: list[Extent]) -> str:
     digest, end = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:
         file.seek(BYTES)
-        for first, size in (OPEN_MARK, *columns):
+        for first, size in (_OPEN_MARK, *columns):
             if not file.tell() <= first <= first + size <= end:
                 raise ValueError(f"columns must lie apart in the file, got {columns=}.")
             digest.update(file.read(first - file.tell()))

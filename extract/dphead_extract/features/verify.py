@@ -75,10 +75,10 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
 
 
 # what is wrong, and the rows where it is (their ordinals); None if it is in no row
-Problem = tuple[str, np.ndarray | None]
+_Problem = tuple[str, np.ndarray | None]
 
 
-def _told(problems: Iterable[Problem], file: FeaturesFile) -> list[str]:
+def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
     """Return problems in words, with the first rows by name if names are known.
 
     Problems that are in none of the rows are left out.
@@ -122,7 +122,7 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
         yield start, block, sound
 
 
-def _blocks(file: FeaturesFile) -> Iterator[Problem]:
+def _blocks(file: FeaturesFile) -> Iterator[_Problem]:
     infinite, nonzero = [], []
     for start, block, sound in blocks(file):
         if not sound:
@@ -138,7 +138,7 @@ def _blocks(file: FeaturesFile) -> Iterator[Problem]:
     yield "masked rows that are not zero", np.concatenate(nonzero)
 
 
-def _labels(file: FeaturesFile) -> Iterator[Problem]:
+def _labels(file: FeaturesFile) -> Iterator[_Problem]:
     if not file.valid.any():
         yield "no row is valid", None
     else:
@@ -155,7 +155,7 @@ def _labels(file: FeaturesFile) -> Iterator[Problem]:
         yield text, np.flatnonzero(outside)
 
 
-def _images(file: FeaturesFile) -> Iterator[Problem]:
+def _images(file: FeaturesFile) -> Iterator[_Problem]:
     """Report images that occur more than once: each row should be another image."""
     digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
     keys = np.unique(digests, return_inverse=True)[1]
@@ -179,7 +179,7 @@ def _images(file: FeaturesFile) -> Iterator[Problem]:
         yield f"{_NEAR} in two splits, {chance:,} by chance", near
 
 
-def _groups(file: FeaturesFile) -> Iterator[Problem]:
+def _groups(file: FeaturesFile) -> Iterator[_Problem]:
     """Report groups that are named like a missing value, and groups in two splits."""
     if int(file.split.max(initial=0)) >= len(file.split_names):
         yield "split codes beyond split_names", None
@@ -192,7 +192,7 @@ def _groups(file: FeaturesFile) -> Iterator[Problem]:
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
 
 
-def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[Problem]:
+def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[_Problem]:
     hashes = np.concatenate([file.image_hash, other.image_hash])
     valid = np.concatenate([file.valid, other.valid])
     side = np.repeat(np.array([0, 1], np.uint8), [file.n_rows, other.n_rows])

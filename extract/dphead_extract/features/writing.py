@@ -98,7 +98,7 @@ class FeaturesWriter:
             with open_h5(self.part)[0] as file:
                 self._take_identifiers(self.part, file)
                 self._places = extents(file)
-                done = sound_blocks(file) * self.header.block_rows
+                done = _sound_blocks(file) * self.header.block_rows
         except Refused:
             self.close()
             raise
@@ -297,7 +297,7 @@ def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
         yield block_digest({name: columns[name][rows] for name in layout(config)})
 
 
-def sound_blocks(file: h5py.File) -> int:
+def _sound_blocks(file: h5py.File) -> int:
     """Return the number of blocks before the first that is missing or damaged."""
     kept: Any = file["block_digest"]
     for index, digest in enumerate(digests_of(file)):

@@ -27,10 +27,10 @@ SPLITS = {
     "validation": "validation",
 }
 _SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
-UNLABELED = "-1"  # many data sets mark a row without a class by this label
-MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
+_UNLABELED = "-1"  # many data sets mark a row without a class by this label
+_MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
 # the splits of a source if its layout or header says that it has splits
-SPLIT_NAMES = ("train", "validation", "test", "none")
+_SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Classes:
             )
         # white space around a name does not count, as in a label
         index = {name_of(name): code for code, name in enumerate(names or [])}
-        self.check_known({n for n in present if n not in index and n != UNLABELED})
+        self.check_known({n for n in present if n not in index and n != _UNLABELED})
         codes = np.array([index.get(name, -1) for name in found], np.int32)
         return codes[at], names, declared
 
@@ -171,9 +171,9 @@ class Classes:
 def _numbered(count: str) -> list[str]:
     """Return the names "0", "1", ... of `count` classes."""
     # its length first: a number of thousands of digits cannot be read
-    if len(count) > len(str(MOST_CLASSES)) or int(count) > MOST_CLASSES:
+    if len(count) > len(str(_MOST_CLASSES)) or int(count) > _MOST_CLASSES:
         raise ExtractError(
-            f"a number of classes must be at most {MOST_CLASSES}, got "
+            f"a number of classes must be at most {_MOST_CLASSES}, got "
             f"--classes={count[:20]}. List their names."
         )
     return [str(i) for i in range(int(count))]
@@ -196,7 +196,7 @@ def possible_splits(declared: bool) -> list[str]:
 
     These are all of SPLIT_NAMES if it is declared to have splits, else one.
     """
-    return list(SPLIT_NAMES) if declared else ["all"]
+    return list(_SPLIT_NAMES) if declared else ["all"]
 
 
 def split_codes(

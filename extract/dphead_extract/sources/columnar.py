@@ -90,7 +90,7 @@ def open_columnar(path: Path, columns: Columns) -> Table:
                 block["features"] = np.concatenate(parts, axis=1)
             yield block
 
-    single = len(features) == 1 and is_list(schema.field(features[0]).type)
+    single = len(features) == 1 and _is_list(schema.field(features[0]).type)
     return Table(
         "parquet" if path.suffix.lower() == ".parquet" else "arrow",
         width,
@@ -152,7 +152,7 @@ def _parquet_batches(
     pa: Any, path: Path, names: Sequence[str], rows: int
 ) -> Iterator[Any]:
     schema = schema_of(path)
-    texts = [name for name in names if is_text(schema.field(name).type)]
+    texts = [name for name in names if _is_text(schema.field(name).type)]
     with pa.parquet.ParquetFile(path, read_dictionary=texts) as file:
         for group in range(file.metadata.num_row_groups):
             size = file.metadata.row_group(group).total_byte_size
@@ -180,7 +180,7 @@ def _record_batches(reader: Any) -> Iterator[Any]:
     return (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
-def is_text(kind: Any) -> bool:
+def _is_text(kind: Any) -> bool:
     """Return whether a pyarrow type holds texts, in a dictionary or not."""
     pa = arrow()
     if pa.types.is_dictionary(kind):
@@ -188,7 +188,7 @@ def is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def is_list(kind: Any) -> bool:
+def _is_list(kind: Any) -> bool:
     """Return whether a pyarrow type holds lists."""
     types = arrow().types
     found: tuple[Callable[[Any], bool], ...] = (
@@ -199,7 +199,7 @@ def is_list(kind: Any) -> bool:
     return any(is_one(kind) for is_one in found)
 
 
-def is_number(kind: Any) -> bool:
+def _is_number(kind: Any) -> bool:
     """Return whether a pyarrow type holds integers, floats or booleans."""
     types = arrow().types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
@@ -211,7 +211,7 @@ def check_role(role: str, kind: Any, path: Path) -> None:
     numbers = types.is_integer(kind)
     numbers |= role == "label" and types.is_boolean(kind)
     numbers |= role == "group" and types.is_floating(kind)
-    if not numbers and not is_text(kind):
+    if not numbers and not _is_text(kind):
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
             f"a column of {role}s must hold texts or {what}, got type={kind} in "
@@ -227,11 +227,12 @@ def _features(
     Raises ExtractError if the header does not say both, or a column is not of numbers.
     """
     kinds = {name: schema.field(name).type for name in names}
-    lists = [name for name, kind in kinds.items() if is_list(kind)]
+    lists = [name for name, kind in kinds.items() if _is_list(kind)]
     entries = {
-        name: kind.value_type if is_list(kind) else kind for name, kind in kinds.items()
+        name: kind.value_type if _is_list(kind) else kind
+        for name, kind in kinds.items()
     }
-    wrong = [name for name, kind in entries.items() if not is_number(kind)]
+    wrong = [name for name, kind in entries.items() if not _is_number(kind)]
     if not names or wrong or (lists and len(names) > 1):
         what = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else f"{names}"
         raise ExtractError(
@@ -255,7 +256,7 @@ def _features(
 def plain(column: Any) -> np.ndarray:
     """Return a column's items as objects, None where there is none."""
     pa = arrow()
-    if not is_text(column.type):
+    if not _is_text(column.type):
         return np.array(column.to_pylist(), object)
     coded = column if pa.types.is_dictionary(column.type) else None
     coded = column.dictionary_encode() if coded is None else coded
@@ -278,7 +279,7 @@ def _filled(column: Any, missing: int) -> np.ndarray:
 
 def _matrix(column: Any, width: int | None) -> np.ndarray:
     """Return (k, width) of a column of lists, or (k, 1) of a column of numbers."""
-    if not is_list(column.type):
+    if not _is_list(column.type):
         return _floats(column)[:, None]
     pa = arrow()
     assert width is not None

@@ -27,9 +27,9 @@ from dphead_extract.sources.image import Source
 from dphead_extract.sources.listing import MAX_FILE_BYTES, Row, listed
 from dphead_extract.sources.tables import Columns, check_columns
 
-IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
-ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
-PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow")
+_IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
+_ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
+_PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow")
 
 
 def dataset_files(path: Path) -> list[Path]:
@@ -40,7 +40,7 @@ def dataset_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path] if path.suffix.lower() in (".parquet", ".arrow") else []
-    found = {p for pattern in PATTERNS for p in path.glob(pattern) if p.is_file()}
+    found = {p for pattern in _PATTERNS for p in path.glob(pattern) if p.is_file()}
     # caches and indices of `datasets` may lie beside the rows
     kept = [p for p in found if not p.name.startswith(("cache-", "indices-", "."))]
     parquet = [p for p in kept if p.suffix == ".parquet"]
@@ -182,7 +182,7 @@ def _said(
     if not roles:
         yield from [(None, None, None)] * n_rows_of(file)
         return
-    for batch in batches(file, list(roles.values()), ROWS_TOGETHER):
+    for batch in batches(file, list(roles.values()), _ROWS_TOGETHER):
         columns = {role: plain(batch.column(name)) for role, name in roles.items()}
         empty = np.full(batch.num_rows, None, object)
         read = [
@@ -216,7 +216,7 @@ class _Images:
         file = int(np.searchsorted(self._ends, row, side="right"))
         at = row - (int(self._ends[file - 1]) if file else 0)
         if file != self._file or at < self._first:
-            self._parts = batches(self._files[file], [self._column], IMAGES_TOGETHER)
+            self._parts = batches(self._files[file], [self._column], _IMAGES_TOGETHER)
             self._file, self._first, self._part = file, 0, next(self._parts)
         assert self._part is not None
         while at >= self._first + self._part.num_rows:

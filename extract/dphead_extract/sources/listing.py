@@ -43,7 +43,7 @@ MAX_FILE_BYTES = 256 << 20  # of one stored image; a choice, not measured
 Row = tuple[str, int, Any, Any, Any]
 
 
-def why_left_out(name: str) -> str:
+def _why_left_out(name: str) -> str:
     """Return the reason why a file is no row; "" for an image."""
     path = PurePosixPath(name)
     if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
@@ -199,7 +199,7 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
     left_out: Counter[str] = Counter()
     for file in files_below(path):
         name = file.relative_to(path).as_posix()
-        if reason := why_left_out(name):
+        if reason := _why_left_out(name):
             left_out[reason] += 1
         else:
             found.append((name, _size(file)))
@@ -429,10 +429,10 @@ def _archive_kind(path: Path) -> str | None:
 
 
 # (name, bytes) of each image, a function that reads one by name, and what is left out
-Archive = tuple[list[tuple[str, int]], Callable[[str], bytes], Counter[str]]
+_Archive = tuple[list[tuple[str, int]], Callable[[str], bytes], Counter[str]]
 
 
-def _open_zip(path: Path) -> Archive:
+def _open_zip(path: Path) -> _Archive:
     archive = zipfile.ZipFile(path)
     lock = threading.Lock()
     index: dict[str, zipfile.ZipInfo] = {}
@@ -442,7 +442,7 @@ def _open_zip(path: Path) -> Archive:
         name = info.filename.removeprefix("./")
         if info.is_dir():
             continue
-        if reason := why_left_out(name):
+        if reason := _why_left_out(name):
             left_out[reason] += 1
             continue
         _check_new(name, index, path)
@@ -458,7 +458,7 @@ def _open_zip(path: Path) -> Archive:
     return sorted(images), read, left_out
 
 
-def _open_tar(path: Path) -> Archive:
+def _open_tar(path: Path) -> _Archive:
     archive = tarfile.open(path)  # noqa: SIM115  (open as long as the source)
     lock = threading.Lock()
     index: dict[str, tarfile.TarInfo] = {}
@@ -468,7 +468,7 @@ def _open_tar(path: Path) -> Archive:
         name = info.name.removeprefix("./")
         if not info.isfile():
             continue
-        if reason := why_left_out(name):
+        if reason := _why_left_out(name):
             left_out[reason] += 1
             continue
         _check_new(name, index, path)

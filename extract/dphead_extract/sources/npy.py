@@ -17,7 +17,7 @@ import numpy as np
 
 from dphead_extract.errors import ExtractError
 
-MAX_TEXT_BYTES = 1 << 16  # of one label or group; a choice, not measured
+_MAX_TEXT_BYTES = 1 << 16  # of one label or group; a choice, not measured
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def _header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
         raise _unusable(path) from error
     if dtype.hasobject or dtype.names or (columns_first and len(shape) > 1):
         raise _unusable(path)
-    if not shape or min(shape) < 0 or dtype.itemsize > MAX_TEXT_BYTES:
+    if not shape or min(shape) < 0 or dtype.itemsize > _MAX_TEXT_BYTES:
         raise ExtractError(
             "an array must have rows, and texts of at most "
-            f"{MAX_TEXT_BYTES} bytes, got {shape=}, dtype={dtype} in {str(path)!r}. "
+            f"{_MAX_TEXT_BYTES} bytes, got {shape=}, dtype={dtype} in {str(path)!r}. "
             "Save it again."
         )
     return shape, dtype

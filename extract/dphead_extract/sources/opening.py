@@ -34,7 +34,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.tables import Columns
 
-WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
+_WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
 
 def open_source(
@@ -104,7 +104,7 @@ def _opened(
             f"the source must exist, got source={str(path)!r}. Check the path."
         )
     check_ends(path)
-    if layout == WEBDATASET:
+    if layout == _WEBDATASET:
         return webdataset.open_samples(path, classes, split, columns or Columns())
     if columns is not None or datasets.dataset_files(path):
         return _dataset(path, classes, split, layout, columns or Columns())

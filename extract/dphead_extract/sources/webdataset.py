@@ -29,7 +29,7 @@ from dphead_extract.sources.listing import (
 )
 from dphead_extract.sources.tables import ROLES, Columns, is_called
 
-MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
+_MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
 
 @dataclass
@@ -196,9 +196,9 @@ def _take(
 
 
 def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
-    if info.size > MAX_TEXT_BYTES:
+    if info.size > _MAX_TEXT_BYTES:
         raise ExtractError(
-            f"a .cls or .json member must have at most {MAX_TEXT_BYTES} bytes, got "
+            f"a .cls or .json member must have at most {_MAX_TEXT_BYTES} bytes, got "
             f"bytes={info.size} in {str(path)!r}. Pack the samples again."
         )
     file = archive.extractfile(info)
