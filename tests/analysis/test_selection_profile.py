@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.special import ndtr
+from scipy.optimize import brentq, minimize
+from scipy.special import ndtr, ndtri
 from scipy.stats import nbinom, poisson
 
 from dphead.analysis.selection_profile import (
@@ -160,3 +160,94 @@ def test_no_size_of_a_loss_warns():
     with np.errstate(all="raise", under="ignore"):
         found = profile_epsilon([GaussianEvent(0.5)], 10_000, DELTA, math.inf)
     assert 1000 < found < 10_000
+
+
+def generating_function(runs):
+    """f(1 - t) of the law, up to a constant."""
+    if math.isinf(runs.shape):
+        return lambda t: math.exp(-runs.mean * t)
+    width = math.log1p(runs.rate)
+    if runs.shape == 0:
+        return lambda t: -math.log1p(runs.rate * t) / width
+    whole = -math.expm1(-runs.shape * width)
+    return lambda t: math.expm1(-runs.shape * math.log1p(runs.rate * t)) / whole
+
+
+def adversary(runs, mu, cuts):
+    """Least epsilon of the choice among N(mu, 1), beside N(0, 1), with three scores:
+    best below the first cut, then above the second, then between.
+    """
+    low, high = cuts
+    spans = [(-40.0, low), (high, 40.0), (low, high)]
+    f = generating_function(runs)
+    densities = []
+    for mean in (mu, 0.0):
+        beaten = 0.0
+        found = []
+        for start, stop in spans:
+            share = ndtr(stop - mean) - ndtr(start - mean)
+            found.append((f(beaten) - f(beaten + share)) / share)
+            beaten += share
+        densities.append(found)
+
+    def excess(eps):
+        delta = -DELTA
+        for ours, theirs, (start, stop) in zip(*densities, spans, strict=True):
+            x = (eps + math.log(theirs / ours)) / mu + mu / 2
+            x = min(max(x, start), stop)
+            delta += ours * (ndtr(mu - x) - ndtr(mu - stop))
+            delta -= math.exp(eps) * theirs * (ndtr(-x) - ndtr(-stop))
+        return delta
+
+    return brentq(excess, 0.0, 60.0) if excess(0.0) > 0 else 0.0
+
+
+def worst_score(runs, mu):
+    """The most that the adversary gets from any two cuts."""
+
+    def cost(logs):
+        share, tail = np.exp(np.minimum(logs, -0.7))
+        return -adversary(runs, mu, (mu + ndtri(share), mu - ndtri(tail)))
+
+    starts = [(a, b) for a in (-6.0, -3.0, -1.0) for b in (-9.0, -5.0)]
+    start = min(starts, key=cost)
+    return -minimize(cost, start, method="Nelder-Mead").fun
+
+
+def test_the_choice_that_is_simulated_is_the_one_that_is_enumerated():
+    """Runs in a loop, the first of the best kept: five standard deviations."""
+    rng = np.random.default_rng(0)
+    run = np.array([0.5, 0.2, 0.2, 0.1])
+    score = np.array([0, 1, 1, 2])
+    draws = 20_000
+    counts = np.zeros(5)
+    for _ in range(draws):
+        outcomes = rng.choice(4, size=rng.poisson(1.5), p=run)
+        first = outcomes[np.argmax(score[outcomes])] if len(outcomes) else 4
+        counts[first] += 1
+    exact = best_of(run, score, chances_of(1.5, math.inf))
+    sd = np.sqrt(draws * exact * (1 - exact))
+    assert np.all(np.abs(counts - draws * exact) < 5 * sd)
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("mean", [2.0, 50.0])
+@pytest.mark.parametrize("mu", [0.0325, 0.268, 1.67])
+def test_an_adversarial_score_comes_near_the_bound(shape, mean, mu):
+    """Within 2 % of epsilon: a score of three values."""
+    found = profile_epsilon([GaussianEvent(1 / mu)], mean, DELTA, shape)
+    worst = worst_score(NumberOfRuns.of(mean, shape), mu)
+    assert worst <= found <= 1.02 * worst
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mean", [2.0, 50.0])
+def test_one_factor_for_all_scores_is_never_less(shape, mean):
+    """Koskela, Redberg, Wang 2024: the mean times delta at epsilon - log factor."""
+    mu = 0.5
+    trial = [GaussianEvent(1 / mu)]
+    x = np.linspace(-12, 12, 100_001)
+    runs = NumberOfRuns.of(mean, shape)
+    factor = np.max(runs.log_density(ndtr(x)) - runs.log_density(ndtr(x + mu)))
+    published = compose_epsilon(trial, DELTA / mean) + factor
+    assert profile_epsilon(trial, mean, DELTA, shape) < published

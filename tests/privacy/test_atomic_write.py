@@ -66,3 +66,15 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
     assert [p.name for p in out.parent.iterdir()] == ["out"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o755
     assert stat.S_IMODE((out / "one").stat().st_mode) == 0o644
+
+
+def test_an_interruption_leaves_what_was_there(tmp_path):
+    path = tmp_path / "f.csv"
+
+    def interrupted(file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, interrupted)
+    assert list(tmp_path.iterdir()) == []

@@ -6,14 +6,15 @@ import re
 from pathlib import Path
 
 import numpy as np
-from core import M, release_one, reserve, spec_of
+import pytest
+from core import M, integer_sum, release_one, reserve, spec_of
 from randomgen import ChaCha
 
 import dphead.privacy
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import ClassSums
+from dphead.privacy.statistics import ClassSums, Gradient
 
 
 def test_the_sign_of_zero_tells_nothing():
@@ -94,3 +95,31 @@ def _source(file: str) -> str:
         / f"test_{name}.py"
     )
     return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 12))
+def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
+    """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up,
+    a row weighed 1.2 C.
+    """
+    params = Params(weights=np.full((1, M), 0.57, np.float32))
+    query = Gradient(M, "squared")
+    total = integer_sum(
+        query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
+    ).ravel()
+    assert 0 < total @ total <= query.sensitivity_sq("zero_out", 1e-6)
+
+
+def test_a_ledger_refuses_releases_of_another_relation():
+    """Their noise is over another sensitivity than the one that is charged."""
+    spec = spec_of(ClassSums(M), 10, relation="zero_out")
+    with pytest.raises(LedgerError, match="relation"):
+        Ledger().reserve(
+            [spec.row()],
+            epsilon=1.0,
+            delta=1e-5,
+            relation="replace_one",
+            description="",
+            plan_hash="",
+        )
+    assert reserve([spec]).fit_id

@@ -338,3 +338,55 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
             ]:
                 found.append(f"{path.stem}.{function.name}")
     assert found == ["events.event_of"]
+
+
+def test_a_fit_without_a_budget_is_recorded_as_not_private(monkeypatch, tmp_path):
+    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL["ls"], math.inf)
+    assert all(sigma == 0 for sigma, *_ in rows)
+    assert all(r.noise_sd == 0 for *_, r in ran)
+    g = guarantee(result.plan)
+    assert not g["private"]
+    assert g["epsilon"] == math.inf
+    assert g["mu"] is None
+
+
+def test_a_fixed_seed_is_reported_as_not_private(monkeypatch, tmp_path):
+    result, *_ = watched_fit(monkeypatch, tmp_path, FULL["ls"], 1.0, seed=3)
+    assert not result.private_noise
+    assert not guarantee(result.plan, result.private_noise)["private"]
+    result, *_ = watched_fit(monkeypatch, tmp_path / "b", FULL["ls"], 1.0, seed=None)
+    assert result.private_noise
+    assert guarantee(result.plan, result.private_noise)["private"]
+
+
+def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    budget = 2.0
+    ledger.set_budget(budget, DELTA)
+    for name in ("ls", "fc", "newton"):
+        plan_and_fit(
+            FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger
+        )
+    mu = math.sqrt(
+        math.fsum(1 / sigma**2 for sigma, *_ in charged(tmp_path / "l.sqlite"))
+    )
+    assert delta_of(mu, budget) <= DELTA
+    before = charged(tmp_path / "l.sqlite")
+    with pytest.raises(ValueError, match="exceeded"):
+        plan_and_fit(
+            FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger
+        )
+    assert charged(tmp_path / "l.sqlite") == before
+
+
+def test_the_plan_is_made_before_the_data_and_from_public_facts_alone():
+    """Data sets of one public size have one plan: no threshold or count is read from
+    rows (defects 5 and 10).
+    """
+    for solver in (*FULL.values(), POISSON):
+        plans = [
+            make_plan(solver, FACTS, epsilon=1.0, delta=DELTA, accountant="rdp")
+            for _ in range(2)
+        ]
+        assert plans[0].specs == plans[1].specs
+        assert all(s.n_rows == N for s in plans[0].specs)

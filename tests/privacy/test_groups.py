@@ -22,7 +22,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import exact_delta, sampled_group, worst
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
@@ -359,3 +359,73 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     assert compose_epsilon(ledger.events(), 1e-5, relation) == g["epsilon"]
     assert g["group_cap"] == 4
     assert "one group with all its images, of which at most 4" in g["protected_unit"]
+
+
+@given(small_groups, small_groups, st.integers(1, 4))
+def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others, cap):
+    """The other slots hold other groups (from 100 on), whatever these are."""
+    size = min(len(groups), len(others))
+    mine = np.array(groups[:size]) == 3
+    kept = within_cap(np.array(groups[:size], np.int64), cap)
+    again = within_cap(
+        np.where(mine, 3, 100 + np.array(others[:size], np.int64)),
+        cap,
+    )
+    assert np.array_equal(kept[mine], again[mine])
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "k"),
+    [(0.1, 0.2, 2), (0.03, 0.3, 3)],
+)
+def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
+    """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at
+    sigma 0.03.
+    """
+    distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=20)
+    width = distribution[0].interval
+    for m in range(1, 640, 16):
+        eps = m * width
+        assert worst(distribution, eps) >= max(exact_group_delta(sigma, q, k, eps))
+
+
+def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
+    """(1 - q)^k is 1e-9 here: one minus the chance of any row resolves 1e-16 only."""
+    distribution = loss_distribution([GaussianEvent(8.0, 0.4, 1, 40)], coarser=10)
+    for eps in (0.0, 1.0, 5.0):
+        exact = max(exact_group_delta(8.0, 0.4, 40, eps))
+        assert exact <= worst(distribution, eps) <= exact * 1.01 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [GaussianEvent(9.0, 1e-3, 500, k) for k in (1, 2, 8, 64, 65, 1000)],
+        [GaussianEvent(9.0, q, 500, 8) for q in (1e-9, 1e-3, 1.01e-3, 0.1, 1 - 1e-9)],
+        [GaussianEvent(9.0, 1e-3, count, 64) for count in (1, 2, 500, 505, 10_000)],
+        [GaussianEvent(s, 1e-3, 500, 64) for s in (1e3, 9.0, 8.95, 2.0, 0.5, 0.1)],
+    ],
+    ids=["rows", "probability", "releases", "noise"],
+)
+def test_more_rows_more_releases_and_less_noise_cost_more(events):
+    costs = [compose_epsilon([event], 1e-5) for event in events]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1]
+
+
+def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
+    """Losses of rare rows lie beside the extreme one; a binomial coefficient of 1,030
+    does not fit a float.
+    """
+    q = 1e-9
+    # one row of two is sampled: the distance of N(0) and N(1)
+    exact = 2 * q * (2 * norm.cdf(0.5) - 1)
+    assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
+    few, many = (
+        compose_epsilon(
+            [GaussianEvent(1e4, 0.01, 10, k)],
+            1e-5,
+        )
+        for k in (1000, 1100)
+    )
+    assert 0 < few < many

@@ -385,3 +385,18 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
         with pytest.raises(ValueError, match="take label sets"):
             fit_head(solver, rows, facts, plan, Run(ledger=book))
     assert book.fits() == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    TAKING,
+    ids=IDS,
+)
+@pytest.mark.parametrize("m", [M - 1, M + 1])
+def test_sets_of_another_number_of_classes_are_refused(query, m):
+    x, _ = toy(20)
+    for way in WAYS:
+        with pytest.raises(ValueError, match="takes label sets of its n_classes"):
+            integer_sum(
+                query, params_of(query), x, sets_of("any", 20, m), block_sum=way
+            )

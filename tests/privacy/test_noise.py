@@ -9,13 +9,13 @@ import itertools
 
 import numpy as np
 import pytest
-from core import D, M, python, release_one, toy
+from core import D, M, python, release_many, release_one, toy
 from scipy import stats
 
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.noise import NoiseSource
+from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import ClassSums, Gradient, Gram
+from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
@@ -216,3 +216,79 @@ def test_compiled_sums_do_not_freeze_the_noise():
     # whole numbers of deviation 4095**2: a pair is equal with odds 2e-8, three with
     # 2e-21
     assert np.sum(a == b) < 3
+
+
+def symmetric_noise(query, d):
+    return release_one(query, Params(), zeros(3, d), 3).value
+
+
+def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off_it():
+    d = 400
+    released = [
+        release_one(
+            Gram(M),
+            Params(),
+            zeros(3, d),
+            seed,
+        )
+        for seed in (3, 4, 5)
+    ]
+    values = np.stack([one.value for one in released])
+    assert np.array_equal(values, np.swapaxes(values, 1, 2))
+    off = values[:, np.triu_indices(d, 1)[0], np.triu_indices(d, 1)[1]]
+    diagonal = np.diagonal(values, axis1=1, axis2=2)
+    sd = released[0].noise_sd
+    assert rejected(off, sd / np.sqrt(2)) == []
+    assert rejected(diagonal, sd) == []
+    assert len(rejected(off, sd)) == 3
+    assert len(rejected(diagonal, sd / np.sqrt(2))) >= 2
+
+
+def test_class_grams_have_independent_symmetric_noise():
+    values = symmetric_noise(ClassGrams(40), 60)
+    off = values[:, np.triu_indices(60, 1)[0], np.triu_indices(60, 1)[1]]
+    correlation = np.corrcoef(off)[np.triu_indices(40, 1)]
+    assert np.abs(correlation).max() < 6 / np.sqrt(off.shape[1])
+
+
+def test_classes_coordinates_and_releases_are_uncorrelated():
+    """One matrix of all pairs: coordinates and classes of one release, over 600
+    releases; and between consecutive releases (steps). 6 standard errors and 288 pairs:
+    odds of a false alarm 6e-7, and the seed is fixed.
+    """
+    values = release_many(ClassSums(M), Params(), zeros(3, D), 600, seed=2).reshape(
+        600, D * M
+    )
+    now = np.corrcoef(values.T)
+    off = now[~np.eye(D * M, dtype=bool)]
+    step = np.corrcoef(
+        values[:-1].T,
+        values[1:].T,
+    )[: D * M, D * M :]
+    assert np.abs(off).max() < 6 / np.sqrt(600)
+    assert np.abs(step).max() < 6 / np.sqrt(600)
+    squares = np.corrcoef((values**2).T)[~np.eye(D * M, dtype=bool)]
+    assert np.abs(squares).max() < 8 / np.sqrt(600)
+    assert rejected(values, np.std(values)) == []
+
+
+def test_noise_does_not_depend_on_the_data():
+    x, y = toy(100)
+    query = ClassSums(M)
+    params = Params()
+    with_data = release_one(query, params, ArrayRows(x, y), 4)
+    without = release_one(query, params, ArrayRows(x, np.full(100, -1)), 4)
+    exact = release_one(query, params, ArrayRows(x, y), 4, sigma=0.0)
+    unit = query.unit(1.0)  # all three are whole numbers of it
+    sums = [
+        np.rint(one.value / unit).astype(np.int64)
+        for one in (with_data, without, exact)
+    ]
+    assert np.array_equal(sums[0] - sums[1], sums[2])
+    again = rounded_noise(
+        NoiseSource(4).generator(0, "noise"),
+        sums[1].shape,
+        with_data.noise_sd / unit,
+        False,
+    )
+    assert np.array_equal(sums[1], again)

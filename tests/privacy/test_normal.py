@@ -312,3 +312,73 @@ def test_an_inverse_that_errs_is_noticed(monkeypatch):
     monkeypatch.setattr(normal, "ndtri", lambda p: stats.norm.ppf(p) + 1e-9)
     with pytest.raises(ArithmeticError, match="ndtri must err by less"):
         normal._value_and_slope(2**62)
+
+
+def test_tails_appear_as_often_as_they_should():
+    """Four million draws: 27 are expected beyond 4.5 deviations, and 10,800 beyond
+    three.
+    """
+    draws = np.abs(rounded_gaussian(fresh(3), (4_000_000,), 1000.0))
+    for boundary in (3000.5, 4000.5, 4500.5):
+        expected = 2 * stats.norm.sf(boundary / 1000)
+        assert (
+            stats.binomtest(int((draws > boundary).sum()), draws.size, expected).pvalue
+            > ALARM
+        )
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        0,
+        Fraction(1, 10**30),
+        Fraction(1, 3),
+        1,
+        Fraction(3, 2),
+        9,
+        14,
+        30,
+    ],
+)
+def test_the_tail_in_integers_at_its_extremes(x):
+    for bits in (64, 320):
+        with mpmath.workprec(2000):
+            exact = (
+                phi(mpmath.mpf(Fraction(x).numerator) / Fraction(x).denominator)
+                * mpmath.mpf(2) ** bits
+            )
+            assert abs(upper_tail(Fraction(x), bits) - exact) <= 2
+
+
+def test_few_draws_need_more_digits(monkeypatch):
+    """The odds at sd = 2^30 are 2·sd·MARGIN·(1 + E|Z|) + 2^-17 = 2e-5 a draw: 4 of
+    200,000.
+    """
+    asked = []
+    monkeypatch.setattr(normal, "definition", lambda tail, sd: asked.append(tail) or 0)
+    rounded_gaussian(fresh(8), (200_000,), 2.0**30)
+    assert len(asked) < 20
+
+
+def test_symmetric_draws_are_independent_across_rows_and_classes():
+    draws = symmetric_rounded_gaussian(fresh(14), (20, 80, 80), 40.0)
+    row, column = np.triu_indices(80, 1)
+    off = draws[:, row, column].astype(float)
+    assert np.abs(np.corrcoef(off)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(
+        off.shape[1]
+    )
+    entries = off.T[:400]  # 20 classes each: no two entries share their draws
+    assert len(np.unique(entries, axis=0)) == 400
+
+
+def test_only_the_entries_that_are_needed_are_drawn():
+    source = fresh(15)
+    asked = []
+
+    class Counter:
+        def integers(self, low, high, size, dtype):
+            asked.append(size)
+            return source.integers(low, high, size, dtype=dtype)
+
+    symmetric_rounded_gaussian(Counter(), (2, 70, 70), 3.0)
+    assert 2 * 70 * 71 // 2 <= sum(asked) < 2 * 70 * 71 // 2 + 10

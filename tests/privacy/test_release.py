@@ -12,10 +12,13 @@ from core import (
     NAMES,
     QUERIES,
     D,
+    KnownNoise,
     M,
+    integer_sum,
     release_one,
     reserve,
     run,
+    sensitivity,
     spec_of,
     toy,
     verified,
@@ -24,10 +27,10 @@ from core import (
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.noise import NoiseSource
+from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.release import noise_scale, release
-from dphead.privacy.statistics import ClassSums, Gram
+from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
@@ -369,3 +372,83 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
         run(query, rows, spec, reserve([spec]), summer=Watched())
     assert asked[:3] == [0.7, 0.7, "norm"]
     assert len(asked) == 4
+
+
+def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
+    """To the last bit: the integers of the sum and of the noise, drawn again from the
+    same seed and added once.
+    """
+    x, y = toy(300)
+    for query, relation in (
+        (Gram(M), "zero_out"),
+        (ClassSums(M), "replace_one"),
+        (Gradient(M), "add_remove"),
+    ):
+        params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
+        spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
+        ledger = reserve([spec, spec])
+        noise = KnownNoise(8)
+        unit, sd = noise_scale(query, spec, 0.5)
+        for sequence in (0, 1):
+            released = release(
+                query,
+                params,
+                ArrayRows(x, y),
+                spec,
+                ledger=ledger,
+                noise=noise,
+                summer=verified(),
+            )
+            assert released.noise_sd == pytest.approx(
+                1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12
+            )
+            z = rounded_noise(
+                NoiseSource(8).generator(sequence, "noise"),
+                released.value.shape,
+                sd,
+                query.symmetric,
+            )
+            assert np.array_equal(
+                released.value, (integer_sum(query, params, x, y, 0.7) + z) * unit
+            )
+
+
+def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
+    x, y = toy(300)
+    query = ClassSums(M)
+    released = release_one(query, Params(), ArrayRows(x, y), sigma=0.0, clip_norm=0.7)
+    assert np.array_equal(
+        released.value, integer_sum(query, Params(), x, y, 0.7) * query.unit(0.7)
+    )
+    assert released.noise_sd == 0
+
+
+@pytest.mark.parametrize("value", [np.int64(4), 4.0, True, np.float64(4)])
+def test_a_sensitivity_that_came_round_is_refused(value):
+    """A whole number of numpy may be the rest of a larger one."""
+    Broken.value = value
+    with pytest.raises(ValueError, match="sensitivity_sq must be a whole number"):
+        release_one(Broken(M), Params(), ArrayRows(*toy(20)))
+
+
+def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
+    query = ClassSums(M)
+    spec = spec_of(query, 40)
+    fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("dphead.privacy.atomic_write.os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        run(query, ArrayRows(*toy(40)), spec, fit)
+    assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
+
+
+def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
+    """n times what a row adds stays below 2**62, whatever the query."""
+    query = SigmoidHessians(M)
+    n = 2**62 // query.max_entry
+    noise_scale(query, spec_of(query, n), 0.0)
+    with pytest.raises(ValueError, match=r"below 2\*\*62"):
+        noise_scale(query, spec_of(query, n + 1), 0.0)

@@ -259,3 +259,34 @@ def test_an_allocation_says_nothing_of_itself():
     allocation = Allocation()
     allocation.rows(0, 2, 10, np.random.default_rng(0))
     assert "array" not in repr(allocation)
+
+
+def test_rows_are_included_independently(included):
+    """1,770 pairs at 6 standard errors."""
+    correlation = np.corrcoef(included.T.astype(float))[np.triu_indices(N, 1)]
+    assert np.abs(correlation).max() < 6 / np.sqrt(T)
+    assert np.std(correlation) * np.sqrt(T) == pytest.approx(1, abs=0.1)
+
+
+def test_batches_of_successive_steps_are_independent(included):
+    steps = np.corrcoef(
+        included[:-1].T.astype(float),
+        included[1:].T.astype(float),
+    )[:N, N:]
+    assert np.abs(steps).max() < 6 / np.sqrt(T)
+
+
+def test_the_sample_and_the_noise_are_drawn_apart():
+    """The uniform numbers that chose the batch must not be those of its noise."""
+    source = NoiseSource(1)
+    assert (
+        source.generator(0, "sample").random() != source.generator(0, "noise").random()
+    )
+
+
+def test_batches_of_an_epoch_vary_as_binomials(allocated):
+    """A shuffled epoch has equal batches, and is another mechanism."""
+    sizes = allocated.sum(axis=2)
+    variance = N * (1 / STEPS) * (1 - 1 / STEPS)
+    spread = 6 * math.sqrt(2 / (EPOCHS * STEPS))
+    assert np.var(sizes) == pytest.approx(variance, rel=spread)

@@ -576,3 +576,15 @@ def test_a_hessians_sensitivity_is_that_of_its_number_of_classes(m):
 def test_what_has_no_bound_is_refused(make):
     with pytest.raises(ValueError, match=r"must|moments|squared"):
         make()
+
+
+def test_a_huge_row_counts_and_a_row_that_its_transform_makes_infinite_does_not():
+    """A finite row of any size is clipped; only what is not finite counts zero."""
+    big = np.full((1, D), 3e38, np.float32)
+    label = np.array([0])
+    total = clipped_sum(ClassSums(M), Params(), big, label)
+    assert np.linalg.norm(total[:, 0] - 0.5) <= 1e-3  # of norm one, along the row
+    # 3e38 times it is beyond float64, or not
+    for size, counts in ((1e200, True), (1e300, False)):
+        blown = RowTransform(False, None, np.full(D, size))
+        assert clipped_sum(ClassSums(M), Params(blown), big, label).any() == counts

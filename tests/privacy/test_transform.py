@@ -294,3 +294,23 @@ def test_a_copy_of_a_transform_keeps_its_numbers(of):
 def test_a_constant_that_would_spoil_the_sensitivity_is_refused(append):
     with pytest.raises(ValueError, match="append"):
         RowTransform(append=append)
+
+
+@pytest.mark.parametrize("append", [1e-6, -1e-6, 1e6, -1e6])
+def test_constants_of_extreme_sizes(append):
+    """One far larger than the row leaves nothing of the row; one far smaller is itself
+    rounded to zero.
+    """
+    x = row("normal", 1.0, 5)
+    directions = direction_rows(RowTransform(append=append), x)
+    clipped = clipped_rows(RowTransform(append=append), x, 1)
+    for rows in (directions, clipped):
+        assert squared(rows.q)[0] <= RADIUS**2
+        assert rows.q.any()
+        if abs(append) > 1:
+            assert not rows.q[0, :-1].any()
+            assert abs(rows.q[0, -1]) >= RADIUS - 2
+            assert rows.q[0, -1] * append > 0
+        else:
+            assert rows.q[0, -1] == 0
+            assert rows.q[0, :-1].any()

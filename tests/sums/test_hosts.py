@@ -3,6 +3,7 @@ noise, the sum of one process.
 """
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -266,3 +267,22 @@ def test_a_released_value_arrives_bit_for_bit():
     found, _ = together(2, lambda h: h.from_first(sent if h.first else other))
     for value in found:
         assert value.tobytes() == sent.tobytes()
+
+
+def test_the_largest_norm_of_parts_is_that_of_all_rows():
+    x, y = toy(300)
+    x *= np.linspace(0.1, 3.7, 300, dtype=np.float32)[:, None]
+    whole = ArrayRows(x, y)
+    spec = spec_of(ClassSums(M), 300)
+    request = SumTask(ClassSums(M), Params(), np.inf, whole, spec=spec)
+    alone = VerifiedSum().largest_norm(request)
+
+    def work(hosts):
+        at = bounds(300, hosts.count)
+        own = ArrayRows(*(a[at[hosts.index] : at[hosts.index + 1]] for a in (x, y)))
+        if not hosts.first:
+            hosts.next(0, None, 300)
+        return SumOfParts(hosts, own).largest_norm(replace(request))
+
+    for count in (1, 3):
+        assert together(count, work)[0] == [alone] * count

@@ -13,7 +13,7 @@ from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.run import block_sum
-from dphead.privacy.contract import SumTask
+from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -30,7 +30,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
-from dphead.sums.reference import GramAndSums, ReferenceSums
+from dphead.sums.reference import GramAndSums, ReferenceSums, rows_key
 from dphead.sums.verified import VerifiedSum, known_answers
 
 # a query of each kind of sum
@@ -372,3 +372,33 @@ def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
     assert block_sum("jax", 7)[1] == 100
+
+
+def test_rows_on_a_device_are_those_of_their_own_transform():
+    x, _ = toy(128)
+    way = JaxSums()
+    kept = KeptRows(1 << 20)
+    block = Block(np.arange(128), x, np.zeros(128, int))
+    for transform in (
+        RowTransform(),
+        RowTransform(True),
+        RowTransform(False, np.ones(D)),
+        RowTransform(),
+    ):
+        ask = SumTask(ClassSums(M), Params(transform), 0.7)
+        pieces = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+        ((found, _),) = pieces
+        wanted = ReferenceSums().rows(ask, block)
+        assert np.array_equal(found.q, wanted.q)
+        assert np.array_equal(found.scale, wanted.scale)
+
+
+def test_two_halves_are_the_number():
+    x = np.arange(-RADIUS, RADIUS + 1)
+    halves = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
+    (low, one), (high, times) = halves
+    assert low.dtype == high.dtype == np.int8
+    parts = (np.asarray(half).astype(np.int64) for half in (low, high))
+    assert np.array_equal(
+        sum(p * s for p, s in zip(parts, (one, times), strict=True)), x
+    )

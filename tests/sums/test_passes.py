@@ -417,3 +417,19 @@ def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_su
         passes._on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
     )
     assert len(set(by)) == 2
+
+
+def test_kept_rows_of_a_sample_are_read_again():
+    """Samples have other slots in each block."""
+    rows = Streamed(*toy(600), 128)
+    kept = KeptRows(1 << 20)
+    params = Params(weights=np.zeros((D, M)))
+    for indices in (None, np.arange(0, 600, 2)):
+        found = integer_sum(Gradient(M), params, rows, indices=indices, kept=kept)
+        assert rows.read - {-1} == set(
+            range(600) if indices is None else indices.tolist()
+        )
+        assert np.array_equal(
+            found,
+            integer_sum(Gradient(M), params, ArrayRows(*toy(600)), indices=indices),
+        )

@@ -354,3 +354,9 @@ def test_a_divergence_and_its_epsilon_are_rounded_up():
             wanted = mpmath.mpf(found) + gain - logs / (mpmath.mpf(order) - 1)
             assert found >= exact
             assert rdp_epsilon(order, found, delta) >= wanted
+
+
+def test_adding_an_event_never_lowers_epsilon():
+    spent = [compose_epsilon(TB21[:k], 1e-5) for k in range(4)]
+    assert spent[0] == 0
+    assert spent == sorted(spent)

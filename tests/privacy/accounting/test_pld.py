@@ -575,3 +575,77 @@ def test_a_grid_that_would_not_do_is_refused(coarser):
 
 def test_a_delta_that_rounding_leaves_nothing_of_has_no_epsilon():
     assert compose_epsilon([GaussianEvent(0.03, 0.3, 10_000, 3)], 1e-6) == math.inf
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.3, 5.0])
+def test_delta_of_full_batches_is_not_below_the_truth(mu):
+    asked = np.array([-2.0, -1e-4, 0.0, 1e-4, 1.0, 20.0]) * min(mu, 1)
+    found, least, most = quick_excess(*module._full_pair(mu), asked)
+    for eps, delta in zip(asked, found, strict=True):
+        exact = exact_excess([(1, 1)], [(1, 0)], 1 / mu, eps)
+        assert (
+            exact
+            <= delta
+            <= exact + 600 * UNIT * (1 + max(-least, most)) + max(least - eps, 0)
+        )
+
+
+@pytest.mark.parametrize(("q", "k"), [(0.5, 1000), (1e-4, 10_000), (0.999, 50)])
+def test_the_rounding_of_a_groups_weights_is_known(q, k):
+    """Beside 60 digits. At least 9 units of the logarithms' sizes are claimed: 5 for
+    the weights, 4 for the exponents added to them.
+    """
+    mixture = module._sampled(GaussianEvent(50.0, q, 1, k), 50.0, 1.0)
+    largest = 0.0
+    with mpmath.workdps(60):
+        p = mpmath.mpf(q)
+        for log_weight, j in zip(mixture.log_weights, mixture.means, strict=True):
+            ways = mpmath.log(mpmath.binomial(k, int(j)))
+            rows = int(j) * mpmath.log(p)
+            others = (k - int(j)) * mpmath.log(1 - p)
+            assert abs(ways + rows + others - float(log_weight)) <= mixture.error / 2
+            largest = max(largest, float(ways - rows - others))
+    assert mixture.error >= 9 * UNIT * largest
+
+
+def test_sums_of_many_chances_are_not_below_the_definition():
+    rng = np.random.default_rng(0)
+    losses = Losses(-100, rng.random(1000) / 1000, 0.0, 0.01)
+    asked = rng.uniform(0, 8, 20)
+    for eps, found in zip(asked, losses.deltas(asked), strict=True):
+        slow = slow_delta(losses, eps)
+        assert slow <= found <= slow * (1 + 1e-13)
+    above = losses._tails[1][0]
+    # a long double is two floats
+    parts = Fraction(float(above)) + Fraction(float(above - float(above)))
+    assert parts > sum(
+        map(
+            Fraction,
+            losses.chances[101:],
+        )
+    ) * (1 + Fraction(1, 2**60))
+
+
+def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
+    """Composed one by one: what is cut off at the ends is counted."""
+    events = [GaussianEvent(1 + i / 100, 0.01) for i in range(6)]
+    least, most = (
+        compose_epsilon([GaussianEvent(sd, 0.01, 6)], 1e-5) for sd in (1.05, 1.0)
+    )
+    assert least <= compose_epsilon(events, 1e-5) <= most
+    assert max(len(part.chances) for part in loss_distribution(events)) < 400_000
+
+
+@pytest.mark.parametrize("direction", list(PAIRS))
+@pytest.mark.parametrize(
+    ("q", "sigma"),
+    [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)],
+)
+def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
+    """All chances are 1 but for some units: not one for each point of the grid."""
+    one = connected(GaussianEvent(sigma, q), 1e-3, direction)
+    least = module._losses(
+        *module._sample_pair(GaussianEvent(sigma, q), direction),
+        np.array([-40.0, 40.0]),
+    )[0]
+    assert 1 <= one.mass <= 1 + 1000 * UNIT * (1 + np.abs(least).max())

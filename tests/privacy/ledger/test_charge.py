@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 
 import numpy as np
 import pytest
@@ -452,3 +453,50 @@ def test_an_allocation_never_reaches_the_disk(tmp_path):
     for file in files:
         for dtype in (np.int64, np.uint32, np.uint8):
             assert steps.astype(dtype).tobytes() not in file.read_bytes()
+
+
+def test_a_second_digest_cannot_take_the_place_of_a_committed_one(path):
+    """Its row's id is new: what it would replace is found by the index of commits
+    alone.
+    """
+    ledger = Ledger(path, "id")
+    fit = reserve(specs(), ledger, path.parent / "run")
+    run_release(fit)
+    with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        ledger._db.execute(
+            "INSERT OR REPLACE INTO progress (fit_id, sequence, state, at, digest) "
+            "VALUES (?, 0, 'committed', 0, 'another')",
+            (fit.fit_id,),
+        )
+
+
+def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
+    """Two noisy answers to one charged release would have twice its cost."""
+    fit = stored(tmp_path)
+    twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
+    rows = Overtaken(twin)
+    written = []
+    save = np.save
+    monkeypatch.setattr(
+        "dphead.privacy.ledger.charge.np.save",
+        lambda file, value, **k: (written.append(value), save(file, value, **k)),
+    )
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=rows)
+    assert arrays(tmp_path / "run") == []
+    assert arrays(tmp_path / "copy") == ["000000.npy"]
+    assert len(written) == 1
+    assert np.array_equal(written[0], rows.value)
+
+
+def test_a_stored_value_that_is_cut_short_is_refused(tmp_path):
+    fit = stored(tmp_path)
+    run_release(fit)
+    fit._lock.close()
+    file = tmp_path / "run/000000.npy"
+    for size in (file.stat().st_size - 8, 0):
+        file.write_bytes(file.read_bytes()[:size] if file.exists() else b"")
+        again = resumed(fit, tmp_path / "run")
+        with pytest.raises(LedgerError, match="never redrawn"):
+            run_release(again)
+        again._lock.close()
