@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphead.privacy.predictions import Loss, unknown
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -86,7 +85,7 @@ def clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
     return value if norm <= clip_norm else value * (clip_norm / norm)
 
 
-def predictions(scores: np.ndarray, loss: Loss) -> np.ndarray:
+def predictions(scores: np.ndarray, loss: str) -> np.ndarray:
     """Probabilities (m,) of scores (m,): softmax; m independent sigmoids; or the scores
     themselves (squared loss). ValueError for a loss that is not defined here.
     """
@@ -96,7 +95,7 @@ def predictions(scores: np.ndarray, loss: Loss) -> np.ndarray:
     if loss == "sigmoid":
         return 0.5 + 0.5 * np.tanh(scores / 2)
     if loss != "squared":
-        raise unknown(loss)
+        raise ValueError(f"no definition of {loss=}")
     return scores
 
 

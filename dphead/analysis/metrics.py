@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.predictions import Loss, unknown
+from dphead.privacy.loss import loss_named
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
@@ -139,7 +139,7 @@ def expected_calibration_error(
     return float(np.abs(gap).sum() / len(labels))
 
 
-def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
+def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
     """Return class probabilities from a head's scores.
 
     Parameters
@@ -147,7 +147,7 @@ def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
     scores : (n, n_classes) float
         The head's scores.
     loss : str, default "softmax"
-        `LinearHead.loss`: "softmax", "sigmoid" or "squared".
+        `LinearHead.loss`: its link turns scores into probabilities.
 
     Returns
     -------
@@ -161,23 +161,21 @@ def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
 
     Notes
     -----
-    For "softmax" these are the model's own probabilities. For "sigmoid" each class's
-    sigmoid is divided by their sum; two classes are combined as one logit (s₁ - s₀)/2,
-    so that rows keep the order of the scores. For "squared" it is the softmax of scores
-    that are no log-odds: the order is right, but the values are not calibrated.
+    The link "softmax" is the softmax of the scores. For "sigmoid" each class's sigmoid
+    is divided by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that
+    rows keep the order of the scores. Scores of the squared loss are not log-odds: the
+    order is right, but the values are not calibrated.
     """
     z = np.where(classified(scores)[:, None], scores, np.nan).astype(np.float64)
-    if loss == "sigmoid":
+    if loss_named(loss).link == "sigmoid":
         with np.errstate(invalid="ignore"):  # NaN stays NaN
             z = z / 2 if z.shape[1] == 2 else -np.logaddexp(0, -z)
-    elif loss not in ("softmax", "squared"):
-        raise unknown(loss)
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
 
 
 def evaluate_scores(
-    scores: np.ndarray, labels: np.ndarray, loss: Loss = "softmax"
+    scores: np.ndarray, labels: np.ndarray, loss: str = "softmax"
 ) -> dict[str, Any]:
     """Return every metric that a report holds.
 

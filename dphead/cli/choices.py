@@ -47,7 +47,7 @@ class KeptChoice(click.Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
-_LOSSES = KeptChoice("dphead.privacy.predictions:LOSSES")
+_LOSSES = KeptChoice("dphead.privacy.loss:LOSSES")
 METHODS = KeptChoice("dphead.planning.registry:names")
 RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
 ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")

@@ -17,7 +17,6 @@ from dphead.estimators.guarantee import Privacy
 from dphead.estimators.multilabel import DPMultiLabelClassifier
 from dphead.estimators.pca import DPPCA
 from dphead.estimators.regression import DPRegressor
-from dphead.privacy.predictions import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
 
@@ -121,7 +120,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     learning_rate: float | None = None
     ridge: float | None = None
     gram_share: float | None = None
-    loss: Loss | None = None
+    loss: str | None = None
     clip_norm: float | None = None
     feature_clip: float | None = None
     intercept: float | None = None
@@ -153,7 +152,7 @@ class _GradientClassifier(DPClassifier):
     learning_rate: float | None = None
     momentum: float | None = None
     beta2: float | None = None
-    loss: Loss | None = None
+    loss: str | None = None
     clip_norm: float | None = None
     sampling_prob: float | None = None
     normalize: bool | None = None

@@ -26,6 +26,7 @@ from dphead.export.trained import (
     write_json,
 )
 from dphead.fit.files import backbone_options
+from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform
 
 # Choices, not measured.
@@ -90,7 +91,7 @@ def _torch_head(trained: TrainedHead) -> Head:
         trained.head.transform.unit_norm,
         "center" in tensors,
         "scale" in tensors,
-        trained.head.loss,
+        loss_named(trained.head.loss).link,
         trained.head.feature_clip,
     )
     state = {k: torch.from_numpy(v) for k, v in tensors.items()}

@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 # Normalizer takes norms below 2e-15 for zero. This brings float32's smallest number to
 # 2**51 and its largest to 2**328, whose square float64 still holds.
 _ENLARGED = 2.0**200
-LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
+LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 
 
 def load_head(folder: str | Path) -> Pipeline:
@@ -27,15 +27,15 @@ def load_head(folder: str | Path) -> Pipeline:
     Features are rounded to float32, as dphead rounds them. The rest is float64, which
     holds the squares of any of these. scikit-learn raises ValueError for a row that is
     not finite. The last step is a LogisticRegression, whose probabilities are a
-    softmax; for heads of the loss "sigmoid" of three classes and more an SGDClassifier,
+    softmax; for heads of the link "sigmoid" of three classes and more an SGDClassifier,
     whose are sigmoids divided by their sum. With two classes `decision_function` is the
     difference of the two scores (half of it for "sigmoid"), as scikit-learn has it.
-    ValueError for a loss that is not one of LOSSES.
+    ValueError for a link that is not one of LINKS.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
-    if (loss := facts["loss"]) not in LOSSES:
+    if (link := facts["link"]) not in LINKS:
         raise ValueError(
-            f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
+            f"link must be one of {', '.join(LINKS)}, got {link=}. Export again."
         )
     tensors = load_file(Path(folder) / "head.safetensors")
     n, one = facts["n_features"], np.ones(facts["n_features"])
@@ -69,7 +69,7 @@ def _scaler(center: np.ndarray, scale: np.ndarray, n_features: int) -> StandardS
 def _linear(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Any:
     """The linear classifier alone; of two classes one row of coefficients."""
     weight, bias = tensors["weight"], tensors["bias"]
-    sigmoid = facts["loss"] == "sigmoid"
+    sigmoid = facts["link"] == "sigmoid"
     if len(bias) == 2:
         half = 2 if sigmoid else 1
         weight = (weight[1:] - weight[:1]) / half

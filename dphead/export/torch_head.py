@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
+LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 
 
 class Head(nn.Linear):
@@ -25,8 +25,8 @@ class Head(nn.Linear):
     center, multiply by scale, divide by the norm again (unit_norm with a center), and
     shorten the row to feature_clip if it is longer.
 
-    loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
-    scores are not calibrated). ValueError for another.
+    link: how scores become probabilities: "softmax" of the scores, or each class's
+    "sigmoid" divided by their sum. ValueError for another.
     """
 
     center: Tensor | None
@@ -39,15 +39,15 @@ class Head(nn.Linear):
         unit_norm: bool = False,
         center: bool = False,
         scale: bool = False,
-        loss: str = "softmax",
+        link: str = "softmax",
         feature_clip: float | None = None,
     ):
-        if loss not in LOSSES:
+        if link not in LINKS:
             raise ValueError(
-                f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
+                f"link must be one of {', '.join(LINKS)}, got {link=}. Export again."
             )
         super().__init__(n_features, n_classes)
-        self.unit_norm, self.loss = unit_norm, loss
+        self.unit_norm, self.link = unit_norm, link
         self.feature_clip = feature_clip
         self.register_buffer("center", torch.zeros(n_features) if center else None)
         self.register_buffer("scale", torch.ones(n_features) if scale else None)
@@ -79,7 +79,7 @@ class Head(nn.Linear):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return (..., n_classes) of scores: they add up to one, or are NaN."""
-        if self.loss == "sigmoid":
+        if self.link == "sigmoid":
             two = scores.shape[-1] == 2
             scores = scores / 2 if two else nn.functional.logsigmoid(scores)
         return torch.softmax(scores, dim=-1)
@@ -148,7 +148,7 @@ def _facts(folder: str | Path) -> dict[str, Any]:
 
 def _empty(facts: dict[str, Any]) -> Head:
     """A head of the right shape, to be filled."""
-    names = ("n_features", "unit_norm", "center", "scale", "loss", "feature_clip")
+    names = ("n_features", "unit_norm", "center", "scale", "link", "feature_clip")
     return Head(
         n_classes=len(facts["class_names"]), **{name: facts[name] for name in names}
     )

@@ -15,6 +15,7 @@ from dphead import __version__
 from dphead.analysis.card.words import statement
 from dphead.analysis.records import read_run
 from dphead.fit.report import plain
+from dphead.privacy.loss import loss_named
 from dphead.solvers.head import LinearHead
 
 _FORMAT = 1  # format number of an export's head.json
@@ -112,7 +113,7 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
         "format": _FORMAT,
         "class_names": trained.facts["class_names"],
         "n_features": tensors["weight"].shape[1],
-        "loss": trained.head.loss,
+        "link": loss_named(trained.head.loss).link,
         "unit_norm": trained.head.transform.unit_norm,
         "center": "center" in tensors,
         "scale": "scale" in tensors,

@@ -1,4 +1,4 @@
-"""Predict rows from public weights, in integers: scores, predictions and residuals.
+"""Round public weights to a grid, and turn scores and residuals into integers.
 
 No bound may rest on the accuracy of a prediction. Each residual that leaves this module
 is checked, in integers, to be no longer than the bound (proofs/exactness.md).
@@ -7,14 +7,12 @@ is checked, in integers, to be no longer than the bound (proofs/exactness.md).
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from dphead.privacy.transform import RADIUS, fits
 
-Loss = Literal["softmax", "sigmoid", "squared"]
-LOSSES: tuple[Loss, ...] = get_args(Loss)  # all losses of a linear head
 Array = Any  # of numpy, or of jax.numpy if `xp` is that
 # Grids: the integer that stands for 1. A finer grid rounds less and has longer
 # integers; proofs/exactness.md adds up their bits. Each was chosen, not measured.
@@ -25,7 +23,6 @@ POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entri
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
-_MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
 MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
@@ -99,49 +96,6 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     exponent = distance * (rate * POWERS_PER_NAT)
     exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
     return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)
-
-
-def unknown(loss: str) -> ValueError:
-    """Return the error for a loss that is not defined here."""
-    known = f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}"
-    return ValueError(f"loss must be {known}, got {loss=}. Choose one.")
-
-
-def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
-    """Return predictions (k, m), as int64 parts of PROBABILITY_SCALE.
-
-    Parameters
-    ----------
-    xp : module
-        numpy or jax.numpy.
-    z : array of shape (k, m)
-        Scores, as whole numbers.
-    rate : array of shape (k, 1)
-        What one unit of a score stands for.
-    loss : {"softmax", "sigmoid", "squared"}
-        The training loss.
-
-    Raises
-    ------
-    ValueError
-        For a loss that is not defined here.
-    """
-    if loss == "softmax":
-        distance = z.max(axis=1, keepdims=True) - z
-        e = power(xp, distance, rate)
-        total = e.sum(axis=1, keepdims=True)
-        one = float(PROBABILITY_SCALE) / total.astype(xp.float64)
-        share = e.astype(xp.float64) * one
-        return xp.rint(share).astype(xp.int64)
-    if loss == "sigmoid":
-        e = power(xp, xp.abs(z), rate)
-        larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
-        return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
-    if loss != "squared":
-        raise unknown(loss)
-    most = float(_MAX_SQUARED_RESIDUAL)
-    value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
-    return xp.rint(value).astype(xp.int64)
 
 
 def shortened(xp: Any, residual: Array, factor: Array) -> Array:

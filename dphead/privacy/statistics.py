@@ -11,15 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dphead.privacy.predictions import (
-    LOSSES,
-    PROBABILITY_SCALE,
-    Array,
-    Loss,
-    probabilities,
-    shortened,
-    unknown,
-)
+from dphead.privacy.loss import Sigmoid, loss_named
+from dphead.privacy.predictions import PROBABILITY_SCALE, Array, shortened
 from dphead.privacy.query import Chunk, Params, Statistic, check_whole, one_hot, targets
 from dphead.privacy.transform import (
     RADIUS,
@@ -47,17 +40,17 @@ class Gradient(Statistic):
     ----------
     n_classes : int
         Number of public classes.
-    loss : {"softmax", "sigmoid", "squared"}, default "softmax"
-        The training loss. Only "sigmoid" takes label sets.
+    loss : str, default "softmax"
+        Name of the training loss (`loss.LOSSES`).
     clip : {"rows", "features"}, default "rows"
         "rows" clips a row's gradient r xᵀ to C by its norm ||r|| ||x|| [FC23 Algorithms
         1, 4; TB21; De22]. "features" clips x to R instead, and the loss bounds the
-        residual r [FC23 Algorithm 2]. A squared loss has no such bound.
+        residual r [FC23 Algorithm 2]. The squared loss has no such bound.
 
     Raises
     ------
     ValueError
-        If `clip` or `loss` is unknown, or for "features" with a squared loss.
+        If `clip` or `loss` is unknown, or for "features" with an unbounded loss.
     """
 
     # In real numbers the root of row_sq is C. With features clipped it is sqrt(2) rho
@@ -65,7 +58,7 @@ class Gradient(Statistic):
     row_sq = RADIUS**4
     replace_factor = 2**2  # two opposite gradients
     max_entry = RADIUS**2
-    loss: Loss = "softmax"
+    loss: str = "softmax"
     clip: Literal["rows", "features"] = "rows"
 
     def __post_init__(self) -> None:
@@ -74,12 +67,11 @@ class Gradient(Statistic):
             raise ValueError(
                 f"clip must be rows or features, got clip={self.clip!r}. Choose one."
             )
-        if self.loss not in LOSSES:
-            raise unknown(self.loss)
-        if self.clip == "features" and self.loss == "squared":
+        longest = self.longest_residual()  # refuses a loss that is not defined
+        if self.clip == "features" and np.isinf(longest):
             raise ValueError(
-                "a squared loss has no bounded residual, got clip='features', "
-                "loss='squared'. Use clip='rows'."
+                f"a {self.loss} loss has no bounded residual, got clip='features', "
+                f"loss={self.loss!r}. Use clip='rows'."
             )
 
     @property
@@ -89,8 +81,8 @@ class Gradient(Statistic):
 
     @property
     def takes_sets(self) -> bool:  # type: ignore[override]
-        """Return whether the loss is sigmoid: it predicts each class on its own."""
-        return self.loss == "sigmoid"
+        """Return whether the loss predicts each class on its own."""
+        return loss_named(self.loss).takes_sets
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """Return C / RADIUS**2; for clipped features, row unit times residual unit."""
@@ -104,11 +96,8 @@ class Gradient(Statistic):
             return largest_norm
         append = params.transform.append
         whole = float(np.hypot(largest_norm, append))
-        if self.loss != "squared" or params.weights is None:
-            return self.longest_residual() * whole
-        columns = np.linalg.norm(params.weights, axis=0)
-        residual = float(np.linalg.norm(columns) * whole + 1)
-        return residual * whole
+        weights = 0.0 if params.weights is None else np.linalg.norm(params.weights)
+        return self.longest_residual(float(weights * whole)) * whole
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and their residuals times min(1, C / (||r|| ||x||)).
@@ -116,7 +105,7 @@ class Gradient(Statistic):
         For clipped features, residuals are scaled by the loss's own bound instead.
         """
         z, rate = chunk.scores(xp)
-        p = probabilities(xp, z, rate, self.loss)
+        p = loss_named(self.loss).predictions(xp, z, rate)
         r = p - PROBABILITY_SCALE * targets(xp, chunk, self.n_classes)
         r = xp.where(chunk.keep[:, None], r, 0)
         longest = aim(RADIUS**2, self.n_classes)
@@ -131,17 +120,9 @@ class Gradient(Statistic):
         factor = xp.minimum(unclipped, clipped)
         return chunk.rows.q, shortened(xp, r, factor)
 
-    def longest_residual(self) -> float:
-        """Return the largest norm of a residual that the loss bounds.
-
-        For a squared loss, the value holds only if all weights are zero. Raises
-        ValueError for a loss that is not defined here.
-        """
-        if self.loss == "softmax":
-            return float(np.sqrt(2.0))
-        if self.loss not in ("sigmoid", "squared"):
-            raise unknown(self.loss)
-        return float(np.sqrt(self.n_classes))
+    def longest_residual(self, score_norm: float = np.inf) -> float:
+        """Return the loss's bound on residuals (`Loss.longest_residual`)."""
+        return loss_named(self.loss).longest_residual(self.n_classes, score_norm)
 
 
 @dataclass(frozen=True)
@@ -208,7 +189,7 @@ class SigmoidHessians(ClassGrams):
         The weights are of shape (k, n_classes).
         """
         z, rate = chunk.scores(xp)
-        p = probabilities(xp, z, rate, "sigmoid")
+        p = Sigmoid().predictions(xp, z, rate)
         part = (p * (PROBABILITY_SCALE - p)).astype(xp.float64)
         unit = 4.0 * HESSIAN_SCALE / PROBABILITY_SCALE**2
         weight = xp.rint(part * unit)

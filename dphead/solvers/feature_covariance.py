@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
-from dphead.privacy.predictions import Loss
+from dphead.privacy.loss import loss_named
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
@@ -30,10 +30,6 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-# Largest η at which each loss decreases at every step without noise and clipping: its
-# Hessian is at most the Gram matrix divided by this number [Böhning 1992 for softmax;
-# the sigmoid's slope is at most 1/4].
-MONOTONE_STEP = {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}
 _BOHNING = "None: Böhning 1992's bound, by the loss"
 _GRAM_INTERCEPT = Setting(
     "Include the intercept in the Gram matrix; otherwise the bias has its own step."
@@ -49,8 +45,8 @@ class DPFC:
     steps : int, default 10
         Number of gradient steps.
     learning_rate : float, optional
-        Step length η. None uses `MONOTONE_STEP`: the largest step for which Böhning's
-        bound gives a monotone descent without noise and clipping.
+        Step length η. None uses the loss's `monotone_step`: the largest step that gives
+        a monotone descent without noise and clipping.
     ridge : float, optional
         λ, in units of the mean Gram matrix. None sets it from the noise alone.
     gram_share : float or None, default 0.15
@@ -74,7 +70,7 @@ class DPFC:
     learning_rate: Annotated[float | None, LEARNING_RATE.default_from(_BOHNING)] = None
     ridge: Annotated[float | None, RIDGE] = None
     gram_share: Annotated[float | None, GRAM_SHARE] = 0.15
-    loss: Annotated[Loss, LOSS] = "softmax"
+    loss: Annotated[str, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
@@ -106,7 +102,7 @@ class DPFC:
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield from self._gram(facts, transform)
         query = Gradient(facts.n_classes, self.loss)
-        rate = self.learning_rate or MONOTONE_STEP[self.loss]
+        rate = self.learning_rate or loss_named(self.loss).monotone_step
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)
         ridge = ridge_for(facts, gram.noise_sd, self.ridge)

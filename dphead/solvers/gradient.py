@@ -6,7 +6,6 @@ from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
-from dphead.privacy.predictions import Loss
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
@@ -80,7 +79,7 @@ class GradientDescent:
     learning_rate: Annotated[float, LEARNING_RATE.default_from(TRIALS)] = 8.0
     momentum: Annotated[float, MOMENTUM] = 0.9
     beta2: Annotated[float, BETA2] = 0.999
-    loss: Annotated[Loss, LOSS] = "softmax"
+    loss: Annotated[str, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     sampling_prob: Annotated[float, _SAMPLING_PROB] = 1.0
     normalize: Annotated[bool, NORMALIZE] = False

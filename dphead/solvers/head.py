@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dphead.privacy.predictions import LOSSES, Loss, unknown
+from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform, transformed
 
 
@@ -82,9 +82,9 @@ class LinearHead:
         Intercept of each class.
     transform : RowTransform
         Transform of rows before scoring, as in training.
-    loss : {"softmax", "sigmoid", "squared"}, default "softmax"
-        Loss that decides how scores become probabilities. Scores of "squared" are not
-        calibrated.
+    loss : str, default "softmax"
+        Name of the training loss. It decides how scores become probabilities. Scores of
+        "squared" are not calibrated.
     estimate : AccuracyEstimate, optional
         Accuracy that the solver expects, or None if it did not ask for counts.
     error_bars : StandardErrors, optional
@@ -106,7 +106,7 @@ class LinearHead:
     weights: np.ndarray
     intercept: np.ndarray
     transform: RowTransform = field(default_factory=RowTransform)
-    loss: Loss = "softmax"
+    loss: str = "softmax"
     estimate: AccuracyEstimate | None = None
     error_bars: StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
@@ -114,8 +114,7 @@ class LinearHead:
     feature_clip: float | None = None
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise unknown(self.loss)
+        loss_named(self.loss)  # refuses a loss that is not defined
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Return the scores of rows for every class.
@@ -317,7 +316,7 @@ def zero_weights(
 def head_of(
     weights: np.ndarray,
     transform: RowTransform,
-    loss: Loss,
+    loss: str,
     feature_clip: float | None = None,
 ) -> LinearHead:
     """Return the head of a (width, n_classes) solution."""

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
+from dphead.privacy.loss import LOSSES
+
 CHOSEN = "chosen, not measured"
 # on held-out training rows of CIFAR-10 (MobileNetV2) and digits: commit 135ded1
 TRIALS = "trials on training rows, not stored"
@@ -67,6 +69,8 @@ class Setting:
         Whether `dphead fit` has the setting as an option.
     settable : bool, default True
         False for a setting that only measurements of a method's own rules may change.
+    choices : tuple of str, default ()
+        Valid texts of a field of type str; empty means those of a Literal, or any.
     """
 
     help: str
@@ -74,6 +78,7 @@ class Setting:
     source: str = CHOSEN
     option: bool = False
     settable: bool = True
+    choices: tuple[str, ...] = ()
 
     def default_from(self, source: str) -> "Setting":
         """Return the same setting with another source of its default."""
@@ -95,7 +100,7 @@ GRAM_SHARE = Setting(
     TRIALS,
     option=True,
 )
-LOSS = Setting("Training loss.", option=True)
+LOSS = Setting("Training loss.", option=True, choices=tuple(LOSSES))
 CLIP_NORM = Setting("Clip norm of gradients.", POSITIVE, option=True)
 FEATURE_CLIP = Setting(
     "Clip norm of features.", POSITIVE, "the norm of unit rows", option=True
@@ -170,6 +175,9 @@ def settings_of(kind: type) -> dict[str, Declared]:
         setting = next((a for a in more if isinstance(a, Setting)), None)
         if setting is not None:
             types, choices = _members(annotation)
+            if setting.choices:
+                types = tuple(kind for kind in types if kind is not str)
+                choices = setting.choices
             default = None if field.default is MISSING else field.default
             found[field.name] = Declared(field.name, types, choices, default, setting)
     return found

@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import dphead, features_file
 
-from dphead.privacy.predictions import LOSSES
+from dphead.privacy.loss import LOSSES
 
 SIZES = ("--n-rows", 32, "--n-features", 3, "--n-classes", 2)
 

@@ -17,7 +17,7 @@ from dphead.analysis.metrics import predicted_classes, probabilities
 from dphead.export import sklearn_head, torch_head
 from dphead.export.exporting import WRITERS, export
 from dphead.fit.head_file import load_head, save_head
-from dphead.privacy.predictions import LOSSES
+from dphead.privacy.loss import LOSSES
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -142,13 +142,13 @@ def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
 
 
 @pytest.mark.parametrize("module", [torch_head, sklearn_head])
-def test_an_exported_head_has_dpheads_losses_and_refuses_others(run, tmp_path, module):
-    """It is copied, and imports no list: a new loss would be taken for softmax."""
-    assert module.LOSSES == LOSSES
+def test_an_exported_head_has_every_link_and_refuses_others(run, tmp_path, module):
+    """It is copied, and imports no list: a new link would be taken for softmax."""
+    assert set(module.LINKS) == {loss.link for loss in LOSSES.values()}
     export(run, module.__name__.split(".")[-1].split("_")[0], tmp_path / "out")
     path = tmp_path / "out/head.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": "new"}))
-    with pytest.raises(ValueError, match="squared, got loss='new'"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"link": "new"}))
+    with pytest.raises(ValueError, match="sigmoid, got link='new'"):
         module.load_head(tmp_path / "out")
 
 

@@ -24,10 +24,10 @@ from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.loss import Sigmoid
 from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
     IntegerWeights,
-    probabilities,
 )
 from dphead.privacy.query import Chunk, Params, labelled, targets
 from dphead.privacy.statistics import Gradient
@@ -315,7 +315,7 @@ def test_residuals_of_one_to_a_thousand_classes_do_not_overflow():
         for sign, longest in ((1, 0), (-1, 1)):
             w = IntegerWeights(np.full((m, 1), sign * 32767, np.int16), 1.0)
             chunk = Chunk(rows, sets, np.ones(3, bool), w, 1e-6)
-            p = probabilities(np, *chunk.scores(np), "sigmoid")
+            p = Sigmoid().predictions(np, *chunk.scores(np))
             r = p - PROBABILITY_SCALE * targets(np, chunk, m)
             assert np.abs(r).max() <= PROBABILITY_SCALE
             squared = (r * r).sum(axis=1).tolist()

@@ -1,8 +1,6 @@
 """Weights on a grid, and residuals that are no longer than the bound."""
 
 import numpy as np
-import pytest
-from core import D, M, integer_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,12 +8,8 @@ from dphead.privacy.predictions import (
     MAX_INTEGER_WEIGHT,
     MAX_WEIGHT_NORM,
     integer_weights,
-    probabilities,
     shortened,
 )
-from dphead.privacy.query import Params
-from dphead.privacy.statistics import Gradient
-from dphead.sums.cpu import CpuSums
 
 
 @settings(max_examples=80)
@@ -99,24 +93,3 @@ def test_residuals_that_would_be_too_long_are_truncated_or_zero():
     l = shortened(np, residual, np.full((4, 1), 0.25))
     found = [np.unique(row).tolist() for row in l]
     assert found == [[511], [-511], [0], [511]]
-
-
-@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e9, 1e12, 1e16])
-@pytest.mark.parametrize("compiled_from", [0, 1 << 12])
-def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
-    """Beyond 2**31 their squares would come round in int64."""
-    weights = np.zeros((D, M))
-    x = np.eye(1, D, dtype=np.float32)
-    weights[0, 1] = size
-    way = CpuSums(compiled_from=compiled_from)
-    query = Gradient(M, "squared")
-    total = integer_sum(query, Params(weights=weights), x, np.array([1]), block_sum=way)
-    assert total[0, 1] >= 0.99 * query.max_entry
-    assert not total[:, [0, 2]].any()
-
-
-def test_a_loss_that_is_not_defined_predicts_nothing():
-    """A new one would be summed as a squared loss."""
-    z, rate = np.zeros((1, M)), np.ones((1, 1))
-    with pytest.raises(ValueError, match="softmax, sigmoid or squared, got loss='new'"):
-        probabilities(np, z, rate, "new")  # type: ignore[arg-type]

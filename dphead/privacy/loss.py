@@ -1,0 +1,144 @@
+"""Define the training losses of a linear head, one class each.
+
+A loss is its integer predictions, the bound on its residuals, and three facts for
+solvers, predictions and exports. All else asks `LOSSES`. A new loss needs its class,
+its bound in proofs/sensitivity.md, and a slow definition in `tests/definitions.py`,
+which tests/privacy/test_loss.py compares it with.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dphead.privacy.predictions import POWER_SCALE, PROBABILITY_SCALE, Array, power
+
+# How scores become probabilities: the softmax of the scores, or each class's sigmoid
+# divided by the sum of all classes' sigmoids.
+Link = Literal["softmax", "sigmoid"]
+_MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
+
+
+class Loss(ABC):
+    """Define a training loss: predictions p of scores, with residuals r = p - y.
+
+    Attributes
+    ----------
+    name : str
+        Name that solvers, options and files use.
+    takes_sets : bool
+        Whether the loss predicts each class on its own, so that a row may have several
+        labels.
+    monotone_step : float
+        Largest step length of DP-FC at which the loss decreases at every step, without
+        noise and clipping: the Hessian is at most the Gram matrix divided by it.
+    link : {"softmax", "sigmoid"}
+        How scores become probabilities that add to 1, here and in exports.
+    """
+
+    name: ClassVar[str]
+    takes_sets: ClassVar[bool] = False
+    monotone_step: ClassVar[float]
+    link: ClassVar[Link] = "softmax"
+
+    @abstractmethod
+    def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
+        """Return predictions (k, m), as int64 parts of PROBABILITY_SCALE.
+
+        Parameters
+        ----------
+        xp : module
+            numpy or jax.numpy.
+        z : array of shape (k, m)
+            Scores, as whole numbers.
+        rate : array of shape (k, 1)
+            What one unit of a score stands for.
+        """
+
+    @abstractmethod
+    def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
+        """Return an upper bound on the norm of a residual.
+
+        Parameters
+        ----------
+        n_classes : int
+            Number of classes.
+        score_norm : float, default inf
+            Upper bound on the norm of a row's scores.
+
+        Returns
+        -------
+        float
+            The bound; inf if the loss bounds no residual of such scores.
+        """
+
+
+class Softmax(Loss):
+    """Define the cross-entropy of a softmax over all classes."""
+
+    name = "softmax"
+    monotone_step = 2.0  # [Böhning 1992]
+
+    def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
+        """Return each class's share of the powers of all scores."""
+        distance = z.max(axis=1, keepdims=True) - z
+        e = power(xp, distance, rate)
+        total = e.sum(axis=1, keepdims=True)
+        one = float(PROBABILITY_SCALE) / total.astype(xp.float64)
+        share = e.astype(xp.float64) * one
+        return xp.rint(share).astype(xp.int64)
+
+    def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
+        """Return sqrt(2): all probability on one wrong class."""
+        return float(np.sqrt(2.0))
+
+
+class Sigmoid(Loss):
+    """Define the sum of one logistic loss for each class against the rest."""
+
+    name = "sigmoid"
+    takes_sets = True
+    monotone_step = 4.0  # the slope of a sigmoid is at most 1/4
+    link = "sigmoid"
+
+    def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
+        """Return the sigmoid of each score."""
+        e = power(xp, xp.abs(z), rate)
+        larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
+        return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
+
+    def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
+        """Return sqrt(n_classes): every class is wrong by 1."""
+        return float(np.sqrt(n_classes))
+
+
+class Squared(Loss):
+    """Define half the squared distance of the scores from 0 and 1."""
+
+    name = "squared"
+    monotone_step = 1.0  # the Hessian is the Gram matrix
+
+    def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
+        """Return the scores, clipped so that the squares of residuals fit int64."""
+        most = float(_MAX_SQUARED_RESIDUAL)
+        value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
+        return xp.rint(value).astype(xp.int64)
+
+    def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
+        """Return the norm of the scores plus that of one label."""
+        return score_norm + 1.0
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss for loss in (Softmax(), Sigmoid(), Squared())
+}
+
+
+def loss_named(name: str) -> Loss:
+    """Return a loss. Raises ValueError for a loss that is not defined here."""
+    if name not in LOSSES:
+        *most, last = LOSSES
+        raise ValueError(
+            f"loss must be {', '.join(most)} or {last}, got loss={name!r}. Choose one."
+        )
+    return LOSSES[name]
