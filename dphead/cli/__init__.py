@@ -73,7 +73,6 @@ _EXTRAS = {
     "jax": ("jax", ("jax", "jaxlib")),
     "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
     "plots": ("matplotlib", ("matplotlib",)),
-    "tables": ("pyarrow", ("pyarrow",)),
 }
 
 

@@ -61,9 +61,9 @@ from dphead.cli.text import section, tied
         callback=values.columns,
         metavar="ROLE=NAME",
         help=(
-            "Column of a Hugging Face dataset that holds the image, label, group or "
-            "split, if it has another name; field of a WebDataset sample's .json "
-            "that is the label, group or split."
+            "Column of a Hugging Face dataset, or of a CSV of paths, that holds the "
+            "image, label, group or split, if it has another name; field of a "
+            "WebDataset sample's .json that is the label, group or split."
         ),
     ),
     click.option(
@@ -247,11 +247,11 @@ def extract(**given: Any) -> None:
     """Compute features of the images in SOURCE with a frozen network and write them to
     a features file.
 
-    SOURCE is a folder of images by class (or as --layout says), a CSV with columns
-    path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR binary
-    files, an .npz, a Hugging Face dataset, or tars of WebDataset. A killed run resumes
-    with the same command. Images that were extracted before, by any network, keep their
-    data set and its ledger.
+    SOURCE is a folder of images by class (or as --layout says), a CSV or TSV with
+    columns path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR
+    binary files, an .npz, a Hugging Face dataset, or tars of WebDataset. A killed run
+    resumes with the same command. Images that were extracted before, by any network,
+    keep their data set and its ledger.
 
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.

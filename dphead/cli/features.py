@@ -82,10 +82,10 @@ def import_(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file: one row of numbers each, of a
     text, a table, a sound, a slide.
 
-    FILE is .npy, .npz, .csv, .tsv, or (with pyarrow) .parquet, .arrow or .feather. The
-    embeddings must have been made for each row alone, by something that was not fitted
-    to these rows. A row that is not finite is masked: it keeps its place and counts
-    zero. A killed run resumes with the same command.
+    FILE is .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather. The embeddings must
+    have been made for each row alone, by something that was not fitted to these rows. A
+    row that is not finite is masked: it keeps its place and counts zero. A killed run
+    resumes with the same command.
     """
     from dphead_extract.errors import FormatError
     from dphead_extract.importing import import_features

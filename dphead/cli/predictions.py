@@ -30,13 +30,11 @@ def format_of(output: Path | None, asked: str | None) -> str:
             f"output={output}. Rename it, or add --format csv."
         )
     kind = asked or suffix
-    if kind == "parquet":
-        if output is None:
-            raise ValueError(
-                "Parquet must go to a file, got format=parquet and no output. Add -o "
-                "predictions.parquet."
-            )
-        import pyarrow.parquet  # noqa: F401  # missing: `cli.missing` says what to do
+    if kind == "parquet" and output is None:
+        raise ValueError(
+            "Parquet must go to a file, got format=parquet and no output. Add -o "
+            "predictions.parquet."
+        )
     return kind
 
 

@@ -7,9 +7,7 @@ how long a text may be.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from dphead_extract.errors import ExtractError
 
@@ -18,7 +16,6 @@ PLAIN_BYTES = 1 << 30  # any file may unpack to this; a choice, not measured
 # zeros 1,000 times. A choice, not measured.
 PACKED_TIMES = 100
 _TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not measured
-MAX_LINE = 16 << 20  # characters of a line of a table; a choice, not measured
 
 
 def check_unpacked(size: int, packed: int, path: Path) -> None:
@@ -73,22 +70,3 @@ def read_text(path: Path, most: int = _TEXT_BYTES) -> str:
     if path.stat().st_size > most:
         raise OSError(f"{path.stat().st_size} bytes, more than {most}")
     return path.read_text(encoding="utf-8-sig")
-
-
-def lines(file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a table. Raises ValueError for one of MAX_LINE characters."""
-    while line := file.readline(MAX_LINE):
-        if len(line) == MAX_LINE:
-            raise ValueError("a line without an end")
-        yield line
-
-
-def undecoded_line(path: Path) -> int:
-    """Return the number, from 1, of the first line that is not UTF-8, or 0."""
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 0

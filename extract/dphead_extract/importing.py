@@ -7,10 +7,9 @@ no image is needed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -168,14 +167,11 @@ def encoded(
 
     Each is made from its own row.
     """
-    said = interpreted(
-        {role: block[role] for role in table.roles},
-        n_rows,
-        options.classes,
-        possible_splits("split" in table.roles),
-    )
-    columns = {"labels": said.labels, "split": said.split}
-    return columns if said.group is None else columns | {"group": said.group}
+    columns = {role: block[role] for role in table.roles}
+    splits = possible_splits("split" in table.roles)
+    _, said = interpreted(columns, n_rows, options.classes, splits)
+    own = {"labels": said.labels, "split": said.split}
+    return own if said.group is None else own | {"group": said.group}
 
 
 def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
@@ -245,7 +241,7 @@ def _fill(
 ) -> None:
     """Append the blocks that the file does not have yet."""
     n_rows, start, any_valid = writer.header.n_rows, 0, writer.next_row > 0
-    for block in regrouped(table.read(options.block_rows, True), options.block_rows):
+    for block in table.read(options.block_rows, True):
         count = len(block["features"])
         if start >= writer.next_row:
             columns = encoded(block, table, options, count)
@@ -275,27 +271,3 @@ def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         stored = np.asarray(features).astype(dtype)
     valid = np.asarray(np.isfinite(stored).all(axis=1))
     return np.where(valid[:, None], stored, 0).astype(dtype), valid
-
-
-def regrouped(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """Yield the same rows in blocks of `rows` each, except for the last."""
-    waiting: list[Block] = []
-    for block in blocks:
-        waiting.append(block)
-        while _count(waiting) >= rows:
-            joined = _joined(waiting)
-            yield {name: values[:rows] for name, values in joined.items()}
-            waiting = [{name: values[rows:] for name, values in joined.items()}]
-    if _count(waiting):
-        yield _joined(waiting)
-
-
-def _count(blocks: list[Block]) -> int:
-    return sum(len(next(iter(block.values()))) for block in blocks)
-
-
-def _joined(blocks: list[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    names: Any = blocks[0]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in names}

@@ -75,8 +75,8 @@ def read_column(values: Any) -> np.ndarray:
     -------
     array
         The same array if it has a dtype of numpy's, else an array of objects. An item
-        that is masked or cannot be read is None. A pyarrow text that is not UTF-8 is
-        its bytes. An array of several dimensions stays one.
+        that is masked or cannot be read is None. Bytes of a pyarrow text that are not
+        UTF-8 are surrogates. An array of several dimensions stays one.
 
     Raises
     ------
@@ -119,29 +119,39 @@ def _items(held: Any) -> np.ndarray:
         return np.fromiter((named[code] for code in held.codes), object, len(held))
     if not hasattr(held, "__array__"):
         return np.fromiter(held, object, len(held))
-    arrow = hasattr(type(held), "to_pylist")
-    read = (_item(held, row, arrow) for row in range(len(held)))
-    return np.fromiter(read, object, len(held))
+    # pandas may store pyarrow's texts in a column of its own
+    held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
+    if hasattr(held, "to_pylist"):
+        chunks = held.chunks if hasattr(held, "chunks") else [held]
+        items = [item for chunk in chunks for item in _items_of_arrow(chunk)]
+        return np.fromiter(items, object, len(held))
+    return np.fromiter((held[row] for row in range(len(held))), object, len(held))
 
 
-def _item(held: Any, row: int, arrow: bool) -> Any:
+def _items_of_arrow(held: Any) -> list[Any]:
+    """Return the items of a pyarrow array; None for one that Python does not have."""
+    if hasattr(held, "dictionary"):
+        named = [*_items_of_arrow(held.dictionary), None]
+        places = held.indices.cast("int64").fill_null(-1).to_pylist()
+        return [named[place] for place in places]
+    if _dtype_of_arrow(held.type).kind == "U":
+        # a text that is not UTF-8 names a class or a group like any other
+        stored = held.cast("large_binary").to_pylist()
+        return [None if text is None else _decoded(text) for text in stored]
     try:
-        return held[row].as_py() if arrow else held[row]
-    # a library may raise anything for an item, such as a text that is not UTF-8
-    except Exception:
-        return _stored_bytes(held, row)
+        return held.to_pylist()
+    except Exception:  # pyarrow may raise anything for a date beyond Python's
+        return [_item(held, row) for row in range(len(held))]
 
 
-def _stored_bytes(held: Any, row: int) -> bytes | None:
-    """Return the bytes of a pyarrow text, or None for any other item.
+def _decoded(text: bytes) -> str:
+    """Return a text that may not be UTF-8: each wrong byte is a surrogate."""
+    return text.decode("utf-8", "surrogateescape")
 
-    A text that is not UTF-8 names a class or a group like any other.
-    """
+
+def _item(held: Any, row: int) -> Any:
     with suppress(Exception):
-        # pandas may store pyarrow's texts in a column of its own
-        held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
-        item = held[row]
-        return getattr(item, "value", item).as_buffer().to_pybytes()
+        return held[row].as_py()
     return None
 
 
@@ -170,7 +180,7 @@ def name_of(item: Any) -> str | None:
     """
     kind = type(item)
     if issubclass(kind, bytes):
-        item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
+        item, kind = _decoded(item), str
     if issubclass(kind, str):
         return normalize("NFC", str.__str__(item)).strip() or None
     if is_missing(item):

@@ -66,14 +66,3 @@ def test_a_text_is_read_only_where_it_has_an_end_and_a_bounded_size(tmp_path):
     assert read_text(text, 5) == "12345"
     with pytest.raises(OSError, match="5 bytes, more than 4"):
         read_text(text, 4)
-
-
-@pytest.mark.parametrize("content", [b"path,label\nx.png,\xff\n", b"p" * 2000])
-def test_a_manifest_is_read_line_by_line_and_says_what_is_wrong(
-    tmp_path, monkeypatch, content
-):
-    monkeypatch.setattr(bounds, "MAX_LINE", 1000)
-    path = tmp_path / "m.csv"
-    path.write_bytes(content)
-    with pytest.raises(ExtractError, match=r"line=2|without an end"):
-        open_source(path, Classes.parse("a,b"))

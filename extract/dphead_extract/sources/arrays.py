@@ -8,7 +8,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,7 @@ import numpy as np
 from dphead_extract.bounds import check_ends, check_unpacked
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
-from dphead_extract.sources.classes import (
-    Classes,
-    check_found,
-    interpreted,
-    possible_splits,
-    split_codes,
-)
+from dphead_extract.sources.classes import Classes, interpreted, possible_splits
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.tables import ROLES, Columns
 
@@ -40,35 +33,33 @@ _CIFAR_PIXELS = 3072  # 3 x 32 x 32
 
 def _source(
     kind: str,
-    images: np.ndarray,
+    arrays: np.ndarray,
     columns: Mapping[str, Any],
     split_names: list[str],
     classes: Classes,
-    stored: np.ndarray | None = None,
+    split: str,
+    pixels: PixelRange,
 ) -> Source:
-    """Return a Source of images and of the columns that say what they are."""
-    n = len(images)
-    if n == 0:
+    """Return a Source of the arrays of a split, and of what columns say of them."""
+    rows, said = interpreted(columns, len(arrays), classes, split_names, split)
+    if len(rows) == 0:
         raise ExtractError(
             "a source must hold at least one image, got images=0. Check the files."
         )
+    stored = arrays if len(rows) == len(arrays) else arrays[rows]
+    images = _eight_bit(stored, pixels)
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
-    said = interpreted(columns, n, classes, split_names)
     for part in (said.labels, said.split, said.group):
         digest.update(b"|" if part is None else np.ascontiguousarray(part).tobytes())
     return Source(
+        **vars(said),
         kind=kind,
-        labels=said.labels,
-        split=said.split,
-        split_names=split_names,
         digest=digest.hexdigest(),
-        names=[f"{kind}:{row}" for row in range(n)],
-        group=said.group,
-        class_names=said.class_names,
-        classes_declared=said.declared,
+        names=[f"{kind}:{row}" for row in range(len(rows))],
         arrays=images,
-        stored=stored,
+        stored=None if pixels == PixelRange() else stored,
+        left_out=Counter({"rows of other splits": len(arrays) - len(rows)}),
     )
 
 
@@ -184,10 +175,9 @@ def open_idx(
     pairs = _idx_pairs(path)
     if not pairs:
         return None
-    check_found(split, list(pairs), path)
-    images, stored, labels, splits = [], [], [], []
-    wanted = [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]
-    for name in wanted:
+    found = [name for name in ("train", "test", "") if name in pairs]
+    arrays, labels, splits = [], [], []
+    for name in found:
         x, y = (read_idx(file) for file in pairs[name])
         fits = x.ndim == 3 and y.ndim == 1 and len(x) == len(y)
         if not fits or y.dtype.kind not in "iu":
@@ -195,14 +185,13 @@ def open_idx(
                 f"IDX images and labels must belong together, got shapes {x.shape} and "
                 f"{y.shape} in {str(path)!r}. Download them again."
             )
-        images.append(_eight_bit(x, pixels))
-        stored.append(x)
+        arrays.append(x)
         labels.append(y.astype(np.int64))
         splits += [name] * len(x)
-    names = [name or "all" for name in wanted]
+    names = [name or "all" for name in found]
     columns = {"label": np.concatenate(labels), "split": splits}
-    before = None if pixels == PixelRange() else np.concatenate(stored)
-    return _source("idx", np.concatenate(images), columns, names, classes, before)
+    images = np.concatenate(arrays)
+    return _source("idx", images, columns, names, classes, split, pixels)
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
@@ -223,20 +212,18 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
         found = [name for name, batch in files.items() if batch]
         if not found:
             continue
-        check_found(split, found, path)
         records, splits = [], []
-        wanted = [n for n in found if split in ("all", n)]
-        for name in wanted:
+        for name in found:
             for file in files[name]:
                 records.append(_cifar_records(path / file, label_bytes))
                 splits += [name] * len(records[-1])
         rows = np.concatenate(records)
         planes = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
-        images = planes.transpose(0, 2, 3, 1)
+        images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
         labels = rows[:, label_bytes - 1].astype(np.int64)
         columns = {"label": labels, "split": splits}
-        images = np.ascontiguousarray(images)
-        return _source(f"cifar{kind}", images, columns, wanted, classes)
+        pixels = PixelRange()
+        return _source(f"cifar{kind}", images, columns, found, classes, split, pixels)
     return None
 
 
@@ -285,20 +272,12 @@ def open_npz(
             )
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
-    stored, images = images, _eight_bit(images, pixels)
     roles = Columns().roles(list(data), path)
     columns = {role: data[name] for role, name in roles.items()}
     names = possible_splits("split" in columns)
-    check_found(split, names, path)
-    if split != "all":
-        codes = split_codes(columns.pop("split"), len(images), names)
-        keep = codes == names.index(split)
-        images, stored, names = images[keep], stored[keep], [split]
-        columns = {role: values[keep] for role, values in columns.items()}
-    before = None if pixels == PixelRange() else stored
-    source = _source("npz", images, columns, names, classes, before)
-    left_out = Counter(f"arrays of another name ({name!r})" for name in others)
-    return replace(source, left_out=source.left_out + left_out)
+    source = _source("npz", images, columns, names, classes, split, pixels)
+    source.left_out.update(f"arrays of another name ({name!r})" for name in others)
+    return source
 
 
 def _npz_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:

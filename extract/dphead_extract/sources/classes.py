@@ -132,7 +132,7 @@ class Classes:
             codes = np.asarray(labels)
             known = (codes >= 0) & (codes <= np.iinfo(np.int32).max)
             return np.where(known, codes, -1).astype(np.int32), None, ""
-        found, at = named(labels)
+        found, at = _named(labels)
         present, names = {name for name in found if name is not None}, self.names
         if names is None and self.folder_names_public:
             names, declared = sorted(present), "folder-names-flag"
@@ -199,35 +199,19 @@ def possible_splits(declared: bool) -> list[str]:
     return list(_SPLIT_NAMES) if declared else ["all"]
 
 
-def split_codes(
+def _split_codes(
     values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
 ) -> np.ndarray:
-    """Return each row's code among the public split names, from its own value alone.
+    """Return each row's code (n_rows,) among the public split names.
 
-    Parameters
-    ----------
-    values : sequence, array or None
-        Splits as texts or whole numbers. 0, 1 and 2 are train, test and validation; -1
-        is none.
-    n_rows : int
-        Number of rows.
-    names : sequence of str
-        The public split names. The last code stands for a row without a split.
-
-    Returns
-    -------
-    (n_rows,) uint8
-        The codes.
-
-    Raises
-    ------
-    ExtractError
-        For another value.
+    It comes from the row's own value alone: a text, or 0, 1 and 2 for train, test and
+    validation, or -1 for none. The last name stands for a row without a split. Raises
+    ExtractError for another value.
     """
     without = len(names) - 1
     if values is None:
         return np.full(n_rows, without, np.uint8)
-    found, at = named(values)
+    found, at = _named(values)
     said = ["" if name is None else name.lower() for name in found]
     unknown = sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
@@ -240,35 +224,44 @@ def split_codes(
     return np.array(of_names, np.uint8)[at]
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Roles:
     """Hold what is said of rows.
 
     Attributes
     ----------
     labels : (n,) int32
-        Class positions; -1 for none.
+        Class positions; -1 for none, or for a label outside the classes.
     class_names : list of str or None
         The public classes.
-    declared : str
+    classes_declared : str
         How the classes were declared.
     split : (n,) uint8
-        Codes of the splits.
+        Codes into `split_names`.
+    split_names : list of str
+        Names of the splits.
     group : (n,) int64 or None
         Group ids.
     """
 
     labels: np.ndarray
-    class_names: list[str] | None
-    declared: str
+    class_names: list[str] | None = None
+    classes_declared: str = ""
     split: np.ndarray
-    group: np.ndarray | None
+    split_names: list[str]
+    group: np.ndarray | None = None
 
 
 def interpreted(
-    columns: Mapping[str, Any], n_rows: int, classes: Classes, names: Sequence[str]
-) -> Roles:
-    """Return each row's class, split and group, whatever format the columns come from.
+    columns: Mapping[str, Any],
+    n_rows: int,
+    classes: Classes,
+    split_names: list[str],
+    wanted: str = "all",
+) -> tuple[np.ndarray, Roles]:
+    """Return the rows of the wanted split, with their classes, splits and groups.
+
+    It decides this for every format that columns come from.
 
     Parameters
     ----------
@@ -278,26 +271,55 @@ def interpreted(
         Number of rows.
     classes : Classes
         How the classes are declared.
-    names : sequence of str
+    split_names : list of str
         The public split names.
+    wanted : str, default "all"
+        One split name, or "all".
 
     Returns
     -------
+    (k,) int
+        Ordinals of the rows that are kept.
     Roles
-        The rows' classes, splits and groups.
+        The classes, splits and groups of these rows.
 
     Raises
     ------
     ExtractError, FormatError
-        For values that name nothing.
+        For a split that the source does not have, or values that name nothing.
     """
-    labels, class_names, declared = classes.encode(columns.get("label"), n_rows)
-    split = split_codes(columns.get("split"), n_rows, names)
-    group = group_ids(columns["group"], n_rows) if "group" in columns else None
-    return Roles(labels, class_names, declared, split, group)
+    rows, kept = np.arange(n_rows), dict(columns)
+    split = _split_codes(columns.get("split"), n_rows, split_names)
+    if wanted != "all":
+        if wanted not in split_names:
+            raise ExtractError(
+                "the source must hold the split asked for, got "
+                f"split={wanted!r} of {split_names}. Leave --split out or name one of "
+                "these."
+            )
+        rows = np.flatnonzero(split == split_names.index(wanted))
+        kept = {role: _at(values, rows) for role, values in columns.items()}
+        split, split_names = np.zeros(len(rows), np.uint8), [wanted]
+    labels, class_names, declared = classes.encode(kept.get("label"), len(rows))
+    group = group_ids(kept["group"], len(rows)) if "group" in kept else None
+    return rows, Roles(
+        labels=labels,
+        class_names=class_names,
+        classes_declared=declared,
+        split=split,
+        split_names=split_names,
+        group=group,
+    )
 
 
-def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
+def _at(values: Any, rows: np.ndarray) -> Any:
+    """Return some items of an array, or of a list without changing their types."""
+    if isinstance(values, np.ndarray):
+        return values[rows]
+    return [values[row] for row in rows]
+
+
+def _named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
     """Return the distinct names of labels or splits, and each row's place among them.
 
     Raises
@@ -317,13 +339,3 @@ def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndar
         return list(places), np.array([places[name] for name in each], np.intp)
     found, at = np.unique(array, return_inverse=True)
     return [name_of(item) for item in found.tolist()], at
-
-
-def check_found(split: str, found: Sequence[str], path: Path) -> None:
-    """Raise ExtractError unless the source holds the wanted split."""
-    if split != "all" and split not in found:
-        raise ExtractError(
-            f"the source must hold the split asked for, got split={split!r}, "
-            f"source={str(path)!r} with {list(found)}. Leave --split out or name one "
-            "of these."
-        )

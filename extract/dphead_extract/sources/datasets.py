@@ -1,7 +1,7 @@
-"""Read images of a Hugging Face dataset: Parquet or Arrow files that hold their bytes.
+"""Read tables of images: Hugging Face datasets that hold their bytes, and manifests.
 
-Files are read in place. Their headers say which columns there are; no row may decide
-it.
+A manifest is a CSV whose rows name image files. Files are read in place. Their headers
+say which columns there are; no row may decide it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from dphead_extract.bounds import is_plain
 from dphead_extract.errors import ExtractError
+from dphead_extract.items import read_column
+from dphead_extract.sources.archives import MAX_FILE_BYTES
 from dphead_extract.sources.classes import SPLITS, Classes
-from dphead_extract.sources.columnar import (
-    batches,
+from dphead_extract.sources.image import Source
+from dphead_extract.sources.listing import Row, listed
+from dphead_extract.sources.table_files import (
+    SEPARATORS,
     check_role,
     n_rows_of,
-    plain,
     schema_of,
+    tables,
+    unusable_line,
 )
-from dphead_extract.sources.image import Source
-from dphead_extract.sources.listing import MAX_FILE_BYTES, Row, listed
 from dphead_extract.sources.tables import Columns, check_columns
 
 _IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
@@ -33,13 +37,14 @@ _PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow"
 
 
 def dataset_files(path: Path) -> list[Path]:
-    """Return the files of a data set in a fixed order, all of one kind; [] without any.
+    """Return the files of a table in a fixed order, all of one kind; [] without any.
 
     `path` is one file, or a folder: as on the hub (data/train-00000-of-00002.parquet)
     or as `datasets` saves it (train/data-00000-of-00002.arrow).
     """
     if path.is_file():
-        return [path] if path.suffix.lower() in (".parquet", ".arrow") else []
+        kinds = (".parquet", ".arrow", *SEPARATORS)
+        return [path] if path.suffix.lower() in kinds else []
     found = {p for pattern in _PATTERNS for p in path.glob(pattern) if p.is_file()}
     # caches and indices of `datasets` may lie beside the rows
     kept = [p for p in found if not p.name.startswith(("cache-", "indices-", "."))]
@@ -48,9 +53,9 @@ def dataset_files(path: Path) -> list[Path]:
 
 
 def open_dataset(
-    path: Path, classes: Classes, split: str, columns: Columns
+    path: Path, classes: Classes, split: str, columns: Columns | None
 ) -> Source | None:
-    """Return a Source of a data set's rows, or None if there is no such file.
+    """Return a Source of a table's rows, or None if there is no such file.
 
     Parameters
     ----------
@@ -60,19 +65,25 @@ def open_dataset(
         How the classes are declared.
     split : str
         The wanted split, or "all".
-    columns : Columns
-        `features` is the column of images (default "image"): bytes, or bytes and a path
-        as `datasets` stores them. The others are as in `sources.tables`. Without a
-        column of splits, the split is in the name of a row's file or of its folder.
+    columns : Columns or None
+        `features` is the column of images. In a CSV it holds paths, relative to the
+        CSV (default "path"). Elsewhere it holds bytes, or bytes and a path as
+        `datasets` stores them (default "image"). The others are as in
+        `sources.tables`. Without a column of splits, the split of bytes is in the name
+        of a row's file or of its folder.
 
     Raises
     ------
     ExtractError
-        If the files differ in columns, types or class names, or a column is missing.
+        If the files differ in columns, types or class names, a column is missing, or a
+        line is wrong.
     """
     files = dataset_files(path)
     if not files:
         return None
+    if path.suffix.lower() in SEPARATORS:
+        return _manifest(path, classes, split, columns)
+    columns = columns or Columns()
     image = (columns.features or ("image",))[0]
     roles = _checked(files, image, columns)
     said = _class_names(schema_of(files[0]), roles.get("label"))
@@ -84,15 +95,17 @@ def open_dataset(
     classes = _agreed(classes, said)
     # if the classes are declared by their number, positions are their names
     counted = classes.names == [str(i) for i in range(len(said or []))]
-    of_header = [] if counted else said or []
+    names = [] if counted else said or []
     root = path if path.is_dir() else path.parent
     rows: list[Row] = []
     for file in files:
-        name, own = file.relative_to(root).as_posix(), _split_of(file, root)
-        for label, its_split, group in _said(file, roles, of_header):
-            row = f"{name}:{len(rows)}"
-            said_split = own if its_split in (None, "") else its_split
-            rows.append((row, file.stat().st_size, label, said_split, group))
+        start, own = f"{file.relative_to(root).as_posix()}:", _split_of(file, root)
+        for label, its_split, group in _said(file, roles):
+            if isinstance(label, int) and 0 <= label < len(names):
+                label = names[label]
+            its_split = own if its_split in (None, "") else its_split
+            name = f"{start}{len(rows)}"
+            rows.append((name, file.stat().st_size, label, its_split, group))
     return listed(
         "dataset",
         path,
@@ -105,14 +118,47 @@ def open_dataset(
     )
 
 
+def _manifest(
+    path: Path, classes: Classes, split: str, columns: Columns | None
+) -> Source:
+    """Return a Source of the image files that a CSV names."""
+    names = schema_of(path).names
+    declared = columns or Columns()
+    image = (declared.features or ("path",))[0]
+    roles = replace(declared, features=()).roles(names, path)
+    unknown = sorted(set(names) - {image, *roles.values()})
+    if image not in names or (unknown and columns is None):
+        raise ExtractError(
+            "a manifest must have the columns path, label and optionally split, "
+            f"group, got columns={names}. Rename them, or name them by --column."
+        )
+    root, rows = path.parent, []
+    for line, row in enumerate(_said(path, roles, image), 2):
+        name, *others = ((text or "").strip() for text in row)
+        if not name:
+            raise unusable_line(path, line)
+        file = root / name
+        size = file.stat().st_size if is_plain(file) else -1
+        rows.append((name, size, *others))
+    return listed(
+        "manifest",
+        path,
+        rows,
+        lambda name: (root / name).read_bytes(),
+        classes,
+        split,
+        splits="split" in roles,
+        grouped="group" in roles,
+    )
+
+
 def _checked(files: Sequence[Path], image: str, columns: Columns) -> dict[str, str]:
     """Return the columns of roles.
 
     Raises ExtractError unless all files have them and the images, with the same types.
     """
     first = schema_of(files[0])
-    others = replace(columns, features=())
-    roles = others.roles(first.names, files[0])
+    roles = replace(columns, features=()).roles(first.names, files[0])
     for file in files:
         schema = schema_of(file)
         check_columns([image, *roles.values()], schema.names, file)
@@ -155,13 +201,12 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
         return classes
     if classes.folder_names_public:
         return replace(classes, names=said)
-    if classes.names is not None and classes.names != said:
-        digits = [str(i) for i in range(len(said))]
-        if classes.names != digits:
-            raise ExtractError(
-                "classes must be those of the data set's header, in its order, got "
-                f"classes={classes.names[:8]}. It has {said[:8]}."
-            )
+    digits = [str(i) for i in range(len(said))]
+    if classes.names not in (None, said, digits):
+        raise ExtractError(
+            "classes must be those of the data set's header, in its order, got "
+            f"classes={(classes.names or [])[:8]}. It has {said[:8]}."
+        )
     return classes
 
 
@@ -172,25 +217,23 @@ def _split_of(file: Path, root: Path) -> str:
     return next((name for name in likely if name.lower() in SPLITS), "")
 
 
-def _said(
-    file: Path, roles: dict[str, str], names: Sequence[str]
-) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield (label, split, group) of each row of a file, each made from its own row.
+def _said(file: Path, roles: dict[str, str], *others: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of other columns, then (label, split, group), of each row.
 
-    `names` are the header's class names, if whole numbers are positions among them.
+    Each is made from its own row; None for what the file does not say.
     """
-    if not roles:
+    wanted = [*others, *(roles.get(role) for role in ("label", "split", "group"))]
+    named = [name for name in wanted if name is not None]
+    if not named:
         yield from [(None, None, None)] * n_rows_of(file)
         return
-    for batch in batches(file, list(roles.values()), _ROWS_TOGETHER):
-        columns = {role: plain(batch.column(name)) for role, name in roles.items()}
-        empty = np.full(batch.num_rows, None, object)
+    for table in tables(file, named, _ROWS_TOGETHER):
+        missing = [None] * table.num_rows
         read = [
-            columns.get(role, empty).tolist() for role in ("label", "split", "group")
+            missing if name is None else read_column(table.column(name)).tolist()
+            for name in wanted
         ]
-        for label, split, group in zip(*read, strict=True):
-            known = isinstance(label, int) and 0 <= label < len(names)
-            yield names[label] if known else label, split, group
+        yield from zip(*read, strict=True)
 
 
 class _Images:
@@ -200,9 +243,8 @@ class _Images:
     """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
-        counts = [n_rows_of(file) for file in files]
         self._files, self._column = files, column
-        self._ends = np.cumsum(counts)
+        self._ends = np.cumsum([n_rows_of(file) for file in files])
         self._file, self._first, self._part = -1, 0, None
         self._parts: Iterator[Any] = iter(())
 
@@ -216,7 +258,7 @@ class _Images:
         file = int(np.searchsorted(self._ends, row, side="right"))
         at = row - (int(self._ends[file - 1]) if file else 0)
         if file != self._file or at < self._first:
-            self._parts = batches(self._files[file], [self._column], _IMAGES_TOGETHER)
+            self._parts = tables(self._files[file], [self._column], _IMAGES_TOGETHER)
             self._file, self._first, self._part = file, 0, next(self._parts)
         assert self._part is not None
         while at >= self._first + self._part.num_rows:

@@ -13,15 +13,16 @@ import numpy as np
 from PIL import Image
 
 from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
+from dphead_extract.sources.classes import Roles
 
 
 class MissingImage(UnreadableImage):
     """Report an image file that does not exist."""
 
 
-@dataclass
-class Source:
-    """Hold images in a fixed order.
+@dataclass(kw_only=True)
+class Source(Roles):
+    """Hold images in a fixed order, and what is said of them.
 
     Exactly one of `arrays` and `read` is set.
 
@@ -29,22 +30,10 @@ class Source:
     ----------
     kind : str
         The kind of source.
-    labels : (n,) int32
-        Class positions; -1 for none, or for a label outside the classes.
-    split : (n,) uint8
-        Codes into `split_names`.
-    split_names : list of str
-        Names of the splits.
     digest : str
         sha256 that identifies the listing, the labels and (for arrays) the pixels.
     names : sequence of str
         The private name of each row.
-    group : (n,) int64 or None
-        Group ids.
-    class_names : list of str or None
-        The public classes.
-    classes_declared : str
-        How the classes were declared.
     arrays : (n, H, W) or (n, H, W, 3) uint8, or None
         The images.
     read : callable or None
@@ -63,14 +52,8 @@ class Source:
     """
 
     kind: str
-    labels: np.ndarray
-    split: np.ndarray
-    split_names: list[str]
     digest: str
     names: Sequence[str]
-    group: np.ndarray | None = None
-    class_names: list[str] | None = None
-    classes_declared: str = ""
     arrays: np.ndarray | None = None
     read: Callable[[int], bytes] | None = None
     left_out: Counter[str] = field(default_factory=Counter)

@@ -6,7 +6,7 @@ Each source gives (row, image, label, split, group).
 
 - a folder of images by class, or by split and class (`train/cat/1.png`), as
   `dphead_extract.sources.layout` is told; sorted by path
-- a manifest CSV with columns path, label and optionally split, group
+- a manifest: a CSV with columns path, label and optionally split, group
 - a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
   order)
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
@@ -106,19 +106,27 @@ def _opened(
     check_ends(path)
     if layout == _WEBDATASET:
         return webdataset.open_samples(path, classes, split, columns or Columns())
-    if columns is not None or datasets.dataset_files(path):
-        return _dataset(path, classes, split, layout, columns or Columns())
-    for recognise in (
+    for recognize in (
+        partial(datasets.open_dataset, columns=columns),
         partial(arrays.open_npz, pixels=pixels),
         partial(arrays.open_idx, pixels=pixels),
         arrays.open_cifar,
-        listing.open_manifest,
     ):
-        source = recognise(path, classes, split)
+        source = recognize(path, classes, split)
         if source is not None and layout is not None:
-            raise _no_layout(layout, source.kind)
+            raise ExtractError(
+                "a layout says what the folders of image files are, got "
+                f"{layout=} for a source of kind {source.kind}, which says itself. "
+                "Leave --layout out."
+            )
         if source is not None:
             return source
+        if columns is not None:
+            raise ExtractError(
+                "columns are a table's, or fields of a .json under --layout "
+                f"webdataset, got --column for {str(path)!r}, which is none. Leave it "
+                "out."
+            )
     source = listing.open_archive(path, classes, split, layout)
     if source is not None:
         return source
@@ -155,24 +163,3 @@ def _beside(folder: Path, kind: str) -> Counter[str]:
         return Counter()
     others = set(listing.files_below(folder)) - opened
     return Counter({f"files beside those of the {kind} format": len(others)})
-
-
-def _dataset(
-    path: Path, classes: Classes, split: str, layout: str | None, columns: Columns
-) -> Source:
-    if layout is not None:
-        raise _no_layout(layout, "dataset")
-    source = datasets.open_dataset(path, classes, split, columns)
-    if source is None:
-        raise ExtractError(
-            "columns are a data set's, or fields of a .json under --layout webdataset, "
-            f"got --column for {str(path)!r}, which is none. Leave it out."
-        )
-    return source
-
-
-def _no_layout(layout: str, kind: str) -> ExtractError:
-    return ExtractError(
-        f"a layout says what the folders of image files are, got {layout=} for a "
-        f"source of kind {kind}, which says itself. Leave --layout out."
-    )

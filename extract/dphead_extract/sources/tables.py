@@ -1,27 +1,24 @@
-"""Read embeddings from files as blocks of rows: .npy, .npz and CSV.
+"""Find the columns of a table, and read embeddings as blocks of rows.
 
-`columnar` reads Parquet and Arrow. The role of a column is declared, or in the
-file's header: no row may decide it for others.
+The role of a column is declared, or in the file's header: no row may decide it for
+others.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
 
-from dphead_extract.bounds import lines, undecoded_line
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.npy import StoredArray, stored_arrays
 
 ROLES = ("label", "group", "split")
-Block = dict[str, np.ndarray]
+Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -162,6 +159,10 @@ class Table:
 def open_table(path: Path, columns: Columns) -> Table:
     """Recognize a file by its name and read its header; no row is read.
 
+    Of a .npy or .npz, features are an array. Of other files they are columns of
+    numbers, or one column of lists. Lists are as long as the column's type or
+    `columns.width` says: a list of another length is a row that is not finite.
+
     Raises
     ------
     ExtractError
@@ -174,12 +175,8 @@ def open_table(path: Path, columns: Columns) -> Table:
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
         return _arrays(path, columns)
-    if suffix in (".csv", ".tsv"):
-        return _delimited(path, columns, "," if suffix == ".csv" else "\t")
-    if suffix in (".parquet", ".arrow", ".feather", ".ipc"):
-        from dphead_extract.sources.columnar import open_columnar
-
-        return open_columnar(path, columns)
+    if suffix in (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc"):
+        return _columns(path, columns)
     raise ExtractError(
         "embeddings must be a .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather "
         f"file, got {str(path)!r}. Convert them."
@@ -235,94 +232,41 @@ def _one_array(path: Path) -> StoredArray:
     return stored_arrays(path)[""]
 
 
-def _delimited(path: Path, columns: Columns, comma: str) -> Table:
-    with _text(path) as file:
-        names = [name.strip() for name in next(_records(file, comma, path), [])]
-    _check_header(names, path)
-    check_columns([], names, path)
-    roles, features = columns.roles(names, path), columns.of_features(names, path)
-    if not features:
-        raise ExtractError(
-            f"a table must have columns of features, got {names[:8]} in {str(path)!r}. "
-            "Name them by --features."
-        )
-    at = [names.index(name) for name in features]
-    places = {role: names.index(name) for role, name in roles.items()}
+def _columns(path: Path, columns: Columns) -> Table:
+    # pyarrow takes a while to import, and arrays need none
+    from dphead_extract.sources.numbers import floats, width_and_dtype
+    from dphead_extract.sources.table_files import check_role, schema_of, tables
+
+    schema = schema_of(path)
+    names = list(schema.names)
+    roles = columns.roles(names, path)
+    for role, name in roles.items():
+        check_role(role, schema.field(name).type, path)
+    features = columns.of_features(names, path)
+    kinds = {name: schema.field(name).type for name in features}
+    width, dtype, is_list = width_and_dtype(kinds, columns.width, path)
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        with _text(path) as file:
-            records = _records(file, comma, path)
-            next(records)
-            while part := list(islice(records, rows)):
-                block: Block = {
-                    role: np.array([record[i].strip() for record in part], object)
-                    for role, i in places.items()
-                }
-                if with_features or not block:
-                    block["features"] = np.array([_numbers(r, at) for r in part])
-                yield block
+        extra = features if with_features else []
+        # without other columns, a first column says how many rows there are
+        wanted = [*roles.values(), *extra] or features[:1]
+        for table in tables(path, wanted, rows):
+            block: Block = {role: table.column(name) for role, name in roles.items()}
+            if with_features or not block:
+                parts = [
+                    floats(table.column(name), width if is_list else None)
+                    for name in wanted[len(roles) :]
+                ]
+                block["features"] = np.concatenate(parts, axis=1)
+            yield block
 
-    dtype, kind = np.dtype(np.float64), path.suffix.lower()[1:]
+    suffix = path.suffix.lower()
     return Table(
-        kind, len(features), dtype, tuple(features), (path,), tuple(roles), read
+        "arrow" if suffix in (".feather", ".ipc") else suffix[1:],
+        width,
+        dtype,
+        () if is_list else tuple(features),
+        (path,),
+        tuple(roles),
+        read,
     )
-
-
-def _check_header(names: Sequence[str], path: Path) -> None:
-    """Raise ExtractError if the first line is a row: numbers that do not count up."""
-    numbers = np.array([_number(name) for name in names])
-    counted = (numbers % 1 == 0).all() and (np.diff(numbers) > 0).all()
-    if len(names) and np.isfinite(numbers).all() and not counted:
-        raise ExtractError(
-            "the first line of a table must name its columns, got the numbers "
-            f"{list(names)[:4]} in {str(path)!r}. Write a line of names above it."
-        )
-
-
-def _numbers(record: list[str], at: list[int]) -> list[float]:
-    """Return the features of one line; NaN for a cell that is empty or not a number."""
-    try:
-        return [float(record[i]) for i in at]
-    except ValueError:
-        return [_number(record[i]) for i in at]
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return np.nan
-
-
-def _text(path: Path) -> IO[str]:
-    return path.open(newline="", encoding="utf-8-sig")
-
-
-def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
-    """Yield the lines of a table, each with as many cells as the first.
-
-    Empty lines are skipped. Raises ExtractError, with the line, for a line that is too
-    long or not UTF-8. Also for a quote that only a later line closes: it would swallow
-    the lines between.
-    """
-    width = 0
-    reader = csv.reader(lines(file), delimiter=comma, strict=True)
-    try:
-        for number, record in enumerate(reader, 1):
-            if reader.line_num != number:
-                raise csv.Error("a quote that a later line closes")
-            if not record and width > 1:
-                continue
-            width = width or len(record)
-            if len(record or [""]) != width:
-                raise csv.Error("more or fewer cells")
-            yield record or [""]
-    except (ValueError, csv.Error) as error:
-        # text is decoded before its line is parsed, so line_num may be too small
-        decoded = not isinstance(error, UnicodeDecodeError)
-        line = reader.line_num if decoded else undecoded_line(path)
-        raise ExtractError(
-            "each line of a table must be UTF-8 and have as many cells as its header, "
-            f"got {line=} of {str(path)!r}, whose header has {width}. "
-            "Correct that line."
-        ) from error

@@ -7,38 +7,29 @@ own members alone.
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dphead_extract.bounds import check_ends
 from dphead_extract.errors import ExtractError
+from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.listing import (
-    SUFFIXES,
-    Row,
-    check_member,
-    files_below,
-    limited,
-    listed,
-    read_limited,
-)
+from dphead_extract.sources.listing import SUFFIXES, Row, files_below, listed
 from dphead_extract.sources.tables import ROLES, Columns, is_called
 
 _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
 
 @dataclass
-class Sample:
+class _Sample:
     """Hold what was found under one key.
 
     Attributes
     ----------
-    image, size : str or None, and int
+    image, size : member or None, and int
         The image's member and its bytes.
     label : str
         The text of .cls.
@@ -48,7 +39,7 @@ class Sample:
         Whether there is a .json that cannot be read.
     """
 
-    image: str | None = None
+    image: Any = None
     size: int = -1
     label: str = ""
     fields: dict[str, Any] | None = None
@@ -139,70 +130,46 @@ def _n_others(path: Path, tars: Sequence[Path]) -> int:
     return len(set(files_below(path)) - set(tars)) if path.is_dir() else 0
 
 
-def _samples(path: Path, left_out: Counter[str]) -> dict[str, Sample]:
+def _samples(path: Path, left_out: Counter[str]) -> dict[str, _Sample]:
     """Return the samples of an archive by key, in its order.
 
     `left_out` counts the members that belong to none.
     """
-    found: dict[str, Sample] = {}
-    check_ends(path)
-    try:
-        with tarfile.open(path) as archive:
-            for info in archive:
-                check_member(
-                    info.name, info.issym() or info.islnk() or info.isdev(), path
-                )
-                folder, _, base = info.name.removeprefix("./").rpartition("/")
-                stem, _, ending = base.partition(".")
-                if info.isfile() and stem:
-                    sample = found.setdefault(f"{folder}/{stem}".lstrip("/"), Sample())
-                    if not _take(sample, ending.lower(), archive, info, path):
-                        left_out[f"members of other kinds (.{ending.lower()})"] += 1
-                elif info.isfile():
-                    left_out["hidden members"] += 1
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ExtractError(
-            f"an archive must be complete, got file={str(path)!r} damaged. Copy or "
-            "pack it again."
-        ) from error
+    found: dict[str, _Sample] = {}
+    archive = Archive(path)
+    for name, size, member in archive.files():
+        folder, _, base = name.rpartition("/")
+        stem, _, ending = base.partition(".")
+        ending = ending.lower()
+        if not stem:
+            left_out["hidden members"] += 1
+            continue
+        sample = found.setdefault(f"{folder}/{stem}".lstrip("/"), _Sample())
+        if f".{ending}" in SUFFIXES:
+            is_new = sample.image is None
+            sample.image, sample.size = member, archive.check_size(size)
+        elif ending == "cls":
+            is_new = not sample.label
+            sample.label = _text(archive, size, member).strip()
+        elif ending == "json":
+            is_new = sample.fields is None
+            parsed = _parsed(_text(archive, size, member))
+            sample.fields, sample.is_unread = parsed or {}, parsed is None
+        else:
+            is_new = True
+            left_out[f"members of other kinds (.{ending})"] += 1
+        if not is_new:
+            raise ExtractError(
+                "a sample must have one image, one .cls and one .json at most, got a "
+                f"second {name!r} in {str(path)!r}. Pack the samples again."
+            )
+    archive.close()
     return found
 
 
-def _take(
-    sample: Sample, ending: str, archive: tarfile.TarFile, info: Any, path: Path
-) -> bool:
-    """Note one member of a sample, and return whether it is of a known kind.
-
-    Raises ExtractError for a second member of one kind.
-    """
-    if f".{ending}" in SUFFIXES:
-        twice = sample.image is not None
-        sample.image, sample.size = info.name, limited(info.name, info.size, path)
-    elif ending == "cls":
-        twice = bool(sample.label)
-        sample.label = _text(archive, info, path).strip()
-    elif ending == "json":
-        twice = sample.fields is not None
-        parsed = _parsed(_text(archive, info, path))
-        sample.fields, sample.is_unread = parsed or {}, parsed is None
-    else:
-        return False
-    if twice:
-        raise ExtractError(
-            "a sample must have one image, one .cls and one .json at most, got a "
-            f"second {info.name!r} in {str(path)!r}. Pack the samples again."
-        )
-    return True
-
-
-def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
-    if info.size > _MAX_TEXT_BYTES:
-        raise ExtractError(
-            f"a .cls or .json member must have at most {_MAX_TEXT_BYTES} bytes, got "
-            f"bytes={info.size} in {str(path)!r}. Pack the samples again."
-        )
-    file = archive.extractfile(info)
-    return "" if file is None else file.read().decode("utf-8-sig", "surrogateescape")
+def _text(archive: Archive, size: int, member: Any) -> str:
+    archive.check_size(size, _MAX_TEXT_BYTES)
+    return archive.read(member).decode("utf-8-sig", "surrogateescape")
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -220,19 +187,17 @@ class _Members:
     """
 
     def __init__(self) -> None:
-        self._path: Path | None = None
-        self._archive: tarfile.TarFile | None = None
+        self._archive: Archive | None = None
 
-    def read(self, path: Path, member: str | None) -> bytes:
+    def read(self, path: Path, member: Any) -> bytes:
         """Return the bytes of a member.
 
         Raises FileNotFoundError if the sample has no image.
         """
         if member is None:
             raise FileNotFoundError("the sample has no image")
-        if path != self._path or self._archive is None:
+        if self._archive is None or self._archive.path != path:
             if self._archive is not None:
                 self._archive.close()
-            self._path, self._archive = path, tarfile.open(path)  # noqa: SIM115
-        file = self._archive.extractfile(member)
-        return b"" if file is None else read_limited(file.read)
+            self._archive = Archive(path)
+        return self._archive.read(member)

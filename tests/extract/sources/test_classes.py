@@ -6,6 +6,7 @@ import json
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features
@@ -14,6 +15,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
 from dphead_extract.sources.tables import Columns
 from PIL import Image
+from pyarrow import feather, parquet
 
 from dphead.data.arrays import group_ids
 from dphead.estimators import DPAutoClassifier
@@ -47,7 +49,7 @@ def png(seed):
 
 def write_csv(path, first, names=("label", "group", "split")):
     with path.open("w", newline="") as file:
-        table = csv.writer(file)
+        table = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         table.writerow([first[0], *names])
         columns = (first[1], texts(LABEL), texts(GROUP), texts(SPLIT))
         table.writerows(zip(*columns, strict=True))
@@ -55,7 +57,6 @@ def write_csv(path, first, names=("label", "group", "split")):
 
 def arrow_table(first, kind):
     """Whole numbers with nulls, texts, or dictionaries of texts."""
-    pa = pytest.importorskip("pyarrow")
     columns = {"label": pa.array(LABEL), "group": pa.array(GROUP)}
     if kind != "numbers":
         columns = {name: column.cast(pa.string()) for name, column in columns.items()}
@@ -86,8 +87,7 @@ def embeddings_csv(folder):
 def embeddings_parquet(kind):
     def read(folder):
         table = arrow_table({"x": np.arange(6.0)}, kind)
-        pq = pytest.importorskip("pyarrow.parquet")
-        pq.write_table(table, folder / "t.parquet")
+        parquet.write_table(table, folder / "t.parquet")
         return imported(folder / "t.parquet")
 
     return read
@@ -95,7 +95,7 @@ def embeddings_parquet(kind):
 
 def embeddings_arrow(folder):
     table = arrow_table({"x": np.arange(6.0)}, "numbers")
-    pytest.importorskip("pyarrow.feather").write_feather(table, folder / "t.arrow")
+    feather.write_feather(table, folder / "t.arrow")
     return imported(folder / "t.arrow")
 
 
@@ -117,11 +117,20 @@ def embeddings_npy(folder):
     return imported(folder / "x.npy", columns)
 
 
-def images_manifest(folder):
-    for i in range(N):
-        (folder / f"{i}.png").write_bytes(png(i))
-    write_csv(folder / "t.csv", ("path", [f"{i}.png" for i in range(N)]))
-    return listed(folder / "t.csv")
+def images_manifest(name, *columns):
+    """columns: names of the columns of paths, labels, groups and splits."""
+
+    def read(folder):
+        for i in range(N):
+            (folder / f"{i}.png").write_bytes(png(i))
+        path, *others = columns or ("path", "label", "group", "split")
+        paths = [f"{i}.png" for i in range(N)]
+        write_csv(folder / name, (path, paths), others)
+        return listed(
+            folder / name, None, Columns((path,), *others) if columns else None
+        )
+
+    return read
 
 
 def images_npz(*roles):
@@ -148,8 +157,7 @@ def images_dataset(kind, header=None):
             said = {"info": {"features": {"label": label}}}
             table = table.set_column(1, "label", [at])
             table = table.replace_schema_metadata({"huggingface": json.dumps(said)})
-        pq = pytest.importorskip("pyarrow.parquet")
-        pq.write_table(table, folder / "t.parquet")
+        parquet.write_table(table, folder / "t.parquet")
         return listed(folder / "t.parquet")
 
     return read
@@ -182,7 +190,8 @@ READERS = {
     "Arrow": embeddings_arrow,
     "npz": embeddings_npz,
     "npy": embeddings_npy,
-    "manifest": images_manifest,
+    "manifest": images_manifest("t.csv"),
+    "manifest, other names": images_manifest("t.tsv", "file", "dx", "mrn", "part"),
     "npz of images": images_npz("labels", "group", "split"),
     "npz of images, other names": images_npz("label", "groups", "splits"),
     "Hugging Face": images_dataset("numbers"),
@@ -225,9 +234,7 @@ IN_MEMORY = {
     ),
     "pandas": of_pandas("Int64", "Int64"),
     "pandas' categories": of_pandas("category", "string"),
-    "pyarrow": lambda: tuple(
-        pytest.importorskip("pyarrow").array(v) for v in (LABEL, GROUP)
-    ),
+    "pyarrow": lambda: tuple(pa.array(v) for v in (LABEL, GROUP)),
 }
 
 

@@ -5,6 +5,7 @@ import json
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from dphead_extract.errors import ExtractError
@@ -13,6 +14,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
 from dphead_extract.sources.tables import Columns
 from PIL import Image
+from pyarrow import parquet
 
 from dphead.cli.extract import extract as command
 
@@ -36,7 +38,6 @@ def png(seed: int) -> bytes:
 
 
 def table(seeds, **columns):
-    pa = pytest.importorskip("pyarrow")
     images = [{"bytes": png(seed), "path": None} for seed in seeds]
     made = pa.table({"image": images, **columns})
     return made.replace_schema_metadata({"huggingface": json.dumps({"info": TWO})})
@@ -45,7 +46,6 @@ def table(seeds, **columns):
 @pytest.fixture
 def hub(tmp_path):
     """A folder as on the hub: 90 rows of train in two files, 10 of test."""
-    parquet = pytest.importorskip("pyarrow.parquet")
     folder = tmp_path / "set" / "data"
     folder.mkdir(parents=True)
     labels = np.arange(100) % 3
@@ -123,7 +123,6 @@ def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
 
 
 def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
-    pa = pytest.importorskip("pyarrow")
     rows = table(
         range(7),
         label=["eel", "", None, "dog", "cat", "cat", "cat"],
@@ -152,7 +151,6 @@ def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
 
 
 def test_one_row_of_a_dataset_changes_no_other(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     others = [
         ("cat", "p1", "train"),
         ("eel", "p9", "test"),
@@ -190,8 +188,6 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
 
 
 def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    pa = pytest.importorskip("pyarrow")
     with pytest.raises(ExtractError, match="'photo' where"):
         open_source(hub, Classes(NAMES), columns=Columns(("photo",)))
     with pytest.raises(ExtractError, match="must hold bytes"):

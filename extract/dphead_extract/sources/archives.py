@@ -1,0 +1,101 @@
+"""Read the members of zip and tar archives in place; none may be unpacked."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dphead_extract.bounds import check_ends
+from dphead_extract.errors import ExtractError
+
+MAX_FILE_BYTES = 256 << 20  # of one stored image; a choice, not measured
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError)
+
+
+class Archive:
+    """Give the files of an open archive in its own order.
+
+    Raises ExtractError if it is damaged.
+    """
+
+    def __init__(self, path: Path, is_zip: bool = False) -> None:
+        self.path = path
+        check_ends(path)
+        try:
+            opened = zipfile.ZipFile if is_zip else tarfile.open
+            self._file: Any = opened(path)
+        except _DAMAGED as error:
+            raise self._damaged() from error
+        self._open = self._file.open if is_zip else self._file.extractfile
+        self._list = self._in_zip if is_zip else self._in_tar
+
+    def files(self) -> Iterator[tuple[str, int, Any]]:
+        """Yield the name and size of each file, and what `read` takes for it.
+
+        Raises ExtractError if the archive is damaged, or a member is a link or lies
+        outside it.
+        """
+        try:
+            for name, is_link, is_file, size, member in self._list():
+                self._check_inside(name, is_link)
+                if is_file:
+                    yield name.removeprefix("./"), size, member
+        except _DAMAGED as error:
+            raise self._damaged() from error
+
+    def _in_zip(self) -> Iterator[tuple[str, bool, bool, int, Any]]:
+        for member in self._file.infolist():
+            is_link = stat.S_ISLNK(member.external_attr >> 16)
+            is_file = not member.is_dir()
+            yield member.filename, is_link, is_file, member.file_size, member
+
+    def _in_tar(self) -> Iterator[tuple[str, bool, bool, int, Any]]:
+        for member in self._file:
+            is_link = member.issym() or member.islnk() or member.isdev()
+            yield member.name, is_link, member.isfile(), member.size, member
+
+    def _check_inside(self, name: str, is_link: bool) -> None:
+        """Raise ExtractError for a member that could reach outside the archive."""
+        path = PurePosixPath(name.replace("\\", "/"))
+        has_drive = bool(path.parts) and path.parts[0].endswith(":")
+        if is_link or path.is_absolute() or ".." in path.parts or has_drive:
+            what = "a link" if is_link else "a path outside the archive"
+            raise ExtractError(
+                f"archive members must be plain files below the archive's root, got "
+                f"{what} in {str(self.path)!r}. Pack the images again."
+            )
+
+    def check_size(self, size: int, most: int | None = None) -> int:
+        """Return the size of a member; raises ExtractError if it is too large."""
+        most = MAX_FILE_BYTES if most is None else most
+        if size > most:
+            raise ExtractError(
+                f"a member of an archive must have at most {most} bytes, got "
+                f"bytes={size} in {str(self.path)!r}. Pack the images again without it."
+            )
+        return size
+
+    def read(self, member: Any) -> bytes:
+        """Return the bytes of a member, whatever size its header says.
+
+        Raises ValueError if it unpacks to more than MAX_FILE_BYTES.
+        """
+        with self._open(member) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError("file too large")
+        return data
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._file.close()
+
+    def _damaged(self) -> ExtractError:
+        return ExtractError(
+            f"an archive must be complete, got file={str(self.path)!r} damaged. Copy "
+            "or pack it again."
+        )

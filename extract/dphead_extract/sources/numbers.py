@@ -1,0 +1,90 @@
+"""Turn the columns of a `pyarrow.Table` into features, each row by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dphead_extract.errors import ExtractError
+from dphead_extract.sources.table_files import SEPARATORS, is_text, number, pc
+
+
+def width_and_dtype(
+    kinds: dict[str, pa.DataType], declared: int | None, path: Path
+) -> tuple[int, np.dtype, bool]:
+    """Return the width and dtype of features, and whether one column holds lists.
+
+    Raises ExtractError if the header does not say both, or a column is not of numbers.
+    """
+    lists = [name for name, kind in kinds.items() if _is_list(kind)]
+    entries = {
+        name: kind.value_type if name in lists else kind for name, kind in kinds.items()
+    }
+    texts_are_numbers = path.suffix.lower() in SEPARATORS
+    wrong = [
+        name
+        for name, kind in entries.items()
+        if not (_is_number(kind) or (texts_are_numbers and is_text(kind)))
+    ]
+    if not kinds or wrong or (lists and len(kinds) > 1):
+        got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else f"{list(kinds)}"
+        raise ExtractError(
+            "a table must have columns of features: of numbers, or one of lists of "
+            f"numbers, got {got} in {str(path)!r}. Name them by --features."
+        )
+    halves = all(entry == pa.float16() for entry in entries.values())
+    dtype = np.dtype(np.float16 if halves else np.float64)
+    if not lists:
+        return len(kinds), dtype, False
+    width = getattr(kinds[lists[0]], "list_size", declared)
+    if width is None:
+        raise ExtractError(
+            "the length of a list must be declared where its type does not say it, got "
+            f"type={kinds[lists[0]]} of {lists[0]!r} in {str(path)!r}. Pass --width N; "
+            "a row of another length is masked."
+        )
+    return width, dtype, True
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    fixed = types.is_fixed_size_list(kind)
+    return fixed or types.is_list(kind) or types.is_large_list(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def floats(column: Any, width: int | None = None) -> np.ndarray:
+    """Return float64 (k, width) of a column of lists, or (k, 1) of one of numbers.
+
+    An entry is NaN if it is missing or no number, and so are all entries of a list of
+    another length.
+    """
+    if width is None:
+        return _numbers(column)[:, None]
+    out = np.full((len(column), width), np.nan)
+    fits = pc.fill_null(pc.equal(pc.list_value_length(column), width), False)
+    # flatten these lists alone: a missing list may still span numbers
+    entries = _numbers(pc.list_flatten(column.filter(fits)))
+    out[fits.to_numpy()] = entries.reshape(-1, width)
+    return out
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """Return numbers as float64, NaN where there is none."""
+    if is_text(column.type):
+        try:
+            column = column.cast(pa.float64())
+        except pa.ArrowInvalid:  # Python also reads " 1.5", and tells which are none
+            return np.array([number(cell or "") for cell in column.to_pylist()], float)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if column.null_count:
+        column = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
+    return column.to_numpy().astype(np.float64)
