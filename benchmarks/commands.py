@@ -87,6 +87,14 @@ def tables() -> None:
 
 
 @command("papers")
+def arithmetic() -> None:
+    """Compute and store the papers' numbers that a formula gives (minutes)."""
+    from benchmarks import arithmetic as module
+
+    module.run()
+
+
+@command("papers")
 @click.argument("name")
 @click.option("--train", type=PATH, required=True)
 @click.option("--test", type=PATH, required=True)

@@ -45,27 +45,6 @@ MOBILENET = (
     f"{shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
 IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
-# options for all data sets, and those for colour images whose sides mean nothing
-# (CIFAR-10)
-SCATTERNETS = {
-    "scatternet": ("--normalize none", IMAGENET),
-    "scatternet-unscaled": ("--normalize none", ""),
-    "scatternet-synthetic": ("--normalize synthetic", ""),
-    "scatternet-opponent": ("--normalize synthetic", "--colours opponent"),
-    "scatternet-local": ("--normalize local", "--colours opponent --mirror"),
-    "scatternet-scales": (
-        "--normalize local --scatter-j 1,2",
-        "--colours opponent --mirror",
-    ),
-    "patches": ("--normalize local", "--mirror"),
-    "scatternet+patches": ("--normalize local", "--colours opponent --mirror"),
-    "deep-patches": ("--normalize local", "--colours opponent --mirror"),
-    "deep-patches-scales": (
-        "--normalize local --scatter-j 1,2",
-        "--colours opponent --mirror",
-    ),
-}
-PATCHES = 9_216  # columns of patches, of pixels or of maps, of images of any size
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -87,7 +66,7 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `mobilenetv2-128` or one of SCATTERNETS.
+    """Options of `dphead extract` for `mobilenetv2-128` or a ScatterNet.
 
     TB21's published code scales CIFAR-10's colours by ImageNet's public means and
     deviations before the ScatterNet, which the paper does not say;
@@ -95,33 +74,21 @@ def extract_options(dataset: str, features: str) -> str:
     """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features not in SCATTERNETS:
+    if features not in ("scatternet", "scatternet-unscaled"):
         raise ValueError(
-            f"features must be one of {', '.join(SCATTERNETS)}, scatternet-gN or "
+            "features must be scatternet, scatternet-unscaled, scatternet-gN or "
             f"mobilenetv2-128, got {features=}. Choose one."
         )
-    always, if_colour = SCATTERNETS[features]
-    backbone = features.removesuffix("-scales")
-    options = [
-        f"--backbone {backbone if 'patches' in backbone else 'scatternet'}",
-        "--scatter-j 1" if dataset == "digits" else "",
-        always,
-    ]
-    return " ".join(filter(None, [*options, if_colour if dataset == "cifar10" else ""]))
+    options = "--backbone scatternet --normalize none"
+    if dataset == "digits":
+        return f"{options} --scatter-j 1"
+    scaled = dataset == "cifar10" and features == "scatternet"
+    return f"{options} {IMAGENET}" if scaled else options
 
 
 def facts_of(dataset: str, features: str) -> ProblemInfo:
     """Public sizes, known without the data."""
     n_rows, n_features = FACTS[dataset]
-    if features == "scatternet-scales":
-        # J = 1 has a ninth of the channels of J = 2, and four times the places
-        n_features += n_features * 4 // 9
-    if features in ("patches", "deep-patches"):
-        n_features = PATCHES
-    elif features == "deep-patches-scales":
-        n_features = 2 * PATCHES
-    elif features == "scatternet+patches":
-        n_features += PATCHES
     return ProblemInfo(
         n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
     )

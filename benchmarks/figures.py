@@ -8,17 +8,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
-
 from benchmarks.experiments import curves
 from benchmarks.heads import METHODS
-from benchmarks.jobs import Job, jobs_of, selected
-from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
 from benchmarks.tables import HEADS
 from dphead.analysis.plots import new_figure, save_figure
-from dphead.planning.calibration import calibrate
-from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = RESULTS / "figures"
 README_FIGURE = RESULTS.parents[1] / "docs" / "pictures" / "accuracy.png"
@@ -31,7 +25,7 @@ Row = dict[str, Any]
 def write(folder: Path = FOLDER) -> list[Path]:
     """Draw every figure that there are rows for; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [noise_law(folder / "tb21-figure6.png"), of_readme()]
+    paths = [of_readme()]
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         if len({row["method"] for row in rows}) > 1:
@@ -42,9 +36,6 @@ def write(folder: Path = FOLDER) -> list[Path]:
                     HEADS.get(path.stem, path.stem),
                 )
             )
-    rows = stored()
-    for dataset in ("mnist", "fashion-mnist", "cifar10"):
-        paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
     if epochs := read(curves.OUT):
         paths.append(convergence(folder / "tb21-convergence.png", epochs))
     return paths
@@ -86,57 +77,6 @@ def accuracy(path: Path, rows: list[Row], title: str) -> Path:
     return path
 
 
-def noise_law(
-    path: Path,
-    epsilon: float = 3.0,
-    epochs: int = 60,
-    n_rows: int = 50_000,
-    delta: float = 1e-5,
-    powers: Sequence[int] = range(9, 16),
-) -> Path:
-    """TB21's Figure 6: noise multiplier against sampling rate at fixed epochs, beside
-    Claim D.1's square root.
-
-    powers: binary logarithms of the batch sizes.
-    """
-    rates = np.array([2.0**k for k in powers]) / n_rows
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
-    for accountant, color, marker in (
-        ("rdp-classic", COLORS[0], "o"),
-        ("auto", COLORS[1], "s"),
-    ):
-        sigmas = [
-            calibrate(
-                [GaussianEvent(1.0, q, round(epochs / q))],
-                epsilon,
-                delta,
-                accountant=accountant,
-            )
-            for q in rates
-        ]
-        name = {"rdp-classic": "RDP, as TB21 counts", "auto": "PLD"}[accountant]
-        axes.loglog(rates, sigmas, marker=marker, color=color, label=name)
-        law = sigmas[-1] * np.sqrt(rates / rates[-1])
-        axes.loglog(rates, law, color=color, linestyle="--", linewidth=0.8)
-    axes.plot(
-        [],
-        [],
-        color="#777777",
-        linestyle="--",
-        linewidth=0.8,
-        label="∝ √(B/N), Claim D.1",
-    )
-    axes.set(xlabel="sampling rate B/N", ylabel="noise multiplier σ")
-    _plain_ticks(axes, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
-    axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-    axes.set_title(
-        f"TB21, Figure 6: ε = {epsilon:g}, δ = {delta:g}, {epochs} epochs", fontsize=11
-    )
-    axes.legend(frameon=False)
-    save_figure(figure, path)
-    return path
-
-
 def convergence(path: Path, rows: list[Row]) -> Path:
     """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and
     against what was spent by then.
@@ -173,54 +113,6 @@ def convergence(path: Path, rows: list[Row]) -> Path:
     right.set_title("the same runs with noise", fontsize=11)
     save_figure(figure, path)
     return path
-
-
-def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path]:
-    """TB21's Table 1 as points: claimed, and what each way of running it gave.
-
-    Nothing without two measured points.
-    """
-    by_key: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_key[row["key"]].append(row)
-    found = [c for c in selected(f"TB21/1/{dataset}") if jobs_of(c)]
-    lines: dict[str, dict[float, list[float]]] = defaultdict(dict)
-    for claim in found:
-        for job in jobs_of(claim):
-            if by_key[job.key]:
-                lines[_way(job)][float(claim.epsilon)] = [
-                    100 * r["accuracy"] for r in by_key[job.key]
-                ]
-    if sum(map(len, lines.values())) < 2:
-        return []
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
-    axes.plot(
-        [float(c.epsilon) for c in found],
-        [float(c.value) for c in found],
-        "k*",
-        markersize=11,
-        label="claimed",
-    )
-    for (label, points), color, marker in zip(
-        lines.items(), COLORS, MARKERS, strict=False
-    ):
-        _line(axes, list(points), list(points.values()), color, marker, label)
-    axes.set(xlabel="ε (δ = 1e-5)", ylabel="test accuracy in %")
-    axes.set_title(
-        f"TB21, Table 1: {dataset}, ScatterNet and a linear head", fontsize=11
-    )
-    axes.legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
-    return [path]
-
-
-def _way(job: Job) -> str:
-    chosen = (
-        "settings chosen on held-out rows"
-        if "held-out" in job.label
-        else "settings of Table 13"
-    )
-    return f"{chosen}, {job.label.rpartition(', ')[2]}"
 
 
 def _cells(pairs: Any) -> dict[Any, list[float]]:

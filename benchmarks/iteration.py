@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dphead.analysis.plots import BLUE, ORANGE, new_figure, save_figure
-from dphead.planning.calibration import calibrate
+from dphead.planning.calibration import calibrate, smallest_scale
 from dphead.privacy.accounting import GaussianEvent
 
 FIGURE9_EPSILONS = tuple(np.geomspace(0.1, 100, 25))  # chosen
@@ -109,21 +109,11 @@ def iteration_noise(
         raise ValueError(
             f"epsilon must be positive and finite, got {epsilon=}. Give a budget."
         )
-    low, high = 1e-4, 1e-4
-    while iteration_epsilon(high, batches, epochs, delta, fraction).epsilon > epsilon:
-        low, high = high, 4 * high
-        if high > 1e9:
-            raise ValueError(
-                f"epsilon must be reachable by noise, got {epsilon=}. Raise it."
-            )
-    while high > low * (1 + 1e-6):
-        middle = math.sqrt(low * high)
-        met = (
-            iteration_epsilon(middle, batches, epochs, delta, fraction).epsilon
-            <= epsilon
-        )
-        low, high = (low, middle) if met else (middle, high)
-    return high
+
+    def cost(noise: float) -> float:
+        return iteration_epsilon(noise, batches, epochs, delta, fraction).epsilon
+
+    return smallest_scale(cost, epsilon, 1.0, 1e-6)
 
 
 def figure9(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import claims
+from benchmarks.arithmetic import FC23_EPSILONS, FC23_METHODS, METRICS
 from benchmarks.claims import Claim
 from benchmarks.features import facts_of
 from dphead.planning import presets
@@ -22,20 +23,12 @@ from dphead.solvers.base import Solver
 
 CHOSEN = Path(__file__).parent / "claims" / "chosen.toml"
 PAPER, EXACT = "the paper's", "exact"  # accountings
-ACCOUNTANTS = {"TB21": "rdp-classic", "FC23": "zcdp", "De22": "rdp", "TAN23": "rdp"}
+TB21_ACCOUNTANT = "rdp-classic"
 DRAWS = 5
-IMAGES = ("mnist", "fashion-mnist", "cifar10")
-OWN_METHODS = (  # FC23's methods and epochs
-    ("dp-ls", 1),
-    ("dp-newton", 1),
-    ("dp-newton", 10),
-    ("dp-fc", 1),
-    ("dp-fc", 10),
-    ("dp-adam", 1),
-    ("dp-adam", 10),
-    ("dp-adam", 100),
-)
-OWN_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
+# verdicts of claims that no stored row decides
+NOT_RUN, ARITHMETIC, CITED = "not run yet", "arithmetic", "cited or not printed"
+ACCELERATOR, NOT_PUBLIC = "needs an accelerator", "needs weights that are not public"
+OWN_EPSILONS = (*FC23_EPSILONS, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -98,42 +91,58 @@ class Job:
         return passes * facts.n_rows * facts.n_features
 
 
-def why_not(claim: Claim) -> str:
-    """Why a claim has no job here, or ""."""
+def standing(claim: Claim) -> tuple[str, str]:
+    """Return the verdict of a claim that has no jobs, and its reason; else "" twice."""
+    if claim.metric in METRICS:
+        return ARITHMETIC, "a formula gives it"
     if claim.source:
-        return f"cited by the paper from {claim.source}"
+        return CITED, f"cited by the paper from {claim.source}"
     if claim.unreadable:
-        return f"the paper's text is damaged: {claim.unreadable}"
-    if claim.features != "ScatterNet":
-        needs = [
-            f"{k}: {v}"
-            for k, v in claim.needs.items()
-            if k != "data" and v not in ("none", "cpu")
-        ]
-        return "needs " + "; ".join(needs) if needs else "not a head on features"
-    if claim.dataset not in IMAGES:
-        return f"needs {claim.needs['data']}"
-    if not list(_tb21(claim)):
-        return _UNBUILT.get(claim.table, "not built")
-    return ""
+        return CITED, f"the paper's text is damaged: {claim.unreadable}"
+    if any(_jobs(claim)):
+        return "", ""
+    if claim.features == "ScatterNet":
+        return CITED, "the paper prints no number of epochs"
+    if claim.needs["weights"] == "not public":
+        return NOT_PUBLIC, claim.features
+    command = claim.needs["command"].format(**vars(claim))
+    small = claim.features.startswith("CNN") and claim.dataset != "cifar10"
+    return (NOT_RUN if small else ACCELERATOR), f"`{command}`"
 
 
 def jobs_of(claim: Claim) -> list[Job]:
-    """The jobs that measure a claim; none if `why_not` says why."""
-    return [] if why_not(claim) else list(_tb21(claim))
+    """Return the jobs that measure a claim; none if `standing` has a verdict."""
+    return [] if standing(claim)[0] else list(_jobs(claim))
 
 
-_UNBUILT = {
-    "2": "the paper prints no number of epochs for its best",
-    "11": "the paper prints no number of epochs",
+# Networks of TB21's Table 13 that `dphead finetune` trained on MNIST.
+TRAINED = {
+    features: Job(
+        "mnist",
+        features,
+        "end-to-end",
+        3.0,
+        preset=preset,
+        accountant=TB21_ACCOUNTANT,
+        draws=1,
+        label=f"settings of Table 13, {PAPER} accounting",
+    )
+    for features, preset in (
+        ("CNN on pixels", "tb21-cnn"),
+        ("CNN on ScatterNet", "tb21-sn-cnn"),
+    )
 }
-SWEEP = 36  # configurations of TB21's search that are fixed beforehand
 
 
-def _tb21(claim: Claim) -> Iterator[Job]:
+def _jobs(claim: Claim) -> Iterator[Job]:
     """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and
-    19 under both accountings.
+    19 under both accountings; and its best networks on MNIST.
     """
+    best = claim.metric == "max" or claim.settings.get("sampling") == "poisson"
+    if claim.features in TRAINED and claim.dataset == "mnist" and best:
+        yield TRAINED[claim.features]
+    if claim.features != "ScatterNet":
+        return
     if claim.table == "2" and "normalization" in claim.settings:
         yield from _table2(claim)
     if claim.table == "3":
@@ -152,7 +161,7 @@ def _tb21(claim: Claim) -> Iterator[Job]:
         chosen: list[dict[str, Any]] = [
             {**c, "preset": "tb21"} for c in _chosen(claim.dataset, epsilon)
         ]
-        for accounting, accountant in ((PAPER, ACCOUNTANTS["TB21"]), (EXACT, "auto")):
+        for accounting, accountant in ((PAPER, TB21_ACCOUNTANT), (EXACT, "auto")):
             for how in (table13, *chosen):
                 yield Job(
                     claim.dataset,
@@ -168,7 +177,7 @@ def _tb21(claim: Claim) -> Iterator[Job]:
                 )
 
 
-def sweep(dataset: str, size: int = SWEEP) -> list[Job]:
+def sweep(dataset: str, size: int = 36) -> list[Job]:
     """Return `size` of the 360 configurations of TB21's search at epsilon 3.
 
     Which ones is fixed by a seed, whatever the results are. The accounting is the
@@ -198,7 +207,7 @@ def sweep(dataset: str, size: int = SWEEP) -> list[Job]:
             "dp-sgd",
             3.0,
             preset="tb21",
-            accountant=ACCOUNTANTS["TB21"],
+            accountant=TB21_ACCOUNTANT,
             draws=1,
             label=PAPER,
             settings={
@@ -267,7 +276,7 @@ def own() -> list[Job]:
             label=f"{method}, {epochs}",
             draws=1 if method == "dp-newton" else DRAWS,
         )
-        for method, epochs in OWN_METHODS
+        for method, epochs in FC23_METHODS
         for epsilon in OWN_EPSILONS
     ]
 
@@ -285,6 +294,7 @@ def own_de22() -> list[Job]:
             epsilon,
             preset="de22",
             settings={"steps": steps},
+            label="dp-sgd, Table 21",
             draws=3,
         )
         for epsilon, steps in zip(columns["epsilon"], columns["steps"], strict=True)

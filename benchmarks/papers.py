@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import claims, runner
+from benchmarks import claims, prose, runner
 from benchmarks.claims import Claim
+from benchmarks.jobs import jobs_of
 from benchmarks.store import RESULTS, read
 from benchmarks.verdicts import claimed, mean_sd
 from dphead.planning.calibration import calibrate
@@ -58,11 +59,6 @@ def chosen() -> Iterator[Claim]:
     best: dict[tuple[str, str, str], Claim] = {}
     for paper, table in (("TB21", "1"), ("FC23", "3"), ("De22", "5")):
         for claim in claims.load(paper):
-            head = (
-                claim.method != "end-to-end"
-                and not claim.source
-                and claim.epsilon not in ("", "inf")
-            )
             public = claim.features in (
                 "ViT-B/16, ImageNet-1k",
                 "WRN-28-10, ImageNet-32",
@@ -70,7 +66,9 @@ def chosen() -> Iterator[Claim]:
             )
             if (
                 claim.table != table
-                or not head
+                or claim.method == "end-to-end"
+                or claim.source
+                or claim.epsilon in ("", "inf")
                 or not public
                 or claim.dataset not in DATA
                 or claim.at_most
@@ -91,15 +89,9 @@ def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
     if claim.paper == "FC23":
         sigma = calibrate([GaussianEvent(1.0)], epsilon, delta, accountant="zcdp")
         return epsilon_from_mu(1 / sigma, delta)
-    if claim.paper != "TB21":
-        return None
-    same = [
-        r["exact_epsilon"]
-        for r in stored
-        if (r["job"]["dataset"], float(r["job"]["epsilon"]), r["job"]["accountant"])
-        == (claim.dataset, epsilon, "rdp-classic")
-        and r["job"]["preset"] == f"tb21-{claim.dataset}"
-    ]
+    # the first job is that of the paper's settings and accountant
+    keys = [job.key for job in jobs_of(claim)[:1]]
+    same = [row["exact_epsilon"] for row in stored if row["key"] in keys]
     return same[0] if same else None
 
 
@@ -120,14 +112,10 @@ def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
 
 def table() -> str:
     """Markdown: a line a claim."""
-    stored = [r for r in runner.stored() if "accountant" in r.get("job", {})]
-    lines = [
-        (
-            "| data | paper: head | its features | its ε (exact) | paper | `auto` | "
-            "its ε | `auto`'s features |"
-        )
-    ]
-    lines.append("|---" * 8 + "|")
+    stored = runner.stored()
+    names = ("data", "paper: head", "its features", "its ε (exact)", "paper")
+    names = (*names, "`auto`", "its ε", "`auto`'s features")
+    lines = []
     for claim in chosen():
         exact = exact_epsilon(claim, stored)
         ours = auto_rows(claim)
@@ -146,8 +134,8 @@ def table() -> str:
             if ours
             else ["not run", "", ""]
         )
-        lines.append("| " + " | ".join(line) + " |")
-    return "\n".join(lines)
+        lines.append(line)
+    return prose.table(names, lines)
 
 
 def summary() -> str:
@@ -157,8 +145,7 @@ def summary() -> str:
         for claim in chosen()
         if claim.paper == "TB21"
     }
-    lines = ["| data | published, ε | accuracy | dphead `auto`, ε | accuracy |"]
-    lines.append("|---" * 5 + "|")
+    lines = []
     for key in FIVE:
         claim = printed[key]
         ours = auto_rows(claim)
@@ -167,7 +154,8 @@ def summary() -> str:
                 f"the README needs stored fits of auto, got none for {key}."
             )
         _, epsilon, accuracies = ours
-        theirs = f"{float(claim.epsilon):g} | {claimed(claim)}"
-        own = f"{epsilon:g} | **{mean_sd(accuracies)}**"
-        lines.append(f"| {DATA[claim.dataset]} | {theirs} | {own} |")
-    return "\n".join(lines)
+        theirs = [f"{float(claim.epsilon):g}", claimed(claim)]
+        own = [f"{epsilon:g}", f"**{mean_sd(accuracies)}**"]
+        lines.append([DATA[claim.dataset], *theirs, *own])
+    names = ("data", "published, ε", "accuracy", "dphead `auto`, ε", "accuracy")
+    return prose.table(names, lines)

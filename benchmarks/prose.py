@@ -2,12 +2,19 @@
 
 import re
 import textwrap
+from collections.abc import Iterable
 
 WIDTH = 100
 ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
 # a line that begins so is no prose: a table, heading, tag, picture or code
 OTHER = ("|", "#", "<", "!", "    ")
 FENCE = "```"
+
+
+def table(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Render a table: the columns' names, and the cells of each line."""
+    head, *rest = (f"| {' | '.join(cells)} |" for cells in (names, *lines))
+    return "\n".join([head, "|---" * (head.count(" | ") + 1) + "|", *rest])
 
 
 def wrapped(text: str) -> str:

@@ -132,6 +132,8 @@ def hours(tasks: list[Task], out: Path = OUT) -> float:
     speeds: dict[str, list[float]] = {}
     for row in stored(out):
         job = Job(**row["job"] | {"epsilon": float(row["job"]["epsilon"])})
+        if job.method == "end-to-end":  # a network's time says nothing about a head's
+            continue
         speeds.setdefault(job.dataset, []).append(row["seconds"] / job.size())
     every = [s for values in speeds.values() for s in values] or [SPEED]
     seconds = sum(j.size() * median(speeds.get(j.dataset, every)) for j, *_ in tasks)
@@ -182,9 +184,9 @@ def run(
         "on one run at a time"
     )
     if selector != "quick":
-        reasons = [jobs.why_not(claim) for claim in jobs.selected(selector)]
-        for why in sorted(set(filter(None, reasons))):
-            click.echo(f"  not runnable here ({reasons.count(why)} claims): {why}")
+        reasons = [": ".join(jobs.standing(c)) for c in jobs.selected(selector)]
+        for why in sorted(set(reasons) - {": "}):
+            click.echo(f"  no fit ({reasons.count(why)} claims): {why}")
     if dry_run:
         for job, seed, _ in tasks:
             described = json.dumps(job.described(), sort_keys=True)

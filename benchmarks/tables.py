@@ -16,7 +16,7 @@ from benchmarks.experiments import (
     scale,
 )
 from benchmarks.heads import METHODS
-from benchmarks.prose import wrapped
+from benchmarks.prose import table, wrapped
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
 
@@ -80,11 +80,18 @@ scale), which lose on test rows. Only lines by places and of patches are of toda
 `auto`; the others' took fewer steps above ε = 0.5, which may cost them a point at ε = 3
 (CIFAR-10, held-out rows: 66.2, 66.8 and 67.2 with 91, 200 and 400 steps), and shorter
 ones."""
-SUMMARY = """Lines of the papers' tables below by verdict: a printed number has one for
-each way of accounting that it was run with. The last column counts printed numbers that
-need what is not at hand; each has its reason below its paper."""
+SUMMARY = """Each printed number counts once. One that was run in several ways
+(settings, accountants) counts as reproduced if one of them reproduces it, else as
+above, else as below; TABLES.md has every way, and explains what is below. *Arithmetic*
+numbers follow from a formula: they agree if they are the printed one to its digits, for
+one of the numbers of training rows that the paper names. The command that an
+accelerator needs stands below each paper. Not printed: settings or digits that the
+paper or its text lacks."""
 Row = dict[str, Any]
-PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/audit.md"))
+PAGES = tuple(
+    Path(name)
+    for name in ("README.md", "docs/results.md", "docs/audit.md", "docs/papers.md")
+)
 
 
 def accuracy_table(rows: list[Row]) -> str:
@@ -93,12 +100,12 @@ def accuracy_table(rows: list[Row]) -> str:
     for r in rows:
         cells[r["method"], r["epsilon"]].append(100 * r["accuracy"])
     epsilons = sorted({e for _, e in cells})
-    lines = verdicts.header(epsilons, "method")
+    lines = []
     for method in METHODS:
         values = [cells.get((method, e), []) for e in epsilons]
         if any(values):
-            lines.append(f"| {method} | " + " | ".join(_cell(v) for v in values) + " |")
-    return "\n".join(lines)
+            lines.append([method, *map(_cell, values)])
+    return table(["method", *verdicts.columns(epsilons)], lines)
 
 
 def scatternet_table() -> str:
@@ -106,7 +113,7 @@ def scatternet_table() -> str:
     column an epsilon.
     """
     epsilons = (0.1, 0.5, 1.0, 2.0, 3.0)
-    lines = verdicts.header(epsilons, "features")
+    lines = []
     for name in (n for n in HEADS if "mobilenet" not in n):
         rows = [
             r
@@ -117,10 +124,8 @@ def scatternet_table() -> str:
             [100 * r["accuracy"] for r in rows if r["epsilon"] == e] for e in epsilons
         ]
         if rows:
-            lines.append(
-                f"| {HEADS[name]} | " + " | ".join(_cell(v) for v in values) + " |"
-            )
-    return "\n".join(lines)
+            lines.append([HEADS[name], *map(_cell, values)])
+    return table(["features", *verdicts.columns(epsilons)], lines)
 
 
 def cost_table(rows: list[Row]) -> str:
@@ -130,20 +135,16 @@ def cost_table(rows: list[Row]) -> str:
     cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
         cells[r["dataset"], r["method"], r["epsilon"]].append(r)
-    lines = [
-        "| features | method | ε | seconds (median) | runs | peak memory |",
-        "|---|---|---|---|---|---|",
-    ]
+    names = ("features", "method", "ε", "seconds (median)", "runs", "peak memory")
+    lines = []
     for (dataset, method, epsilon), every in cells.items():
         group = [r for r in every if r["commit"] == every[-1]["commit"]]
         seconds = median(r["seconds"] for r in group)
         memory = max(r["peak_memory_mb"] for r in group)
         title = TITLES.get(dataset, dataset)
-        lines.append(
-            f"| {title} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | "
-            f"{memory:.0f} MB |"
-        )
-    return "\n".join(lines)
+        cells_of = [title, method, f"{epsilon:g}", f"{seconds:.1f}", str(len(group))]
+        lines.append([*cells_of, f"{memory:.0f} MB"])
+    return table(names, lines)
 
 
 def render() -> dict[str, str]:
@@ -151,6 +152,7 @@ def render() -> dict[str, str]:
     tables = {
         "papers": f"{papers.table()}\n\n{papers.NOTE}",
         "five": f"{papers.summary()}\n\n{papers.SHORT_NOTE}",
+        "verdicts": f"{verdicts.summary(stored(), by_table=False)}\n\n{SUMMARY}",
     }
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
@@ -189,7 +191,7 @@ def write(
     rows = stored()
     parts = [f"## Summary of verdicts\n\n{verdicts.summary(rows)}\n\n{SUMMARY}\n"]
     for name, text in tables.items():
-        if name == "five":  # the README's alone
+        if name in ("five", "verdicts"):  # of other pages alone
             continue
         parts.append(f"## {TITLES.get(name, name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
@@ -206,8 +208,8 @@ def write(
     for path in pages:
         up = "](../benchmarks/" if path.parent.name == "docs" else "](benchmarks/"
         text = path.read_text()
-        for name, table in tables.items():
-            text = _between_markers(text, name, table.replace("](benchmarks/", up))
+        for name, shown in tables.items():
+            text = _between_markers(text, name, shown.replace("](benchmarks/", up))
         path.write_text(wrapped(text))
 
 

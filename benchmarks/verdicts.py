@@ -9,19 +9,31 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import claims
+from benchmarks import arithmetic, claims
 from benchmarks.claims import Claim
-from benchmarks.jobs import OWN_EPSILONS, PAPER, Job, jobs_of, own, own_de22, why_not
+from benchmarks.jobs import (
+    ACCELERATOR,
+    ARITHMETIC,
+    CITED,
+    NOT_PUBLIC,
+    NOT_RUN,
+    PAPER,
+    Job,
+    jobs_of,
+    own,
+    own_de22,
+    standing,
+)
+from benchmarks.prose import table
 
 NOTES = Path(__file__).parent / "claims" / "notes.toml"
 # points within which a number counts as reproduced, whatever the noise draws say
 FLOOR = 0.3
-NOT_RUN = "not run yet"
-VERDICTS = ("reproduced", "above", "below", NOT_RUN)
-HEADER = (
-    "| row | ε | claimed | measured | settings | ε exact | ε as the paper counts | "
-    "verdict |"
-)
+AGREES, DIFFERS = f"{ARITHMETIC}: agrees", f"{ARITHMETIC}: differs"
+RUN = ("reproduced", "above", "below", NOT_RUN)
+VERDICTS = (*RUN, AGREES, DIFFERS, ACCELERATOR, NOT_PUBLIC, CITED)
+HEADER = ("row", "ε", "claimed", "measured", "settings", "ε exact")
+HEADER = (*HEADER, "ε as the paper counts", "verdict")
 OWN = """A row of our own, with a public network that is at hand: CIFAR-10 from
 MobileNetV2 of ImageNet-1K at 128 px. Our defaults with the paper's number of epochs, no
 search, exact accounting, δ = 1e-5; the paper has no such row."""
@@ -46,64 +58,62 @@ def verdict(claimed: float, claimed_sd: float, values: Sequence[float]) -> str:
 
 
 def paper_section(paper: str, rows: Iterable[Row]) -> str:
-    """A paper's tables that can be measured here, in printed order, and then what
-    cannot, folded away.
+    """A paper's tables that were run or computed, in printed order, and then what was
+    not, folded away.
     """
     by_key = _by_key(rows)
-    tables = _tables(paper)
-    parts = [f"## {paper}\n"]
-    for table, found in tables.items():
-        ours = (
-            f"{OWN}\n\n{own_table(by_key)}\n\n"
-            if (paper, table) == ("FC23", "3")
-            else ""
-        )
-        if (paper, table) == ("De22", "5"):
-            ours = f"{OWN_DE22}\n\n{own_de22_table(by_key)}\n\n"
-        text = (
-            claims_table(found, by_key) + "\n\n"
-            if any(jobs_of(c) for c in found)
-            else ""
-        )
-        if text or ours:
-            explained = "".join(f"{note}\n\n" for note in notes(paper, table))
-            parts.append(
-                f"### {paper}, Table {table}\n\n{text}{ours}{explained}".rstrip() + "\n"
-            )
-    left = {table: [c for c in found if why_not(c)] for table, found in tables.items()}
-    count = sum(map(len, left.values()))
+    parts, folded, count = [f"## {paper}\n"], [], 0
+    for name, found in _tables(paper).items():
+        title = f"### {paper}, Table {name}\n\n"
+        blocks = [claims_table(found, by_key)] if any(map(jobs_of, found)) else []
+        if any(standing(c)[0] == ARITHMETIC for c in found):
+            blocks.append(arithmetic.printed_table(paper, name))
+        if (paper, name) == ("FC23", "3"):
+            blocks += [OWN, own_table(own(), by_key)]
+        if (paper, name) == ("De22", "5"):
+            blocks += [OWN_DE22, own_table(own_de22(), by_key)]
+        if blocks := blocks + notes(paper, name):
+            parts.append(title + "\n\n".join(blocks) + "\n")
+        if left := [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]:
+            folded.append(f"{title}{left_table(left)}\n")
+            count += len(left)
+    if noise := arithmetic.noise_table(paper):
+        parts.append(f"### {paper}, noise multipliers\n\n{noise}\n")
     parts.append(
-        f"<details><summary>{paper}: {count} printed numbers that cannot be measured "
-        "here, and why</summary>\n"
+        f"<details><summary>{paper}: {count} printed numbers without a measurement, "
+        "and what each needs</summary>\n"
     )
-    parts += [
-        f"### {paper}, Table {table}\n\n{left_table(found)}\n"
-        for table, found in left.items()
-        if found
-    ]
-    return "\n".join([*parts, "</details>\n"])
+    return "\n".join([*parts, *folded, "</details>\n"])
 
 
 def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
     """Runnable claims, a line for each way they were run."""
-    lines = [_joined(cells) for cells in _lines(found, by_key)]
-    return "\n".join([HEADER, "|---" * 8 + "|", *lines])
+    return table(HEADER, _lines(found, by_key))
 
 
-def summary(rows: Iterable[Row]) -> str:
-    """A line a table of a paper: how many of its lines have which verdict, and how many
-    printed numbers cannot be measured here.
-    """
+def summary(rows: Iterable[Row], by_table: bool = True) -> str:
+    """Count the printed numbers of each table, or of each paper, by verdict."""
     by_key = _by_key(rows)
-    lines = [_joined(["table", *VERDICTS, "not measurable here"]), "|---" * 6 + "|"]
+    lines = []
     for paper in claims.PAPERS:
-        for table, found in _tables(paper).items():
-            verdicts = Counter(cells[-1] for cells in _lines(found, by_key))
-            counts = [verdicts[name] for name in VERDICTS]
-            left = sum(1 for claim in found if why_not(claim))
-            numbers = [str(n) if n else "" for n in (*counts, left)]
-            lines.append(_joined([f"{paper}, Table {table}", *numbers]))
-    return "\n".join(lines)
+        tables = _tables(paper)
+        groups = {f"{paper}, Table {name}": found for name, found in tables.items()}
+        if not by_table:
+            groups = {paper: claims.load(paper)}
+        for name, found in groups.items():
+            counts = Counter(outcome(claim, by_key) for claim in found)
+            numbers = [str(counts[verdict] or "") for verdict in VERDICTS]
+            lines.append([name, *numbers])
+    return table(["table" if by_table else "paper", *VERDICTS], lines)
+
+
+def outcome(claim: Claim, by_key: dict[str, list[Row]]) -> str:
+    """Return one of VERDICTS; of several runs, the first that one of them has."""
+    kind, _ = standing(claim)
+    if kind == ARITHMETIC:
+        return AGREES if any(map(arithmetic.agrees, arithmetic.of(claim))) else DIFFERS
+    found = [cells[-1] for cells in _lines([claim], by_key)]
+    return kind or next(name for name in RUN if name in found)
 
 
 def _by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -124,59 +134,35 @@ def _tables(paper: str) -> dict[str, list[Claim]]:
 def _lines(found: list[Claim], by_key: dict[str, list[Row]]) -> list[list[str]]:
     """The cells of the lines of runnable claims; the last is the verdict."""
     lines = []
-    for claim in (c for c in found if not why_not(c)):
+    for claim in found:
         jobs = jobs_of(claim)
-        if claim.metric in SPREAD:
+        if claim.metric in SPREAD and len(jobs) > 1:
             lines.append(_spread_line(claim, jobs, by_key))
         else:
             lines += [_line(claim, job, by_key.get(job.key, [])) for job in jobs]
     return lines
 
 
-def _joined(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def left_table(found: list[Claim]) -> str:
-    """What cannot be run here, a line for each printed row and reason."""
+    """What has no run, a line for each printed row, verdict and reason."""
     others = defaultdict(list)
     for claim in found:
-        others[claim.row, why_not(claim)].append(claim)
+        others[claim.row, standing(claim)].append(claim)
     lines = [
-        f"| {_name(row)} | {_claimed_list(group)} | {why} |"
-        for (row, why), group in others.items()
+        [_name(row), _claimed_list(group), *why] for (row, why), group in others.items()
     ]
-    return "\n".join(["| row | claimed | not runnable here |", "|---|---|---|", *lines])
+    return table(("row", "claimed", "verdict", "what it needs"), lines)
 
 
-def own_table(by_key: dict[str, list[Row]]) -> str:
-    """Our row of FC23's Table 3: a line for each method and number of epochs, a column
-    for each epsilon.
-    """
-    cells: dict[str, list[str]] = defaultdict(list)
-    for job in own():
+def own_table(jobs: list[Job], by_key: dict[str, list[Row]]) -> str:
+    """A row of our own: a line for each label, a column for each epsilon."""
+    cells: dict[str, dict[float, str]] = defaultdict(dict)
+    for job in jobs:
         values = [100 * r["accuracy"] for r in by_key.get(job.key, [])]
-        cells[job.label].append(measured(values) if values else "—")
-    lines = [
-        "| method, epochs | " + " | ".join(f"ε = {e:g}" for e in OWN_EPSILONS) + " |"
-    ]
-    lines.append("|---" * (len(OWN_EPSILONS) + 1) + "|")
-    return "\n".join(
-        lines
-        + [f"| {name} | " + " | ".join(values) + " |" for name, values in cells.items()]
-    )
-
-
-def own_de22_table(by_key: dict[str, list[Row]]) -> str:
-    """Our row of De22's Table 5."""
-    lines = ["| ε | steps | measured |", "|---|---|---|"]
-    for job in own_de22():
-        values = [100 * r["accuracy"] for r in by_key.get(job.key, [])]
-        lines.append(
-            f"| {job.epsilon:g} | {job.settings['steps']} | "
-            f"{measured(values) if values else '—'} |"
-        )
-    return "\n".join(lines)
+        cells[job.label][job.epsilon] = measured(values) if values else "—"
+    epsilons = sorted({job.epsilon for job in jobs})
+    lines = [[name, *(values[e] for e in epsilons)] for name, values in cells.items()]
+    return table(["method, steps", *columns(epsilons)], lines)
 
 
 def notes(paper: str, table: str) -> list[str]:
@@ -252,12 +238,9 @@ def mean_sd(values: Sequence[float], digits: int = 2) -> str:
     )
 
 
-def header(epsilons: Sequence[float], *first: str) -> list[str]:
-    """The two lines above a table: columns that say what is measured, and one for each
-    epsilon.
-    """
-    names = [*first, *(f"ε = {e:g}" for e in epsilons)]
-    return ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+def columns(epsilons: Iterable[float]) -> list[str]:
+    """Name a column for each epsilon."""
+    return [f"ε = {e:g}" for e in epsilons]
 
 
 def _name(row: str) -> str:

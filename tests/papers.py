@@ -61,6 +61,7 @@ SPANS = {
     ("TB21", "19"): ("Table 19:", "59.2\t±\t0.1"),
     ("TB21", "20"): ("Table 20:\tBest", "551K 59.2 ± 0.1"),
     ("De22", "1"): ("Dataset\tPre-Training", "Table 1 |"),
+    ("De22", "2"): ("Table 2 | An ablation study", "79.7 (0.2)\t81.5 (0.2)"),
     ("De22", "3"): (
         "\t\tTest Acc\turacy (%)\n\tε\tMedian",
         "Table 3 | CIFAR-10 test accuracy",

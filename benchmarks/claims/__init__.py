@@ -8,8 +8,9 @@ for all of them. Names that are no field of a Claim are settings, which override
 preset's. In a cell, "98.1 ± 0.1" and "98.1 (0.1)" are a value and its standard
 deviation; `-`, `—`, `/` and nothing claim nothing, except that `-` is "at most" where
 the table has `at_most`; `?` stands before what the text of the paper has damaged. A
-column of `metric=epsilon` is also the row's epsilon. `needs.toml` has what a claim
-needs to run here.
+column of `metric=epsilon` is also the row's epsilon. A `[[settings]]` block has a
+printed table of settings: each column of its `preset` is a claim about epsilon.
+`needs.toml` has what a claim needs to run here.
 """
 
 import re
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from dphead.planning import presets
 
 FOLDER = Path(__file__).parent
 PAPERS = ("FC23", "TB21", "De22", "TAN23")
@@ -83,13 +86,13 @@ def load(paper: str | None = None) -> list[Claim]:
     Raises ValueError for an unknown paper, a row with too few or too many cells, or a
     cell that is no number.
     """
-    papers = PAPERS if paper is None else (paper,)
-    return [
-        claim
-        for name in papers
-        for table in tables(name)["table"]
-        for claim in _claims(name, table)
-    ]
+    found: list[Claim] = []
+    for name in PAPERS if paper is None else (paper,):
+        for table in tables(name)["table"]:
+            found += _claims(name, table)
+        for table in tables(name).get("settings", []):
+            found += _epsilons(name, table)
+    return found
 
 
 @cache
@@ -167,6 +170,17 @@ def _claims(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
                 )
 
 
+def _epsilons(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
+    """Claim the epsilon of each column of a preset."""
+    given = dict(table)
+    place = {"paper": paper, "table": given.pop("table"), "column": "metric=epsilon"}
+    for settings in presets.columns(table["preset"]):
+        said = {name: str(value) for name, value in settings.items()}
+        fields = {"metric": "epsilon", "unit": ""} | given | said
+        row = " | ".join(f"{name} {value}" for name, value in said.items())
+        yield _claim(fields, table, said["epsilon"], **place, row=row)
+
+
 def _claim(
     fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str
 ) -> Claim:
@@ -192,10 +206,10 @@ def _claim(
         dataset, ""
     )
     fields["delta"] = "" if fields.get("epsilon") == "inf" else delta
-    data = _needs()["data"][dataset]
+    sizes = data(dataset)
     tolerance = fields.pop("tolerance", None)
     if tolerance is None:
-        tolerance = 0.0 if damaged else _tolerance(value, sd, data["test_rows"])
+        tolerance = 0.0 if damaged else _tolerance(value, sd, sizes["test_rows"])
     return Claim(
         **place,
         **{k: v for k, v in fields.items() if k in FIELDS},
@@ -207,7 +221,7 @@ def _claim(
         settings={k: _number(v) for k, v in fields.items() if k not in FIELDS and v},
         needs={}
         if cited
-        else {"data": data["images"], **_needs()["features"][fields["features"]]},
+        else {"data": sizes["images"], **_needs()["features"][fields["features"]]},
     )
 
 
@@ -241,6 +255,11 @@ def _delta(text: str) -> str:
         return f"{power[1] or 1}e{power[2]}"
     part = re.fullmatch(r"1/(\d+)", text)
     return repr(1 / int(part[1])) if part else text
+
+
+def data(dataset: str) -> dict[str, Any]:
+    """Return a data set's images and public numbers of rows."""
+    return _needs()["data"][dataset]
 
 
 @cache

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks import prose
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis import audit, audit_transcript
 from dphead.data import arrays
@@ -630,14 +631,14 @@ def table() -> str:
     """The stored defects as Markdown, and what sound methods showed."""
     order = [defect.name for defect in DEFECTS]
     rows = sorted(read(OUT), key=lambda r: order.index(r["defect"]))
-    lines = ["| defect | what the audit says first |", "|---|---|"]
+    lines = []
     for r in rows:
         if r["caught"]:
             first = r["first"]
             said = f"{first['name']}, {first['about']}: {first['measured']}"
         else:
             said = f"not caught: needs {r['needs']:,} fits"
-        lines.append(f"| {r['defect']} | {said} |")
+        lines.append([r["defect"], said])
     caught = sum(r["caught"] for r in rows)
     named = sum(not r["caught"] and r["needs"] is not None for r in rows)
     alarms = read(SOUND_OUT)
@@ -655,7 +656,8 @@ def table() -> str:
         "default). "
     )
     commits = ", ".join(sorted({r["commit"] for r in [*rows, *alarms]}))
-    return "\n".join(lines) + f"\n\n{note}Commit {commits}; {rows[0]['machine']}."
+    text = prose.table(("defect", "what the audit says first"), lines)
+    return f"{text}\n\n{note}Commit {commits}; {rows[0]['machine']}."
 
 
 def row(defect: Defect, fits: int = FITS) -> dict[str, Any]:

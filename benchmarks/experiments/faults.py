@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import prose
 from benchmarks.faults import damage, kills
 from benchmarks.faults.processes import full_at
-from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "faults"
@@ -109,10 +109,7 @@ def newest(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The newest rows of each probe, added up."""
     parts = newest(rows)
-    lines = [
-        "| probe | must | tries | broke | minutes | commit |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name, probe in PROBES.items():
         if name not in parts:
             continue
@@ -120,11 +117,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         broken, seconds = (
             sum(row[key] for row in own) for key in ("broken", "seconds")
         )
-        lines.append(
-            f"| {probe.title} | {probe.must} | {_share(probe, own)} | {broken} | "
-            f"{seconds / 60:.0f} | {own[0]['commit']} |"
-        )
-    return "\n".join(lines)
+        cells = [probe.title, probe.must, _share(probe, own), str(broken)]
+        lines.append([*cells, f"{seconds / 60:.0f}", own[0]["commit"]])
+    names = ("probe", "must", "tries", "broke", "minutes", "commit")
+    return prose.table(names, lines)
 
 
 def _share(probe: Probe, rows: list[dict[str, Any]]) -> str:
@@ -174,7 +170,7 @@ def readme() -> str:
         for text in problems
     ]
     what = "What broke:\n\n" + "\n".join(broken) + "\n\n" if broken else ""
-    return wrapped(
+    return prose.wrapped(
         f"{INTRODUCTION}\n{table(rows)}\n\n{what}{NOTES}\n"
         f"Machines: {'; '.join(machines)}.\n"
     )

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import prose
 from benchmarks.experiments.contenders import (
     CONTENDERS,
     PART,
@@ -29,7 +30,6 @@ from benchmarks.experiments.contenders import (
     needs,
 )
 from benchmarks.machine import machine_rates, peak_memory
-from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "peers"
@@ -159,26 +159,22 @@ def table() -> str:
     runs = last_runs()
     sizes = [size for size in SIZES if ("dphead", *size) in runs]
     heads = [f"{n:,} × {d}, {m} classes" for n, d, m in sizes]
-    lines = [
-        "| one step, seconds (best to worst run; times ours) | "
-        + " | ".join(heads)
-        + " |"
-    ]
-    lines.append("|---" * (len(sizes) + 1) + "|")
+    lines = []
     for name in CONTENDERS:
         if any((name, *size) in runs for size in sizes):
             cells = [
                 _cell(runs.get((name, *size), []), runs["dphead", *size])
                 for size in sizes
             ]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            lines.append([name, *cells])
     cells = []
     for size in sizes:
         ours = runs["dphead", *size]
         roof = median(row["roofline_seconds"] for row in ours)
         cells.append(f"{roof:.3g} (ours is {middle(ours) / roof:.2g}×)")
-    lines.append("| roofline | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines.append(["roofline", *cells])
+    what = "one step, seconds (best to worst run; times ours)"
+    return prose.table([what, *heads], lines)
 
 
 def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
@@ -198,7 +194,7 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
 
 def readme() -> str:
     """results/peers/README.md from the stored rows."""
-    return wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")
+    return prose.wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")
 
 
 def write() -> list[Path]:

@@ -28,8 +28,8 @@ from dphead_extract.features.format import open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.writing import FeaturesWriter
 
+from benchmarks import prose
 from benchmarks.machine import machine_rates, peak_memory
-from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "scale"
@@ -244,13 +244,8 @@ def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
 def table() -> str:
     """A line a size, and the slope."""
     rows = newest()
-    lines = [
-        (
-            "| rows | Gram matrix | class sums | both | roofline | ratio | peak memory "
-            "| a further ε |"
-        ),
-        "|---" * 8 + "|",
-    ]
+    names = ("rows", "Gram matrix", "class sums", "both", "roofline", "ratio")
+    lines = []
     for r in rows:
         seconds = (
             *(r["seconds"][q] for q in ("Gram", "ClassSums")),
@@ -265,12 +260,8 @@ def table() -> str:
         further = (
             f"{r['seconds']['further']:.2f} s" if "further" in r["seconds"] else "—"
         )
-        lines.append(
-            "| "
-            + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
-            + " |"
-        )
-    return "\n".join(lines) + (
+        lines.append([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
+    return prose.table((*names, "peak memory", "a further ε"), lines) + (
         "\n\nSlope of log seconds against log rows from 100,000 rows on: "
         f"{slope(rows):.2f}."
     )
@@ -278,7 +269,7 @@ def table() -> str:
 
 def readme() -> str:
     """results/scale/README.md from the stored rows."""
-    return wrapped(f"# {__doc__}\n{table()}\n")
+    return prose.wrapped(f"# {__doc__}\n{table()}\n")
 
 
 def write() -> list[Path]:

@@ -48,7 +48,17 @@ def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     pairs = jobs.select(selector)
     assert {c.table for c, _ in pairs} == tables
     assert {j.dataset for _, j in pairs} == datasets
-    assert all(j.features.startswith("scatternet") for _, j in pairs)
+    assert all(
+        j.features.startswith("scatternet") or j in jobs.TRAINED.values()
+        for _, j in pairs
+    )
+
+
+def test_networks_that_were_trained_are_not_fitted_again():
+    """Their rows are stored; a head's runner could not make them."""
+    done = {row["key"] for row in runner.stored()}
+    assert {job.key for job in jobs.TRAINED.values()} <= done
+    assert runner.hours([]) == 0
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,7 @@ def test_an_unknown_selector_is_refused(selector):
 
 def test_every_claim_has_jobs_or_a_reason():
     for claim in claims.load():
-        assert bool(jobs.why_not(claim)) != bool(jobs.jobs_of(claim)), claim
+        assert bool(jobs.standing(claim)[0]) != bool(jobs.jobs_of(claim)), claim
 
 
 def test_group_norm_in_memory_is_the_extractors():
@@ -145,5 +155,5 @@ def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
     runner.run("TB21/1", None, 1, True, tmp_path)
     said = capsys.readouterr().out
     assert "hours" in said
-    assert "not runnable here" in said
+    assert "needs an accelerator" in said
     assert not list(tmp_path.iterdir())

@@ -38,7 +38,7 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
     claim = next(
         c
         for c in claims.load("TB21")
-        if c.table == "19" and c.dataset == "mnist" and not jobs.why_not(c)
+        if c.table == "19" and c.dataset == "mnist" and jobs.jobs_of(c)
     )
     job = jobs.jobs_of(claim)[0]
     rows = defaultdict(
@@ -50,8 +50,9 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
     assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
     assert "| 2.9 | 3.01 | reproduced |" in text
     assert "not run yet" in text  # the other accounting
-    left = verdicts.left_table([c for c in found if jobs.why_not(c)])
-    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs device: accelerator |" in left
+    left = verdicts.left_table([c for c in found if not jobs.jobs_of(c)])
+    command = "`dphead finetune IMAGES --preset tb21-cnn/mnist --epsilon E`"
+    assert f"| MNIST | 98.1 ± 0.0 | not run yet | {command} |" in left
 
 
 def test_a_search_is_one_line_for_each_statistic():
@@ -72,7 +73,7 @@ def test_a_search_is_one_line_for_each_statistic():
 def test_a_paper_is_rendered_without_any_row(paper):
     text = verdicts.paper_section(paper, [])
     assert all(f"Table {c.table}\n" in text for c in claims.load(paper))
-    assert "reproduced" not in text
+    assert "| reproduced |" not in text
 
 
 def test_every_below_is_explained_with_evidence():
@@ -98,17 +99,41 @@ def test_every_below_is_explained_with_evidence():
             assert not missing, f"explain in notes.toml: {missing}"
 
 
-def test_the_summary_counts_each_line_and_each_reason_once():
-    rows = [
-        fake(job, 0.5)
-        for claim in claims.load("TB21")
-        if claim.table == "1"
-        for job in jobs.jobs_of(claim)
+def test_a_number_counts_once_by_its_best_run():
+    claim = next(
+        c for c in claims.load("TB21") if c.table == "1" and len(jobs.jobs_of(c)) > 1
+    )
+    first, second, *_ = jobs.jobs_of(claim)
+    printed = float(claim.value) / 100
+    rows = {first.key: [fake(first, printed - 0.1)]}
+    assert verdicts.outcome(claim, rows) == "below"
+    rows[second.key] = [fake(second, printed)]
+    assert verdicts.outcome(claim, rows) == "reproduced"
+    assert verdicts.outcome(claim, {}) == verdicts.NOT_RUN
+
+
+@pytest.mark.parametrize("by_table", [True, False])
+def test_the_summary_gives_each_printed_number_one_verdict(by_table):
+    lines = verdicts.summary(runner.stored(), by_table).splitlines()[2:]
+    counts = [
+        int(cell) for line in lines for cell in line.split("|")[2:] if cell.strip()
     ]
-    text = verdicts.summary(rows)
-    line = next(s for s in text.splitlines() if s.startswith("| TB21, Table 1 |"))
-    cells = [int(cell) if cell.strip() else 0 for cell in line.split("|")[2:-1]]
-    found = [c for c in claims.load("TB21") if c.table == "1"]
-    runnable = [job for claim in found for job in jobs.jobs_of(claim)]
-    assert cells[:4] == [0, 0, len(runnable), 0]
-    assert cells[4] == sum(1 for claim in found if jobs.why_not(claim))
+    assert sum(counts) == len(claims.load())
+    assert len(lines) == (
+        len({(c.paper, c.table) for c in claims.load()}) if by_table else 4
+    )
+
+
+def test_no_number_that_a_formula_gives_waits_for_a_machine():
+    words = ("epsilon", "epsilon by TAN", "membership advantage upper bound")
+    for claim in claims.load():
+        assert (jobs.standing(claim)[0] == verdicts.ARITHMETIC) == (
+            claim.metric in words
+        )
+
+
+def test_an_accelerator_claim_names_a_command_with_a_preset_that_exists():
+    for claim in claims.load():
+        verdict, reason = jobs.standing(claim)
+        if verdict == verdicts.ACCELERATOR and claim.preset:
+            assert f"--preset {claim.preset}" in reason or claim.paper == "TB21"

@@ -61,18 +61,23 @@ def column(name: str, **where: Any) -> dict[str, Any]:
 
     Raises ValueError unless exactly one column has these values.
     """
-    columns = load(name).get("columns", {})
-    rows = [
-        dict(zip(columns, values, strict=True))
-        for values in zip(*columns.values(), strict=True)
-    ]
-    found = [row for row in rows if where.items() <= row.items()]
+    every = columns(name)
+    found = [settings for settings in every if where.items() <= settings.items()]
     if len(found) != 1:
         raise ValueError(
             f"preset {name} must have one column where {where}, got {len(found)} of "
-            f"{rows}. Choose another."
+            f"{every}. Choose another."
         )
     return found[0]
+
+
+def columns(name: str) -> list[dict[str, Any]]:
+    """Return the settings in each column of a preset's table, or an empty list."""
+    lists = load(name).get("columns", {})
+    return [
+        dict(zip(lists, values, strict=True))
+        for values in zip(*lists.values(), strict=True)
+    ]
 
 
 @cache
