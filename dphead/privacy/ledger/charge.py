@@ -8,16 +8,24 @@ import fcntl
 import hashlib
 import json
 import os
-import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 
 from dphead.privacy.atomic_write import write_atomically
-from dphead.privacy.ledger.schema import STATES, LedgerError, canonical, whole_hour
+from dphead.privacy.ledger.schema import (
+    PROGRESS,
+    RELEASES,
+    STATES,
+    LedgerError,
+    canonical,
+    whole_hour,
+)
 from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
@@ -126,12 +134,10 @@ class Charge(Generic[Book]):
             )
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
-            progress = self.ledger.query(
-                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
-                self.fit_id,
-                sequence,
+            progress = select(PROGRESS.c.state, PROGRESS.c.digest).where(
+                PROGRESS.c.fit_id == self.fit_id, PROGRESS.c.sequence == sequence
             )
-            states = dict(progress)
+            states = dict(map(tuple, self.ledger.query(progress)))
             # A damaged state may have been "committed": drawing again would answer one
             # charge twice.
             if set(states) - set(STATES):
@@ -165,24 +171,22 @@ class Charge(Generic[Book]):
         An epoch begins at the first of equal releases in a row, or where the previous
         one ends.
         """
-        before = self.ledger.first(
-            "SELECT MAX(sequence) FROM releases "
-            "WHERE fit_id = ? AND sequence < ? AND spec != ?",
-            self.fit_id,
-            sequence,
-            self._reserved(sequence),
-        )[0]
+        others = select(func.max(RELEASES.c.sequence)).where(
+            RELEASES.c.fit_id == self.fit_id,
+            RELEASES.c.sequence < sequence,
+            RELEASES.c.spec != self._reserved(sequence),
+        )
+        (before,) = self.ledger.first(others)
         first = 0 if before is None else before + 1
         # Equal releases in a row may be several epochs.
         return (sequence - first) % epoch_steps
 
     def _reserved(self, sequence: int) -> Any:
         """Return the text of the reserved spec, or None."""
-        row = self.ledger.first(
-            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
-            self.fit_id,
-            sequence,
+        spec = select(RELEASES.c.spec).where(
+            RELEASES.c.fit_id == self.fit_id, RELEASES.c.sequence == sequence
         )
+        row = self.ledger.first(spec)
         return row and row[0]
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
@@ -220,7 +224,7 @@ class Charge(Generic[Book]):
                         self._file(sequence),
                         lambda file: np.save(file, value, allow_pickle=False),
                     )
-        except sqlite3.IntegrityError as error:
+        except IntegrityError as error:
             raise LedgerError(
                 "a release must be committed once, got a second value for "
                 f"sequence={sequence} of fit {self.fit_id}. "
@@ -253,12 +257,12 @@ class Charge(Generic[Book]):
 
     def _committed(self, stop: int) -> int:
         """Return how many of the fit's releases before `stop` are committed."""
-        return self.ledger.first(
-            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND sequence < ? "
-            "AND state = 'committed'",
-            self.fit_id,
-            stop,
-        )[0]
+        committed = select(func.count()).where(
+            PROGRESS.c.fit_id == self.fit_id,
+            PROGRESS.c.sequence < stop,
+            PROGRESS.c.state == "committed",
+        )
+        return self.ledger.first(committed)[0]
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
         """Return the committed value.
@@ -290,11 +294,14 @@ class Charge(Generic[Book]):
             self._file(sequence).unlink(missing_ok=True)
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
-        self.ledger.execute(
-            "INSERT INTO progress (fit_id, sequence, state, at, digest) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (self.fit_id, sequence, state, whole_hour(time.time()), digest),
-        )
+        log = {
+            "fit_id": self.fit_id,
+            "sequence": sequence,
+            "state": state,
+            "at": whole_hour(time.time()),
+            "digest": digest,
+        }
+        self.ledger.add(PROGRESS, log)
 
 
 def _digest(value: np.ndarray) -> str:

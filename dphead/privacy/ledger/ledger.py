@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import func, select
+
 from dphead.privacy.accounting import (
     GaussianEvent,
     event_of,
@@ -28,14 +30,16 @@ from dphead.privacy.ledger.budget import (
     spent,
 )
 from dphead.privacy.ledger.charge import Charge
-from dphead.privacy.ledger.schema import FIT, LedgerError, canonical, whole_hour
-from dphead.privacy.ledger.store import LedgerFile
-
-_NEW_FIT = f"INSERT INTO fits VALUES ({', '.join(f':{name}' for name in FIT)})"
-_NEW_RELEASE = (
-    "INSERT INTO releases VALUES "
-    "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
+from dphead.privacy.ledger.schema import (
+    CHARGED,
+    FITS,
+    PROGRESS,
+    RELEASES,
+    LedgerError,
+    canonical,
+    whole_hour,
 )
+from dphead.privacy.ledger.store import LedgerFile
 
 
 class Ledger(LedgerFile):
@@ -63,10 +67,6 @@ class Ledger(LedgerFile):
     commit with this object (LedgerError). It has a copy of a ledger in memory, and the
     copy could answer the same charge a second time.
     """
-
-    def count_fits(self) -> int:
-        """Return how many fits were charged."""
-        return self.first("SELECT COUNT(*) FROM fits")[0]
 
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first of them.
@@ -118,7 +118,8 @@ class Ledger(LedgerFile):
 
     def events(self) -> list[GaussianEvent]:
         """Return the events of all releases ever reserved: all count as spent."""
-        rows = self.query("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
+        spec = RELEASES.c.spec
+        rows = self.query(select(spec, func.count()).group_by(spec))
         return together(
             replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
@@ -214,7 +215,14 @@ class Ledger(LedgerFile):
             "description": description,
         }
         releases = [
-            {**s, "fit_id": fit_id, "sequence": i, "spec": canonical(s)}
+            {
+                "fit_id": fit_id,
+                "sequence": i,
+                "label": s["label"],
+                "noise_multiplier": s["noise_multiplier"],
+                "sampling_prob": s["sampling_prob"],
+                "spec": canonical(s),
+            }
             for i, s in enumerate(specs)
         ]
         # Another process may hold the folder: find out before the charge.
@@ -230,9 +238,8 @@ class Ledger(LedgerFile):
                     )
                 self._fix_unit(relation, next(iter(caps), None))
                 self._check(together(event_of(s) for s in specs), relation)
-                self.execute(_NEW_FIT, fit)
-                for one in releases:
-                    self.execute(_NEW_RELEASE, one)
+                self.add(FITS, fit)
+                self.add(RELEASES, *releases)
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
         except BaseException:
@@ -246,7 +253,12 @@ class Ledger(LedgerFile):
 
     def holds(self, fit_id: str) -> bool:
         """Return whether a fit with this id was charged."""
-        return self.first("SELECT 1 FROM fits WHERE fit_id = ?", fit_id) is not None
+        return self._plan_of(fit_id) is not None
+
+    def _plan_of(self, fit_id: str) -> str | None:
+        """Return the digest of a charged fit's plan, or None without the fit."""
+        plan = self.first(select(FITS.c.plan_hash).where(FITS.c.fit_id == fit_id))
+        return plan and plan[0]
 
     def _fix_unit(self, relation: str, cap: int | None) -> None:
         """Raise LedgerError if relation or unit differ from those of earlier fits."""
@@ -265,8 +277,7 @@ class Ledger(LedgerFile):
         ledger is seen to be damaged, or if another process uses `store`.
         """
         seals.check_undamaged(self)
-        row = self.first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
-        if row is None or row[0] != plan_hash:
+        if self._plan_of(fit_id) != plan_hash:
             raise LedgerError(
                 f"a resumed fit must have the plan that was charged, got {fit_id=}. "
                 "Start a new run folder."
@@ -324,25 +335,21 @@ class Ledger(LedgerFile):
         Clocks and equal hours cannot change it. The value of `created` is a whole hour:
         finer times would tell of the rows.
         """
-        rows = self.query(f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid")
-        fits = [dict(zip(FIT, row, strict=True)) for row in rows]
+        fits = [dict(row._mapping) for row in self.query(CHARGED)]
         for fit in fits:
             fit["releases"] = self._releases(fit["fit_id"])
         return fits
 
     def _releases(self, fit_id: str) -> list[dict[str, Any]]:
         # The last state of a release wins: `dict` keeps it.
-        progress = self.query(
-            "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", fit_id
-        )
-        states = dict(progress)
-        specs = self.query(
-            "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence",
-            fit_id,
-        )
+        log = select(PROGRESS.c.sequence, PROGRESS.c.state).order_by(PROGRESS.c.id)
+        progress = self.query(log.where(PROGRESS.c.fit_id == fit_id))
+        states = dict(map(tuple, progress))
+        specs = select(RELEASES.c.sequence, RELEASES.c.spec)
+        specs = specs.where(RELEASES.c.fit_id == fit_id).order_by(RELEASES.c.sequence)
         return [
             {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
-            for i, spec in specs
+            for i, spec in self.query(specs)
         ]
 
 

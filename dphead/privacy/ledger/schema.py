@@ -6,40 +6,89 @@ SQL triggers refuse to change or delete a row.
 import json
 from typing import Any
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS fits (
-    fit_id TEXT PRIMARY KEY, created REAL NOT NULL, epsilon TEXT NOT NULL,
-    delta REAL NOT NULL, relation TEXT NOT NULL, plan_hash TEXT NOT NULL,
-    description TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS releases (
-    fit_id TEXT NOT NULL, sequence INTEGER NOT NULL, label TEXT NOT NULL,
-    noise_multiplier REAL NOT NULL, sampling_prob REAL NOT NULL, spec TEXT NOT NULL,
-    PRIMARY KEY (fit_id, sequence));
-CREATE TABLE IF NOT EXISTS progress (
-    id INTEGER PRIMARY KEY, fit_id TEXT NOT NULL, sequence INTEGER NOT NULL,
-    state TEXT NOT NULL, at REAL NOT NULL, digest TEXT);
-CREATE TABLE IF NOT EXISTS seals (
-    id INTEGER PRIMARY KEY, fits INTEGER NOT NULL, meta TEXT NOT NULL,
-    digest TEXT NOT NULL);
-CREATE UNIQUE INDEX IF NOT EXISTS one_commit
-    ON progress (fit_id, sequence) WHERE state = 'committed';
-"""
-APPEND_ONLY = "".join(
-    f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
-    f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
-    for table in ("meta", "fits", "releases", "progress", "seals")
+from sqlalchemy import (
+    DDL,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    column,
+    select,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+TABLES = MetaData()
+META = Table(
+    "meta",
+    TABLES,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+FITS = Table(
+    "fits",
+    TABLES,
+    Column("fit_id", Text, primary_key=True),
+    Column("created", Double, nullable=False),
+    Column("epsilon", Text, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("relation", Text, nullable=False),
+    Column("plan_hash", Text, nullable=False),
+    Column("description", Text, nullable=False),
+)
+RELEASES = Table(
+    "releases",
+    TABLES,
+    Column("fit_id", Text, primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("noise_multiplier", Double, nullable=False),
+    Column("sampling_prob", Double, nullable=False),
+    Column("spec", Text, nullable=False),
+)
+PROGRESS = Table(
+    "progress",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("fit_id", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("digest", Text),
+)
+SEALS = Table(
+    "seals",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("fits", Integer, nullable=False),
+    Column("meta", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+)
+_COMMITTED = PROGRESS.c.state == "committed"
+ONE_COMMIT = Index(
+    "one_commit",
+    PROGRESS.c.fit_id,
+    PROGRESS.c.sequence,
+    unique=True,
+    sqlite_where=_COMMITTED,
+)
+# Fits in the order of their charges: `rowid` is SQLite's own number of a row.
+CHARGED = select(*FITS.c).order_by(column("rowid"))
+_APPEND_ONLY = [
+    DDL(
+        f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+    )
+    for table in TABLES.tables
     for verb in ("UPDATE", "DELETE")
-)
-FIT: tuple[str, ...] = (
-    "fit_id",
-    "created",
-    "epsilon",
-    "delta",
-    "relation",
-    "plan_hash",
-    "description",
-)
+]
+SCHEMA = [
+    *(CreateTable(table, if_not_exists=True) for table in TABLES.tables.values()),
+    CreateIndex(ONE_COMMIT, if_not_exists=True),
+    *_APPEND_ONLY,
+]
 STATES = ("started", "redrawn", "committed")  # states of a release after "reserved"
 
 

@@ -6,10 +6,24 @@ anew.
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Any
 
-from dphead.privacy.ledger.schema import FIT, STATES, LedgerError
+from sqlalchemy import func, select
+
+from dphead.privacy.ledger.schema import (
+    CHARGED,
+    FITS,
+    PROGRESS,
+    RELEASES,
+    SEALS,
+    STATES,
+    LedgerError,
+)
 from dphead.privacy.ledger.store import LedgerFile
+
+# columns of a release in its fit's digest
+_SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
 
 
 def seal(file: LedgerFile) -> None:
@@ -17,35 +31,25 @@ def seal(file: LedgerFile) -> None:
 
     The digest also covers the last seal.
     """
-    last = file.first("SELECT fits, digest FROM seals ORDER BY id DESC")
-    before, digest = last or (0, "")
-    count = file.first("SELECT COUNT(*) FROM fits")[0]
+    last = select(SEALS.c.fits, SEALS.c.digest).order_by(SEALS.c.id.desc())
+    before, digest = file.first(last) or (0, "")
+    count = file.count_fits()
     # All facts, but only the fits since the last seal: the chain covers the others.
     meta = json.dumps(file.facts(), sort_keys=True)
-    digest = _chained(digest, count, meta, _charged(file, before, count))
-    file.execute(
-        "INSERT INTO seals (fits, meta, digest) VALUES (?, ?, ?)",
-        (count, meta, digest),
-    )
+    digest = _chained(digest, count, meta, _charges(file, before))
+    file.add(SEALS, {"fits": count, "meta": meta, "digest": digest})
 
 
-def _charged(file: LedgerFile, first: int, stop: int) -> str:
-    """Return fits first to stop - 1 with their releases, in the order of charges."""
-    fits = file.query(
-        f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid LIMIT ? OFFSET ?",
-        stop - first,
-        first,
-    )
-    releases = [
-        file.query(
-            "SELECT sequence, label, noise_multiplier, sampling_prob, spec "
-            "FROM releases WHERE fit_id = ? ORDER BY sequence",
-            fit[0],
-        )
-        for fit in fits
-    ]
-    # `repr`: a damaged column may hold bytes, which JSON does not take.
-    return json.dumps([fits, releases], default=repr)
+def _charges(file: LedgerFile, first: int) -> list[tuple[Any, Any]]:
+    """Return the fits from `first` on, each with its releases, in order of charges."""
+    late = CHARGED.offset(first)
+    kept = select(RELEASES.c.fit_id, *(RELEASES.c[name] for name in _SEALED))
+    kept = kept.where(RELEASES.c.fit_id.in_(late.with_only_columns(FITS.c.fit_id)))
+    releases = defaultdict(list)
+    kept = kept.order_by(RELEASES.c.fit_id, RELEASES.c.sequence)
+    for release in file.query(kept):
+        releases[release[0]].append(release[1:])
+    return [(tuple(fit), releases[fit[0]]) for fit in file.query(late)]
 
 
 def check_undamaged(file: LedgerFile) -> None:
@@ -85,18 +89,17 @@ def _damage(file: LedgerFile) -> list[str]:
     if found != "ok":
         return [f"a file that is not as SQLite wrote it ({found})"]
     meta = file.facts()
-    done, digest = 0, ""
-    for fits, fixed, kept in file.query(
-        "SELECT fits, meta, digest FROM seals ORDER BY id"
-    ):
-        digest = _chained(digest, fits, fixed, _charged(file, done, fits))
+    done, digest, charges = 0, "", _charges(file, 0)
+    seals = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
+    for fits, fixed, kept in file.query(seals):
+        digest = _chained(digest, fits, fixed, charges[done:fits])
         if digest != kept:
             return [f"a change in fits {done + 1} to {fits}, or in their seal"]
         # Facts may be added after a seal. A sealed fact never changes.
         if any(meta.get(k) != v for k, v in json.loads(fixed).items()):
             return [f"a change in what was fixed before fit {fits + 1}"]
         done = fits
-    if done != file.first("SELECT COUNT(*) FROM fits")[0]:
+    if done != len(charges):
         return [f"fits after {done} that no seal covers"]
     return _disorder(file)
 
@@ -106,15 +109,14 @@ def _disorder(file: LedgerFile) -> list[str]:
 
     A release may be begun again before it is committed.
     """
-    counts = file.query("SELECT fit_id, COUNT(*) FROM releases GROUP BY fit_id")
-    reserved = dict(counts)
+    counts = select(RELEASES.c.fit_id, func.count()).group_by(RELEASES.c.fit_id)
+    reserved = dict(map(tuple, file.query(counts)))
     done = Counter[str]()
     begun = set()
     # The order of a release: started, redrawn after each crash, committed. The next one
     # begins after the commit only.
-    for fit_id, sequence, state in file.query(
-        "SELECT fit_id, sequence, state FROM progress ORDER BY id"
-    ):
+    log = select(PROGRESS.c.fit_id, PROGRESS.c.sequence, PROGRESS.c.state)
+    for fit_id, sequence, state in file.query(log.order_by(PROGRESS.c.id)):
         release = (fit_id, sequence)
         known = state in STATES and sequence < reserved.get(fit_id, 0)
         if (
@@ -128,6 +130,11 @@ def _disorder(file: LedgerFile) -> list[str]:
     return []
 
 
-def _chained(before: str, fits: int, meta: str, charged: str) -> str:
+def _chained(before: str, fits: int, meta: str, charges: list[tuple[Any, Any]]) -> str:
+    # `repr`: a damaged column may hold bytes, which JSON does not take.
+    charged = json.dumps(
+        [[fit for fit, _ in charges], [releases for _, releases in charges]],
+        default=repr,
+    )
     text = json.dumps([before, fits, meta, charged])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

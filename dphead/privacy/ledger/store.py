@@ -9,22 +9,35 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sqlalchemy import (
+    Executable,
+    Table,
+    create_engine,
+    exc,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.pool import StaticPool
+
 from dphead.privacy.atomic_write import make_folder, sync
-from dphead.privacy.ledger.schema import APPEND_ONLY, SCHEMA, HeldLedger, LedgerError
+from dphead.privacy.ledger.schema import FITS, META, SCHEMA, HeldLedger, LedgerError
 
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
-_FAULTS = (sqlite3.Error, UnicodeDecodeError)
+_FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
 # os.link raises one of these if the file system has no hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+_SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in SCHEMA)
 
 
 _forks = [0]  # number of forks from the first process to this one
@@ -99,6 +112,10 @@ class LedgerFile:
             ) from error
         except _FAULTS as error:
             raise self._unsound(error) from error
+        engine = create_engine(
+            "sqlite://", creator=lambda: self._db, poolclass=StaticPool
+        )
+        self._connection = engine.connect()
         if dataset_id is None:
             return
         kept = self.meta("dataset_id")
@@ -128,7 +145,7 @@ class LedgerFile:
         self._db.execute("PRAGMA synchronous=EXTRA")
         # Without this, REPLACE deletes rows without running the triggers.
         self._db.execute("PRAGMA recursive_triggers=ON")
-        self._db.executescript(SCHEMA + APPEND_ONLY)
+        self._db.executescript(_SCRIPT)
 
     def meta(self, key: str) -> str | None:
         """Return a fact that is fixed once, or None if it is not fixed yet.
@@ -139,30 +156,52 @@ class LedgerFile:
             "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap" (JSON:
             a number, or null if the unit of privacy is a row), or "budget" (JSON).
         """
-        row = self.first("SELECT value FROM meta WHERE key = ?", key)
+        row = self.first(select(META.c.value).where(META.c.key == key))
         return row and row[0]
 
     def facts(self) -> dict[str, str]:
         """Return every fact that is fixed."""
-        return dict(self.query("SELECT key, value FROM meta"))
+        return dict(map(tuple, self.query(select(META.c.key, META.c.value))))
 
     def set_once(self, key: str, value: str) -> str:
         """Fix a fact as `value` unless it was fixed before; return the fact."""
-        self.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
+        fact = sqlite.insert(META).values(key=key, value=value)
+        self.query(fact.on_conflict_do_nothing())
         return self.meta(key) or value
 
-    def execute(self, statement: str, values: Any = ()) -> list[Any]:
-        """Return a statement's rows; raise LedgerError if the file or disk fails."""
+    def count_fits(self) -> int:
+        """Return how many fits were charged."""
+        return self.first(select(func.count()).select_from(FITS))[0]
+
+    def add(self, table: Table, *rows: dict[str, Any]) -> None:
+        """Add rows to a table."""
+        self.query(table.insert(), rows)
+
+    def query(self, statement: Executable | str, rows: Any = None) -> list[Any]:
+        """Return a statement's rows; raise LedgerError if the file or disk fails.
+
+        Outside a transaction, the statement is a transaction of its own.
+        """
+        if isinstance(statement, str):
+            statement = text(statement)
+        begun = self._connection.in_transaction()
         try:
-            # Rows are read here, since a damaged page shows only when it is read.
-            return self._db.execute(statement, values).fetchall()
-        except sqlite3.IntegrityError:
+            with nullcontext() if begun else self._connection.begin():
+                found = self._connection.execute(statement, rows)
+                # Rows are read here, since a damaged page shows only when it is read.
+                return [*found.all()] if found.returns_rows else []
+        except exc.IntegrityError:
             raise
         except _FAULTS as error:
             raise self._unsound(error) from error
 
+    def first(self, statement: Executable | str) -> Any:
+        """Return the first row that a statement finds, or None."""
+        return next(iter(self.query(statement)), None)
+
     def _unsound(self, error: Exception) -> LedgerError:
         """Return the error for what is wrong with the file, by SQLite's code."""
+        error = getattr(error, "orig", error)  # SQLite's own, without the statement
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return HeldLedger(
@@ -192,14 +231,6 @@ class LedgerFile:
             "fits."
         )
 
-    def query(self, query: str, *values: Any) -> list[Any]:
-        """Return the rows that a query finds."""
-        return self.execute(query, values)
-
-    def first(self, query: str, *values: Any) -> Any:
-        """Return the first row that a query finds, or None."""
-        return next(iter(self.query(query, *values)), None)
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction: everything or nothing, one at a time.
@@ -213,28 +244,34 @@ class LedgerFile:
                 f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
                 "file again here, and make no fork of a ledger in memory."
             )
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self._begun("BEGIN IMMEDIATE"):
             yield
-            self.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                with suppress(sqlite3.Error):  # the first error is the one to be seen
-                    self._db.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Keep one state of the file for all queries: another process may charge it."""
-        if self._db.in_transaction:
+        if self._connection.in_transaction():
             yield
             return
-        self.execute("BEGIN")
-        try:
+        with self._begun("BEGIN"):
             yield
-        finally:
-            with suppress(sqlite3.Error):  # nothing was written
-                self._db.rollback()
+
+    @contextmanager
+    def _begun(self, statement: str) -> Iterator[None]:
+        """Run a block in the transaction that a statement begins."""
+        transaction = self._connection.begin()
+        try:
+            self.query(statement)
+            yield
+            try:
+                transaction.commit()
+            except _FAULTS as error:
+                raise self._unsound(error) from error
+        except BaseException:
+            with suppress(*_FAULTS):  # the first error is the one to be seen
+                transaction.rollback()
+                self._db.rollback()  # SQLAlchemy does not after a COMMIT that failed
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -277,7 +314,7 @@ def _make_whole(path: Path) -> None:
         db = sqlite3.connect(new, isolation_level=None)
         with closing(db):
             db.execute("PRAGMA journal_mode=MEMORY")
-            db.executescript(f"BEGIN; {SCHEMA} {APPEND_ONLY} COMMIT;")
+            db.executescript(f"BEGIN; {_SCRIPT} COMMIT;")
         with suppress(FileExistsError):  # another process made it meanwhile
             _link(new, path)
     finally:
