@@ -46,3 +46,21 @@ def no_ledgers_of_the_users(tmp_path_factory):
 def own_ledgers(monkeypatch, tmp_path):
     """No test reads or writes the user's ledgers."""
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))
+
+
+@pytest.fixture(scope="session")
+def team():
+    """A PostgreSQL server with the tables of a team's ledgers, and a client's role."""
+    from benchmarks.faults.servers import GRANTS, Server, programs
+
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install .[postgres]")
+    if programs() is None:
+        pytest.skip("needs PostgreSQL: apt-get install -y postgresql")
+
+    from dphead.privacy.ledger import server
+
+    with Server() as running:
+        server.init(running.url())
+        for statement in GRANTS:
+            running.run(statement)
+        yield running

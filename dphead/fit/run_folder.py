@@ -33,6 +33,7 @@ from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.schema import LostAnswer
 from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
@@ -415,8 +416,10 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
     write_json(out / "fit.json", {"fit_id": fit_id, "ledger": ledger.path})
     try:
         return _reserved(run, ledger, store, fit_id)
-    except LedgerError:
-        (out / "fit.json").unlink()
+    except LedgerError as error:
+        # a charge that may stand is found by its id
+        if not isinstance(error, LostAnswer):
+            (out / "fit.json").unlink()
         raise
 
 

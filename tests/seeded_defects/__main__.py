@@ -23,7 +23,14 @@ from typing import Any
 from seeded_defects.forks import pytest, pytest_alone, start_libraries
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("dphead", "extract", "tests", "pyproject.toml")
+COPIED = (
+    "dphead",
+    "extract",
+    "tests",
+    "pyproject.toml",
+    "benchmarks/faults",
+    "benchmarks/__init__.py",
+)
 ALIVE = "tests/seeded_defects/alive.py"
 
 

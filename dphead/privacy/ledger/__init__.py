@@ -1,8 +1,8 @@
 """Keep the record and the budget of all releases from one data set.
 
-`schema` defines the tables, `store` keeps their file, `ledger` charges fits, `budget`
-computes what was spent, `charge` hands out a fit's reserved releases, and `seals`
-detects damage.
+`schema` defines the tables, `store` keeps them in a file, `server` on PostgreSQL,
+`ledger` charges fits, `budget` computes what was spent, `charge` hands out a fit's
+reserved releases, and `seals` detects damage.
 """
 
 from dphead.privacy.ledger.budget import Spent, spent

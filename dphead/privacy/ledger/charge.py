@@ -134,10 +134,7 @@ class Charge(Generic[Book]):
             )
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
-            progress = select(PROGRESS.c.state, PROGRESS.c.digest).where(
-                PROGRESS.c.fit_id == self.fit_id, PROGRESS.c.sequence == sequence
-            )
-            states = dict(map(tuple, self.ledger.query(progress)))
+            states = self._states(sequence)
             # A damaged state may have been "committed": drawing again would answer one
             # charge twice.
             if set(states) - set(STATES):
@@ -213,12 +210,15 @@ class Charge(Generic[Book]):
         process's file, which may have the same name, is not touched. The log shows
         "committed" only once the value is on the disk, if values are stored.
         """
+        digest = _digest(value)
         try:
-            with self.ledger.transaction():
+            with self.ledger.transaction(
+                kept=lambda: self._states(sequence).get("committed") == digest
+            ):
                 # First the log: its unique index refuses a second value before it is
                 # written. The transaction ends, and shows the commit, only when the
                 # file is on disk.
-                self._log(sequence, "committed", _digest(value))
+                self._log(sequence, "committed", digest)
                 if self.store is not None:
                     write_atomically(
                         self._file(sequence),
@@ -263,6 +263,13 @@ class Charge(Generic[Book]):
             PROGRESS.c.state == "committed",
         )
         return self.ledger.first(committed)[0]
+
+    def _states(self, sequence: int) -> dict[str, Any]:
+        """Return the states that a release has had, each with its value's digest."""
+        states = select(PROGRESS.c.state, PROGRESS.c.digest).where(
+            PROGRESS.c.fit_id == self.fit_id, PROGRESS.c.sequence == sequence
+        )
+        return dict(map(tuple, self.ledger.query(states)))
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
         """Return the committed value.

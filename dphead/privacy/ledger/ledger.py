@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 
 from dphead.privacy.accounting import (
     GaussianEvent,
@@ -96,7 +97,7 @@ class Ledger(LedgerFile):
             )
         order = filter_order(epsilon, delta)
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
-        with self.transaction():
+        with self.transaction(kept=lambda: self.budget() == wanted):
             seals.check_undamaged(self)
             # A budget chosen after a release would be chosen by what was released.
             if self.budget() is None and self.count_fits():
@@ -228,7 +229,7 @@ class Ledger(LedgerFile):
         # Another process may hold the folder: find out before the charge.
         reserved = Charge(self, fit_id, store)
         try:
-            with self.transaction():
+            with self.transaction(kept=lambda: self.holds(fit_id)):
                 seals.check_undamaged(self)
                 # A crash between the charge and the first release leaves the id
                 # charged.
@@ -242,6 +243,12 @@ class Ledger(LedgerFile):
                 self.add(RELEASES, *releases)
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
+        except IntegrityError:
+            reserved.leave()
+            raise LedgerError(
+                "a ledger must be charged by one process at a time, got another charge "
+                "at the same time. Nothing was charged: run this command again."
+            ) from None
         except BaseException:
             reserved.leave()
             raise

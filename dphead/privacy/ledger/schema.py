@@ -10,6 +10,7 @@ from sqlalchemy import (
     DDL,
     Column,
     Double,
+    Identity,
     Index,
     Integer,
     MetaData,
@@ -51,7 +52,7 @@ RELEASES = Table(
 PROGRESS = Table(
     "progress",
     TABLES,
-    Column("id", Integer, primary_key=True),
+    Column("id", Integer, Identity(always=True), primary_key=True),
     Column("fit_id", Text, nullable=False),
     Column("sequence", Integer, nullable=False),
     Column("state", Text, nullable=False),
@@ -66,13 +67,12 @@ SEALS = Table(
     Column("meta", Text, nullable=False),
     Column("digest", Text, nullable=False),
 )
-_COMMITTED = PROGRESS.c.state == "committed"
 ONE_COMMIT = Index(
     "one_commit",
     PROGRESS.c.fit_id,
     PROGRESS.c.sequence,
     unique=True,
-    sqlite_where=_COMMITTED,
+    sqlite_where=PROGRESS.c.state == "committed",
 )
 # Fits in the order of their charges: `rowid` is SQLite's own number of a row.
 CHARGED = select(*FITS.c).order_by(column("rowid"))
@@ -101,6 +101,10 @@ class HeldLedger(LedgerError):
 
     Nothing was charged.
     """
+
+
+class LostAnswer(LedgerError):
+    """Raised if a server did not say whether it kept a transaction."""
 
 
 def whole_hour(at: float) -> float:

@@ -31,13 +31,15 @@ def seal(file: LedgerFile) -> None:
 
     The digest also covers the last seal.
     """
-    last = select(SEALS.c.fits, SEALS.c.digest).order_by(SEALS.c.id.desc())
-    before, digest = file.first(last) or (0, "")
+    last = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
+    before, digest, number = file.first(last.limit(1)) or (0, "", 0)
     count = file.count_fits()
     # All facts, but only the fits since the last seal: the chain covers the others.
     meta = json.dumps(file.facts(), sort_keys=True)
     digest = _chained(digest, count, meta, _charges(file, before))
-    file.add(SEALS, {"fits": count, "meta": meta, "digest": digest})
+    # Seals are numbered here: two charges after one seal cannot both add the next.
+    new = {"id": number + 1, "fits": count, "meta": meta, "digest": digest}
+    file.add(SEALS, new)
 
 
 def _charges(file: LedgerFile, first: int) -> list[tuple[Any, Any]]:
@@ -84,8 +86,7 @@ def damage_of(file: LedgerFile) -> list[str]:
 
 
 def _damage(file: LedgerFile) -> list[str]:
-    # SQLite compares each index with its table.
-    (found,) = file.first("PRAGMA integrity_check(1)")
+    found = file.structure()
     if found != "ok":
         return [f"a file that is not as SQLite wrote it ({found})"]
     meta = file.facts()

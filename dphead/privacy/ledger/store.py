@@ -8,7 +8,7 @@ import errno
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,22 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
 from dphead.privacy.atomic_write import make_folder, sync
-from dphead.privacy.ledger.schema import FITS, META, SCHEMA, HeldLedger, LedgerError
+from dphead.privacy.ledger import server
+from dphead.privacy.ledger.schema import (
+    FITS,
+    META,
+    SCHEMA,
+    HeldLedger,
+    LedgerError,
+    LostAnswer,
+)
 
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
+_BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
 # os.link raises one of these if the file system has no hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -77,6 +86,34 @@ class LedgerFile:
         read_only: bool = False,
     ) -> None:
         self.path, self._process = str(path), _process()
+        self.dataset_id, self._db = dataset_id, None
+        if server.is_on_server(path):
+            self._open_on_server(self.path, dataset_id)
+        else:
+            self._open_file(path, read_only)
+        if dataset_id is None:
+            return
+        kept = self.meta("dataset_id")
+        if kept is None and not read_only:
+            kept = self.set_once("dataset_id", dataset_id)
+        if kept != dataset_id:
+            raise LedgerError(
+                f"the ledger must belong to this data set, got dataset_id={kept}. "
+                f"The features say {dataset_id}: use their own ledger."
+            )
+
+    def _open_on_server(self, url: str, dataset_id: str | None) -> None:
+        if not dataset_id:
+            raise LedgerError(
+                "a ledger on a server must be of a data set, got rows without an id. "
+                "Fit a features file, or name an SQLite file with --ledger."
+            )
+        self._connection = server.connected(url)
+        (store,) = self.first("SELECT id FROM dphead.store")
+        # where a ledger is, without its host and user: it may be published
+        self.path = f"{server.NAME}{store}/{dataset_id}"
+
+    def _open_file(self, path: str | Path, read_only: bool) -> None:
         if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
             # Resolve links, so that a kept path finds the same file from another folder
             # and after a link has moved. The system must resolve them: by its text
@@ -116,16 +153,6 @@ class LedgerFile:
             "sqlite://", creator=lambda: self._db, poolclass=StaticPool
         )
         self._connection = engine.connect()
-        if dataset_id is None:
-            return
-        kept = self.meta("dataset_id")
-        if kept is None and not read_only:
-            kept = self.set_once("dataset_id", dataset_id)
-        if kept != dataset_id:
-            raise LedgerError(
-                f"the ledger must belong to this data set, got dataset_id={kept}. "
-                f"The features say {dataset_id}: use their own ledger."
-            )
 
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
@@ -165,13 +192,22 @@ class LedgerFile:
 
     def set_once(self, key: str, value: str) -> str:
         """Fix a fact as `value` unless it was fixed before; return the fact."""
-        fact = sqlite.insert(META).values(key=key, value=value)
-        self.query(fact.on_conflict_do_nothing())
-        return self.meta(key) or value
+        begun = self._connection.in_transaction()
+        with nullcontext() if begun else self.transaction():
+            kept = self.meta(key)
+            if kept is None:
+                self.add(META, {"key": key, "value": value})
+            return kept or value
 
     def count_fits(self) -> int:
         """Return how many fits were charged."""
         return self.first(select(func.count()).select_from(FITS))[0]
+
+    def structure(self) -> str:
+        """Return "ok", or what is wrong with a file: SQLite compares its indexes."""
+        if self._db is None:
+            return "ok"  # a server has checksums and tools of its own
+        return self.first("PRAGMA integrity_check(1)")[0]
 
     def add(self, table: Table, *rows: dict[str, Any]) -> None:
         """Add rows to a table."""
@@ -185,19 +221,28 @@ class LedgerFile:
         if isinstance(statement, str):
             statement = text(statement)
         begun = self._connection.in_transaction()
-        try:
-            with nullcontext() if begun else self._connection.begin():
-                found = self._connection.execute(statement, rows)
-                # Rows are read here, since a damaged page shows only when it is read.
-                return [*found.all()] if found.returns_rows else []
-        except exc.IntegrityError:
-            raise
-        except _FAULTS as error:
-            raise self._unsound(error) from error
+        with nullcontext() if begun else self._begun("single"), self._one_error():
+            found = self._connection.execute(statement, rows)
+            # Rows are read here, since a damaged page shows only when it is read.
+            return [*found.all()] if found.returns_rows else []
 
     def first(self, statement: Executable | str) -> Any:
         """Return the first row that a statement finds, or None."""
         return next(iter(self.query(statement)), None)
+
+    @contextmanager
+    def _one_error(self) -> Iterator[None]:
+        """Raise LedgerError for what the file, the disk or the server refuses."""
+        if self._db is None:
+            with server.one_error():
+                yield
+            return
+        try:
+            yield
+        except exc.IntegrityError:
+            raise
+        except _FAULTS as error:
+            raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
         """Return the error for what is wrong with the file, by SQLite's code."""
@@ -232,50 +277,98 @@ class LedgerFile:
         )
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, kept: Callable[[], bool] | None = None) -> Iterator[None]:
         """Run a block as one transaction: everything or nothing, one at a time.
 
         So two processes cannot both pass the budget check. Raises LedgerError in a
         process that was forked off: SQLite forbids it to use this connection.
+
+        Parameters
+        ----------
+        kept : callable, optional
+            Return whether the ledger holds what the block wrote. It is asked on a new
+            connection if a server's answer to COMMIT is lost. It is asked under the
+            lock, which the lost transaction holds until it ended, so its answer is
+            final.
+
+        Raises
+        ------
+        LostAnswer
+            If it cannot be known whether a server kept the transaction.
         """
-        if _process() != self._process:
+        try:
+            with self._begun("write"):
+                yield
+            return
+        except LostAnswer as lost:
+            if kept is None:
+                raise
+            try:
+                with self._begun("write"):
+                    found = kept()
+            except LedgerError:
+                raise lost from None
+        if not found:
+            raise LedgerError(
+                "a team ledger must be reachable, got a connection that was lost. "
+                "Nothing was charged: run this command again."
+            )
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Keep one state of the ledger for all queries, whatever others charge."""
+        begun = self._connection.in_transaction()
+        with nullcontext() if begun else self._begun("read"):
+            yield
+
+    @contextmanager
+    def _begun(self, kind: str) -> Iterator[None]:
+        """Run a block in a transaction: "write", "read", or "single" (a statement)."""
+        if _process() != self._process and (kind == "write" or self._db is None):
             raise LedgerError(
                 "a ledger must be used in the process that opened it, got "
                 f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
                 "file again here, and make no fork of a ledger in memory."
             )
-        with self._begun("BEGIN IMMEDIATE"):
-            yield
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Keep one state of the file for all queries: another process may charge it."""
-        if self._connection.in_transaction():
-            yield
-            return
-        with self._begun("BEGIN"):
-            yield
-
-    @contextmanager
-    def _begun(self, statement: str) -> Iterator[None]:
-        """Run a block in the transaction that a statement begins."""
-        transaction = self._connection.begin()
+        with self._one_error():
+            transaction = self._connection.begin()
         try:
-            self.query(statement)
+            if self._db is None:
+                assert self.dataset_id is not None
+                statements = server.beginning(kind, self.dataset_id)
+            else:
+                statements = _BEGIN[kind]
+            for statement in statements:
+                self.query(statement)
             yield
-            try:
+            with self._one_error(), self._lost_answer(kind):
                 transaction.commit()
-            except _FAULTS as error:
-                raise self._unsound(error) from error
         except BaseException:
             with suppress(*_FAULTS):  # the first error is the one to be seen
                 transaction.rollback()
-                self._db.rollback()  # SQLAlchemy does not after a COMMIT that failed
+                if self._db is not None:
+                    self._db.rollback()  # SQLAlchemy: not after a COMMIT that failed
             raise
 
+    @contextmanager
+    def _lost_answer(self, kind: str) -> Iterator[None]:
+        """Raise LostAnswer if a server does not say what became of a COMMIT."""
+        try:
+            yield
+        except exc.DBAPIError as error:
+            if self._db or kind != "write" or server.is_settled(error):
+                raise
+            raise LostAnswer(
+                "a server must say whether it kept a charge, got no answer. It is "
+                "charged at most once: run the same command again, which finds it by "
+                "its id, or see dphead ledger show."
+            ) from None
+
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Close the file or the connection."""
+        self._connection.close()
+        if self._db is not None:
+            self._db.close()
 
 
 def _check_whole(path: Path) -> None:

@@ -1,0 +1,175 @@
+"""A PostgreSQL server of the test's own: Debian's, on a free port of this machine."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+SECONDS = 60  # in which a server must start or stop
+OWNER, CLIENT = "owner", "client"  # roles: of the tables; that may charge
+GRANTS = (
+    f"CREATE ROLE {CLIENT} LOGIN PASSWORD 'secret'",
+    f"GRANT USAGE ON SCHEMA dphead TO {CLIENT}",
+    f"GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO {CLIENT}",
+)
+
+
+def programs() -> Path | None:
+    """The folder of PostgreSQL's programs, or None."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found += [Path(path) for path in filter(None, [shutil.which("initdb")])]
+    return found[0].parent if found else None
+
+
+class Server:
+    """A server with its files in a temporary folder. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="dphead-postgres-"))
+        self.data = self.folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Server":
+        if os.geteuid() == 0:  # which initdb refuses
+            shutil.chown(self.folder, "postgres", "postgres")
+        made = (
+            "-D",
+            self.data,
+            "-U",
+            OWNER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+        )
+        subprocess.run(
+            [*_as_user(), self._program("initdb"), *map(str, made)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
+        )
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder)
+
+    def _program(self, name: str) -> str:
+        folder = programs()
+        assert folder is not None
+        return str(folder / name)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = (f"port={self.port}", "listen_addresses=127.0.0.1")
+        settings += (f"unix_socket_directories={self.folder}", "max_connections=60")
+        flags = [word for each in settings for word in ("-c", each)]
+        self._process = subprocess.Popen(
+            [*_as_user(), self._program("postgres"), "-D", str(self.data), *flags],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+        )
+        ready = (self._program("pg_isready"), "-h", "127.0.0.1", "-t", str(SECONDS))
+        while subprocess.run(
+            [*ready, "-p", str(self.port)], stdout=subprocess.DEVNULL
+        ).returncode:
+            if self._process.poll() is not None:
+                raise AssertionError("PostgreSQL must start, and ended")
+
+    def stop(self, how: int = signal.SIGINT) -> None:
+        """Stop it: clients are cut off. SIGQUIT: as if its machine lost power."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(SECONDS)
+
+    def url(self, user: str = OWNER, port: int | None = None) -> str:
+        """Where it is, for one of its roles."""
+        return f"postgresql://{user}:secret@127.0.0.1:{port or self.port}/postgres"
+
+    def run(self, statement: str) -> list[tuple[object, ...]]:
+        """Run a statement as the owner of the server."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            found = connection.execute(statement.encode())
+            return found.fetchall() if found.description else []
+
+
+def _as_user() -> list[str]:
+    if os.geteuid():
+        return []
+    user = pwd.getpwnam("postgres")
+    ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    return ["setpriv", *ids]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Cutter:
+    """A network between a client and a server, which breaks at the client's COMMIT.
+
+    answered: whether the COMMIT reaches the server; its answer never arrives.
+    """
+
+    def __init__(self, server: int, answered: bool) -> None:
+        self._server, self._answered = server, answered
+        self.armed = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server))
+                cut = threading.Event()
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(
+                        target=self._pass, args=(*ends, ends[0] is client, cut)
+                    ).start()
+
+    def _pass(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        from_client: bool,
+        cut: threading.Event,
+    ) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if from_client and self.armed and b"COMMIT\0" in data:
+                    self.armed = False
+                    cut.set()
+                    if self._answered:
+                        target.sendall(data)
+                        target.recv(1)
+                    break
+                if cut.is_set():
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()

@@ -1,0 +1,213 @@
+"""Keep the ledgers of a team's data sets on one PostgreSQL server.
+
+Its tables are those of a file with a column more, the data set. Clients see them
+through views that show one data set's rows, so every statement is the same for both.
+No message names the server, its users or the driver's own words, which contain them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    create_engine,
+    exc,
+    make_url,
+    text,
+)
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from dphead.privacy.ledger.schema import FITS, PROGRESS, TABLES, HeldLedger, LedgerError
+
+NAME = "postgresql:"  # how the name of a ledger on a server begins, and its URL
+VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: what clients see, and what it is of
+# Seconds: to connect, to wait for another charge, and until a silent server is lost.
+# Choices, not measured.
+_CONNECT, WAIT, _SILENT = 10, 30, 30
+_ARGUMENTS = {
+    "connect_timeout": _CONNECT,
+    "keepalives_idle": _SILENT // 3,
+    "keepalives_interval": _SILENT // 6,
+    "tcp_user_timeout": 1000 * _SILENT,
+    "prepare_threshold": None,  # a pooler may change the server between transactions
+}
+# Each holds until its transaction ends, so that a pooler cannot hand it to another
+# client. Whatever the role's defaults are, a charge must be on the server's disk when
+# COMMIT is answered, and each statement after the lock must see every earlier charge.
+_SETTINGS = """
+SELECT set_config('dphead.dataset_id', :dataset_id, true),
+    set_config('lock_timeout', :wait, true),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+"""
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('dphead:' || :dataset_id, 0))"
+_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+def is_on_server(path: object) -> bool:
+    """Return whether a ledger's path is a URL, or a name, of a PostgreSQL server."""
+    return isinstance(path, str) and path.startswith((NAME, "postgresql+", "postgres:"))
+
+
+def beginning(kind: str, dataset_id: str) -> list[Any]:
+    """Return the statements that begin a transaction: "write", "read" or "single".
+
+    A write waits until no other one is in this data set's ledger. It reads committed
+    rows: a snapshot could be older than the lock.
+    """
+    given = {"dataset_id": dataset_id, "wait": f"{WAIT}s"}
+    settings = text(_SETTINGS).bindparams(**given)
+    if kind == "write":
+        return [settings, text(_LOCK).bindparams(dataset_id=dataset_id)]
+    return [text(_SNAPSHOT), settings] if kind == "read" else [settings]
+
+
+def connected(url: str) -> Connection:
+    """Return a connection to a team's ledgers, and raise LedgerError without one."""
+    with one_error():
+        views = {"schema_translate_map": {None: VIEWS}}
+        connection = _engine(url).connect().execution_options(**views)
+        durable = connection.exec_driver_sql("SHOW fsync").scalar()
+        connection.rollback()
+    if durable != "on":
+        connection.close()
+        raise LedgerError(
+            f"a ledger's server must flush what it commits, got fsync={durable}. "
+            "Nothing was charged: set fsync = on in postgresql.conf."
+        )
+    return connection
+
+
+@cache
+def _engine(url: str) -> Engine:
+    try:
+        place = make_url(url).set(drivername="postgresql+psycopg")
+        return create_engine(
+            place,
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+            connect_args=_ARGUMENTS,
+            use_native_hstore=False,
+            hide_parameters=True,
+        )
+    except (exc.ArgumentError, ValueError):
+        raise LedgerError(
+            "a team ledger must be postgresql://user@host/database, got another text "
+            "(not shown: it may hold a password). Correct --ledger or DPHEAD_LEDGER."
+        ) from None
+    except ModuleNotFoundError:
+        raise LedgerError(
+            "a ledger on a PostgreSQL server needs psycopg, which is not installed. "
+            "Install it: pip install 'dphead[postgres]'."
+        ) from None
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Raise LedgerError for what a driver or server raises in a block."""
+    try:
+        yield
+    except exc.IntegrityError:
+        raise
+    except exc.DBAPIError as error:
+        # the driver's own words name hosts and users: they are not passed on
+        raise error_of(error) from None
+
+
+_WORDS = {
+    "55P03": "that another process holds",
+    "42501": "whose role lacks a right. It needs SELECT and INSERT on all views of "
+    f"schema {VIEWS} (docs/team-ledger.md)",
+    "3F000": "without dphead's tables. Make them: dphead ledger init URL",
+    "42P01": "without dphead's tables. Make them: dphead ledger init URL",
+    "25006": "that takes no writes. Name the primary server",
+    "53100": "whose disk is full. Make room",
+}
+
+
+def error_of(error: exc.DBAPIError) -> LedgerError:
+    """Return the error for what a server refused, by its SQLSTATE alone."""
+    state = getattr(error.orig, "sqlstate", None)
+    if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
+        return LedgerError(
+            "a team ledger must be reachable, got a server that does not answer, or "
+            "that refuses this login. Nothing was charged by this command and no row "
+            "was read: try psql with the same URL, then run it again."
+        )
+    words = _WORDS.get(state, f"that refused a statement (SQLSTATE {state})")
+    kind = HeldLedger if state == "55P03" else LedgerError
+    return kind(
+        f"a team ledger must take charges, got a server {words}. Nothing was charged: "
+        "then run this command again."
+    )
+
+
+def is_settled(error: exc.DBAPIError) -> bool:
+    """Return whether a server said that it undid a transaction at its COMMIT."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return not error.connection_invalidated and state[:2] in ("23", "40")
+
+
+def init(url: str) -> str:
+    """Make the tables of a team's ledgers, unless they are there; return their id.
+
+    The role of `url` owns them. Other roles get rights by GRANT on schema `dphead`
+    (docs/team-ledger.md), and none of them can change or delete a row.
+    """
+    with one_error(), _engine(url).connect() as connection, connection.begin():
+        connection.exec_driver_sql(
+            "SELECT pg_advisory_xact_lock(hashtextextended('dphead', 0))"
+        )
+        there = connection.exec_driver_sql(f"SELECT to_regclass('{VIEWS}.store')")
+        if there.scalar() is None:
+            for statement in _schema():
+                connection.execute(statement)
+        return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
+
+
+def _schema() -> Iterator[Any]:
+    """Yield the statements that make a server's tables, triggers and views."""
+    yield from map(text, (f"CREATE SCHEMA {VIEWS}", f"CREATE SCHEMA {_ROWS}"))
+    yield text(
+        f"CREATE FUNCTION {_ROWS}.refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$"
+    )
+    own = "current_setting('dphead.dataset_id')"
+    tables = MetaData(schema=_ROWS)
+    for table in TABLES.tables.values():
+        kept = table.to_metadata(tables)
+        kept.indexes.clear()
+        names = [column.name for column in table.c]
+        if table is FITS:
+            kept.append_column(Column("rowid", Integer, Identity(always=True)))
+            names.append("rowid")
+        kept.append_column(
+            Column("dataset_id", Text, primary_key=True, server_default=text(own))
+        )
+        of_fit = [kept.c[name] for name in ("fit_id", "sequence") if name in names]
+        Index(f"{table}_of_data_set", kept.c.dataset_id, *of_fit)
+        if table is PROGRESS:
+            once = {"unique": True, "postgresql_where": kept.c.state == "committed"}
+            Index("one_commit", kept.c.dataset_id, *of_fit, **once)
+        yield CreateTable(kept)
+        yield from map(CreateIndex, kept.indexes)
+        yield text(
+            f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE "
+            f"ON {_ROWS}.{table.name} EXECUTE FUNCTION {_ROWS}.refuse()"
+        )
+        yield text(
+            f"CREATE VIEW {VIEWS}.{table.name} AS SELECT {', '.join(names)} "
+            f"FROM {_ROWS}.{table.name} WHERE dataset_id = {own}"
+        )
+    yield text(f"CREATE TABLE {_ROWS}.store AS SELECT gen_random_uuid()::text AS id")
+    yield text(f"CREATE VIEW {VIEWS}.store AS SELECT max(id) AS id FROM {_ROWS}.store")

@@ -1,0 +1,471 @@
+"""A team's ledger on PostgreSQL: charged once whatever breaks, within its budget.
+
+Every fault is a real one: a server that is stopped, a connection that is cut, a client
+that is killed.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import uuid
+
+import numpy as np
+import pytest
+import sqlalchemy
+from ledgers import DELTA, X, Y, run_release, specs
+
+from benchmarks.faults.servers import CLIENT, OWNER, Cutter, free_port
+from dphead.data.arrays import ArrayRows
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
+from dphead.privacy.ledger import server as module
+from dphead.privacy.ledger.schema import FITS, HeldLedger, LostAnswer
+
+FORKS = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def dataset_id():
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def ledger(team, dataset_id):
+    ledger = Ledger(team.url(CLIENT), dataset_id)
+    yield ledger
+    ledger.close()
+
+
+def charge(ledger, fit_id=None, sigma=10.0, store=None):
+    return ledger.reserve(
+        [s.row() for s in specs(1, sigma)],
+        epsilon=1.0,
+        delta=DELTA,
+        relation="zero_out",
+        description="test",
+        plan_hash="hash",
+        fit_id=fit_id,
+        store=store,
+    )
+
+
+def each_in_a_process(function, *arguments):
+    """Exit codes of a process for each of the arguments, all at once."""
+    started = [FORKS.Process(target=_ended, args=(function, a)) for a in arguments]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+    return [process.exitcode for process in started]
+
+
+def _ended(function, argument):
+    try:
+        function(argument)
+        os._exit(0)
+    except LedgerError:
+        os._exit(2)
+    except BaseException:
+        os._exit(1)
+
+
+def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
+    """Charges, states, facts, seals, what was spent, and what is refused."""
+    told = []
+    for where in (tmp_path / "l.sqlite", team.url(CLIENT)):
+        ledger = Ledger(where, dataset_id)
+        ledger.set_budget(3.0, DELTA)
+        first = charge(ledger, "first", store=tmp_path / f"run{len(told)}")
+        value = run_release(first, seed=1, spec=specs(1, 10.0)[0])
+        with pytest.raises(LedgerError, match="budget must not be exceeded"):
+            charge(ledger, sigma=0.1)
+        with pytest.raises(LedgerError, match="charged once"):
+            charge(ledger, "first")
+        with pytest.raises(LedgerError, match="fixed once"):
+            ledger.set_budget(4.0, DELTA)
+        charge(ledger, "second", sigma=1e300)  # which leaves nothing of the last bit
+        first._lock.close()
+        again = ledger.resume("hash", "first", tmp_path / f"run{len(told)}")
+        assert np.array_equal(run_release(again, spec=specs(1, 10.0)[0]), value)
+        assert ledger.verify() == []
+        seals = (
+            ledger.query("SELECT id, fits, digest FROM dphead.seals ORDER BY id")
+            if told
+            else ledger.query("SELECT id, fits, digest FROM seals ORDER BY id")
+        )
+        told.append((ledger.fits(), ledger.facts(), ledger.spent(0.5), seals))
+        ledger.close()
+    assert told[0] == told[1]
+
+
+def test_processes_at_once_keep_to_a_budget(team, dataset_id):
+    """Sixteen, on a budget for five, of whichever comes first."""
+    five = 5**0.5 / mu_from_epsilon(1.0, DELTA)
+    book = Ledger(team.url(CLIENT), dataset_id)
+    book.set_budget(1.0, DELTA)
+
+    def one(_):
+        charge(Ledger(team.url(CLIENT), dataset_id), sigma=five)
+
+    codes = each_in_a_process(one, *range(16))
+    assert sorted(codes) == [0] * 5 + [2] * 11
+    assert len(book.fits()) == 5 and book.verify() == []
+    assert book.spent(DELTA).epsilon <= 1.0 + 1e-9
+
+
+def test_a_charge_sees_all_before_it_whatever_snapshot_a_role_prefers(team, dataset_id):
+    """In a snapshot that is older than the lock, a budget would be spent twice."""
+    team.run(
+        f"ALTER ROLE {CLIENT} SET default_transaction_isolation = 'repeatable read'"
+    )
+    try:
+        book = Ledger(team.url(CLIENT), dataset_id)
+        book.set_budget(1.0, DELTA)
+        half = 2**0.5 / mu_from_epsilon(1.0, DELTA)
+
+        def one(_):
+            charge(Ledger(team.url(CLIENT), dataset_id), sigma=half)
+
+        assert sorted(each_in_a_process(one, *range(6))) == [0, 0, 2, 2, 2, 2]
+    finally:
+        team.run(f"ALTER ROLE {CLIENT} RESET default_transaction_isolation")
+
+
+def test_two_charges_without_a_lock_cannot_both_follow_one_seal(
+    team, dataset_id, monkeypatch
+):
+    """As behind a pooler that ends a transaction after each statement."""
+    monkeypatch.setattr(module, "_LOCK", "SELECT :dataset_id")
+    first, second = (Ledger(team.url(CLIENT), dataset_id) for _ in range(2))
+    charge(first)
+    with pytest.raises(LedgerError, match="at the same time"):
+        with second.transaction():
+            second.count_fits()
+        meanwhile(second, lambda: charge(first))
+        charge(second)
+    assert first.verify() == [] and len(first.fits()) == 2
+
+
+def meanwhile(ledger, what):
+    """Do something once, just before the ledger adds its next seal."""
+    add = ledger.add
+
+    def late(table, *rows):
+        if table.name == "seals":
+            ledger.add = add
+            what()
+        add(table, *rows)
+
+    ledger.add = late
+
+
+def test_two_clients_with_one_fit_id_charge_once(team, dataset_id, ledger):
+    fit_id = new_fit_id()
+    codes = each_in_a_process(
+        lambda _: charge(Ledger(team.url(CLIENT), dataset_id), fit_id), *range(4)
+    )
+    assert sorted(codes) == [0, 2, 2, 2]
+    assert [fit["fit_id"] for fit in ledger.fits()] == [fit_id]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_client_that_is_killed_around_its_commit_has_charged_or_not(
+    team, dataset_id, ledger, after
+):
+    """Never in part; the same id then tells, and is charged once."""
+
+    def killed(_):
+        from sqlalchemy.engine.base import RootTransaction
+
+        commit = RootTransaction.commit
+
+        def dying(self):
+            if after:
+                commit(self)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        mine = Ledger(team.url(CLIENT), dataset_id)
+        RootTransaction.commit = dying
+        mine.reserve(
+            [s.row() for s in specs(3)],
+            epsilon=1.0,
+            delta=DELTA,
+            relation="zero_out",
+            description="test",
+            plan_hash="hash",
+            fit_id="mine",
+        )
+
+    assert each_in_a_process(killed, 0) == [-signal.SIGKILL]
+    assert ledger.holds("mine") == after
+    assert ledger.verify() == []
+    if after:
+        with pytest.raises(LedgerError, match="charged once"):
+            charge(ledger, "mine")
+    else:
+        charge(ledger, "mine")
+    assert ledger.count_fits() == 1
+
+
+@pytest.fixture(params=[False, True], ids=["COMMIT is lost", "its answer is lost"])
+def cutter(request, team):
+    cutter = Cutter(team.port, answered=request.param)
+    yield cutter
+    cutter.close()
+
+
+def test_a_charge_whose_answer_is_lost_is_settled_by_its_id(
+    team, dataset_id, ledger, cutter
+):
+    mine = Ledger(team.url(CLIENT, cutter.port), dataset_id)
+    cutter.armed = True
+    if cutter._answered:
+        fit = charge(mine, "mine")  # which is what it would have been told
+        run_release(fit, spec=specs(1, 10.0)[0])
+    else:
+        with pytest.raises(LedgerError, match=r"connection .* lost.*Nothing was charg"):
+            charge(mine, "mine")
+        charge(mine, "mine")
+    assert [fit["fit_id"] for fit in ledger.fits()] == ["mine"]
+    assert ledger.verify() == []
+
+
+def test_a_charge_that_cannot_be_settled_says_so(team, dataset_id, ledger, cutter):
+    """Not "nothing was charged": the id is asked for by the next run."""
+    mine = Ledger(team.url(CLIENT, cutter.port), dataset_id)
+    cutter.armed = True
+    cutter.close()  # no connection after the one that is cut
+    with pytest.raises(LedgerError) as error:
+        charge(mine, "mine")
+    assert isinstance(error.value, LostAnswer)
+    assert "charged at most once" in str(error.value)
+    assert ledger.holds("mine") == cutter._answered
+
+
+def test_a_value_whose_commit_is_not_answered_is_returned_once_or_drawn_again(
+    team, dataset_id, ledger, cutter, tmp_path
+):
+    mine = Ledger(team.url(CLIENT, cutter.port), dataset_id)
+    fit = charge(mine, "mine", store=tmp_path / "run")
+
+    class Late(ArrayRows):
+        def blocks(self, indices=None, known=None):
+            yield from super().blocks(indices, known)
+            cutter.armed = True
+
+    spec, rows = specs(1, 10.0)[0], Late(X, Y)
+    if cutter._answered:
+        value = run_release(fit, spec=spec, rows=rows)
+    else:
+        with pytest.raises(LedgerError, match="connection that was lost"):
+            run_release(fit, spec=spec, rows=rows)
+    fit._lock.close()
+    again = ledger.resume("hash", "mine", tmp_path / "run")
+    found = run_release(again, spec=spec)
+    assert not cutter._answered or np.array_equal(found, value)
+    (release,) = ledger.fits()[0]["releases"]
+    assert release["state"] == "committed" and ledger.verify() == []
+
+
+def test_a_connection_that_the_server_ends_in_a_transaction_charges_nothing(
+    team, dataset_id, ledger
+):
+    def ended():
+        team.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE usename = '{CLIENT}'"
+        )
+
+    meanwhile(ledger, ended)
+    with pytest.raises(LedgerError, match="Nothing was charged"):
+        charge(ledger, "mine")
+    assert ledger.fits() == []  # on a new connection
+    charge(ledger, "mine")
+    assert ledger.verify() == []
+
+
+def test_a_server_that_is_away_is_one_error_and_no_row_is_read(
+    team, dataset_id, ledger, tmp_path
+):
+    """And the ledger goes on when it is there again."""
+    reads = []
+
+    class Watched(ArrayRows):
+        def blocks(self, indices=None, known=None):
+            reads.append(indices)
+            return super().blocks(indices, known)
+
+    fit = charge(ledger, "mine", store=tmp_path / "run")
+    team.stop(signal.SIGQUIT)
+    try:
+        uses = (
+            lambda: charge(ledger),
+            lambda: Ledger(team.url(CLIENT), dataset_id),
+            lambda: run_release(fit, spec=specs(1, 10.0)[0], rows=Watched(X, Y)),
+            ledger.verify,
+        )
+        for use in uses:
+            with pytest.raises(LedgerError, match="does not answer") as error:
+                use()
+            assert names_in(error.value) == []
+    finally:
+        team.start()
+    assert reads == []
+    assert [one["fit_id"] for one in ledger.fits()] == ["mine"]
+    fit._lock.close()
+    run_release(ledger.resume("hash", "mine", tmp_path / "run"), spec=specs(1, 10.0)[0])
+    assert ledger.verify() == []
+
+
+def names_in(error):
+    """What an error, and what it came from, says of the server and its users."""
+    said = ""
+    while error is not None:
+        said += f"{error} {error.__notes__ if hasattr(error, '__notes__') else ''}"
+        error = error.__cause__ or (
+            None if error.__suppress_context__ else error.__context__
+        )
+    return [n for n in ("127.0.0.1", "secret", CLIENT, OWNER, "localhost") if n in said]
+
+
+def test_no_error_names_the_server_or_its_users(team, dataset_id):
+    wrong = team.url(CLIENT).replace("/postgres", "/nowhere")
+    urls = (
+        wrong,
+        team.url("nobody"),
+        team.url(CLIENT, free_port()),
+        "postgresql://client:secret@127.0.0.1:port/x",
+        team.url(CLIENT) + "?sslmode=verify-full",
+    )
+    for url in urls:
+        with pytest.raises(LedgerError) as error:
+            Ledger(url, dataset_id)
+        assert names_in(error.value) == []
+    path = Ledger(team.url(CLIENT), dataset_id).path
+    assert path.startswith("postgresql:") and path.endswith(dataset_id)
+    assert CLIENT not in path and "127" not in path
+
+
+def test_a_role_that_may_charge_can_change_and_delete_nothing(team, dataset_id, ledger):
+    run_release(charge(ledger, sigma=10.0), spec=specs(1, 10.0)[0])
+    tables = ("meta", "fits", "releases", "progress", "seals")
+    for table in tables:
+        for schema in ("dphead", "dphead_rows"):
+            for statement in ("DELETE FROM {}", "TRUNCATE {}", "DROP TABLE {} CASCADE"):
+                with pytest.raises(LedgerError):
+                    ledger.query(sqlalchemy.text(statement.format(f"{schema}.{table}")))
+        with pytest.raises(LedgerError, match="lacks a right"):
+            ledger.query(f"SELECT * FROM dphead_rows.{table}")
+    with pytest.raises(LedgerError, match="lacks a right"):
+        ledger.query("UPDATE dphead.fits SET epsilon = '0.1'")
+    with pytest.raises(LedgerError, match="lacks a right"):
+        ledger.query("UPDATE dphead_rows.store SET id = ''")
+    owner = Ledger(team.url(OWNER), dataset_id)  # accidents of whom owns them
+    for table in tables:
+        for statement in (
+            "DELETE FROM {}",
+            "TRUNCATE {}",
+            "UPDATE {0} SET dataset_id = ''",
+        ):
+            with pytest.raises(LedgerError, match="P0001"):
+                owner.query(statement.format(f"dphead_rows.{table}"))
+    assert ledger.verify() == []
+
+
+def test_a_reader_sees_one_state_while_others_charge(team, dataset_id, ledger):
+    charge(ledger)
+    with ledger.snapshot():
+        before = ledger.fits()
+        other = Ledger(team.url(CLIENT), dataset_id)
+        charge(other)
+        assert ledger.fits() == before and len(other.fits()) == 2
+    assert len(ledger.fits()) == 2
+
+
+def test_a_ledger_that_another_client_holds_is_called_that(
+    team, dataset_id, ledger, monkeypatch
+):
+    monkeypatch.setattr(module, "WAIT", 0.05)
+    other, elsewhere = (
+        Ledger(team.url(CLIENT), name) for name in (dataset_id, f"{dataset_id}2")
+    )
+    with other.transaction():
+        with pytest.raises(HeldLedger, match="another process holds"):
+            charge(ledger)
+        charge(elsewhere)  # of another data set: it waits for nobody
+    charge(ledger)
+
+
+def test_data_sets_of_a_server_do_not_see_each_other(team, dataset_id, ledger):
+    charge(ledger, "mine")
+    other = Ledger(team.url(CLIENT), f"{dataset_id}2")
+    assert other.fits() == [] and other.facts() == {"dataset_id": f"{dataset_id}2"}
+    charge(other, "mine")  # an id of its own
+    assert len(ledger.fits()) == len(other.fits()) == 1
+    for book in (ledger, other):
+        assert book.verify() == []
+
+
+def test_fits_are_in_the_order_of_their_charges_whatever_a_clients_clock_says(
+    ledger, monkeypatch
+):
+    now = time.time()
+    for fit_id, hours in (("first", 0), ("second", -48), ("third", 48)):
+        monkeypatch.setattr("time.time", lambda h=hours: now + 3600 * h)
+        charge(ledger, fit_id)
+    assert [fit["fit_id"] for fit in ledger.fits()] == ["first", "second", "third"]
+    assert ledger.verify() == []
+
+
+def test_a_change_by_the_owner_is_found_as_in_a_file(team, dataset_id, ledger):
+    """An accident with triggers off; a restored backup is one that nobody can see."""
+    charge(ledger)
+    team.run(
+        "SET session_replication_role = replica; UPDATE dphead_rows.releases "
+        f"SET noise_multiplier = 1e6 WHERE dataset_id = '{dataset_id}'"
+    )
+    assert ledger.verify() != []
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        charge(ledger)
+
+
+def test_a_fork_cannot_use_a_connection_of_its_parent(ledger):
+    assert each_in_a_process(lambda _: charge(ledger), 0) == [2]
+    assert each_in_a_process(lambda _: ledger.count_fits(), 0) == [2]
+    charge(ledger)
+    assert ledger.count_fits() == 1
+
+
+def test_a_server_without_tables_or_flushes_is_refused(team, dataset_id):
+    team.run("CREATE DATABASE empty")
+    empty = team.url(OWNER).replace("/postgres", "/empty")
+    with pytest.raises(LedgerError, match="dphead ledger init"):
+        Ledger(empty, dataset_id)
+    team.run("ALTER SYSTEM SET fsync = off")
+    team.run("SELECT pg_reload_conf()")
+    try:
+        time.sleep(0.2)  # until it has read its settings
+        with pytest.raises(LedgerError, match="fsync=off"):
+            Ledger(team.url(CLIENT), dataset_id)
+    finally:
+        team.run("ALTER SYSTEM RESET fsync")
+        team.run("SELECT pg_reload_conf()")
+    with pytest.raises(LedgerError, match="must be of a data set"):
+        Ledger(team.url(CLIENT))
+
+
+def test_tables_are_made_once(team):
+    assert module.init(team.url()) == module.init(team.url())
+    with pytest.raises(LedgerError, match="lacks a right"):
+        module.init(team.url(CLIENT).replace("/postgres", "/template1"))
+
+
+def test_a_row_that_arrives_twice_is_refused_by_the_server(ledger):
+    """As a proxy that sends a statement twice."""
+    charge(ledger, "mine")
+    fit = ledger.query("SELECT * FROM dphead.fits")[0]
+    row = {column.name: fit._mapping[column.name] for column in FITS.c}
+    with pytest.raises(sqlalchemy.exc.IntegrityError), ledger.transaction():
+        ledger.add(FITS, row)
+    assert ledger.verify() == []
