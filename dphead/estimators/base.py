@@ -6,7 +6,8 @@ It may decide nothing that its solver or `fitting` does not.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import accuracy_score
@@ -28,12 +29,16 @@ from dphead.estimators.inputs import (
     is_path,
     refuse_weights,
 )
+from dphead.estimators.saving import Fitted, export, load, save
 from dphead.fit.files import check_features
 from dphead.planning.methods import Method, make_method
 from dphead.planning.option_aliases import RowPreparation
 from dphead.planning.plan import check_facts, check_unit
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import Setting, check_settings
+
+if TYPE_CHECKING:
+    from dphead.export.exporting import Exported
 
 _RowScores = Callable[[np.ndarray], np.ndarray]
 
@@ -188,20 +193,79 @@ class DPClassifier(PrivateClassifier):
             method = self._method(data.facts)
             auto = self.accountant == "auto"
             accountant = method.accountant if auto else self.accountant
-            self.head_ = self._carry_out(
+            result = self._carry_out(
                 data,
                 lambda: self._plan_head(method.solver, data.facts, accountant),
                 description=self.method,
                 notes=unit,
             )
+            self.head_ = result.head
+            self._fitted = Fitted(
+                method,
+                data.facts,
+                data.source,
+                result.plan,
+                result.fit_id,
+                result.seconds,
+                not result.private_noise,
+            )
         self.classes_, self.n_features_in_ = data.classes, data.facts.n_features
         self.expected_accuracy_ = self.head_.estimate
         self._feature_space = data.feature_space
+        self._set_coefficients()
+        return self
+
+    def _set_coefficients(self) -> None:
+        """Set `coef_` and `intercept_` from the head, as scikit-learn shapes them."""
         weights, intercept = self.head_.weights.T, self.head_.intercept
-        two = len(data.classes) == 2
+        two = len(self.classes_) == 2
         self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
         self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
-        return self
+
+    def save(self, folder: str | Path, tuning: str | None = None) -> None:
+        """Write the run folder that `dphead fit` writes.
+
+        It holds the head, the report, the privacy card and a copy of the ledger, for
+        `dphead check`, `predict`, `report` and `export`.
+
+        Parameters
+        ----------
+        folder : str or Path
+            A new folder.
+        tuning : str, optional
+            How the settings were chosen, for the report: a value of
+            `dphead.fit.report.TUNING`. None says "none" for default settings and the
+            first fit of a ledger file, and "NOT ACCOUNTED" otherwise.
+
+        Raises
+        ------
+        ValueError
+            If the classes were not declared, or the folder holds a finished run.
+        """
+        check_is_fitted(self)
+        save(self, folder, tuning)
+
+    def export(
+        self, to: str, folder: str | Path, weights: str | Path | None = None
+    ) -> "Exported":
+        """Write the head for other software, as `dphead export` does.
+
+        Parameters
+        ----------
+        to : {"torch", "timm", "onnx", "sklearn"}
+            The format. Heads of arrays have no backbone: "timm" refuses them.
+        folder : str or Path
+            A new or empty folder.
+        weights : str or Path, optional
+            A local file of the backbone's weights, for timm and onnx.
+
+        Returns
+        -------
+        Exported
+            The files, and code that loads them.
+        """
+        check_is_fitted(self)
+        return export(self, to, folder, weights)
 
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
         """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
@@ -300,8 +364,7 @@ class DPClassifier(PrivateClassifier):
         score_rows: _RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
-            space = self._feature_space or file.feature_space  # arrays have none
-            check_features(file, space, self.n_features_in_)
+            check_features(file, self._feature_space, self.n_features_in_)
             if measured:
                 check_classes(file, self.classes_)
             scores = np.full((rows.n_rows, len(self.classes_)), np.nan)
@@ -323,6 +386,20 @@ class DPHeadClassifier(DPClassifier):
 
     method: Annotated[str, Setting("Its name.")] = "auto"
     settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "DPHeadClassifier":
+        """Return the fitted classifier of a run folder, to predict with.
+
+        The method's settings are in the folder's report, not in the parameters: a new
+        fit would use the defaults.
+
+        Raises
+        ------
+        ValueError
+            If the folder is not that of a head, or was changed.
+        """
+        return load(cls, folder)
 
 
 def check_classified(scores: np.ndarray) -> None:

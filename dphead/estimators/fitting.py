@@ -22,7 +22,14 @@ from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, of_arrays, unmasked
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
-from dphead.fit.loop import Planned, Run, fit_head, reserve, verified_sum_for
+from dphead.fit.loop import (
+    FitResult,
+    Planned,
+    Run,
+    fit_head,
+    reserve,
+    verified_sum_for,
+)
 from dphead.fit.report import uncounted
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
@@ -161,9 +168,10 @@ class PrivateEstimator(BaseEstimator):
         one_class = np.zeros(len(rows), np.int64)
         given = (self, rows, lambda: one_class, groups, np.array([0]))
         data = of_arrays(*given, notice=notice)
-        self.head_ = self._carry_out(
+        result = self._carry_out(
             data, lambda: self._plan_head(solver, data.facts), description=solver.name
         )
+        self.head_ = result.head
         return self.head_
 
     def _carry_out(
@@ -173,7 +181,7 @@ class PrivateEstimator(BaseEstimator):
         *,
         description: str,
         notes: Sequence[str] = (),
-    ) -> Any:
+    ) -> FitResult:
         """Warn, plan, charge and fit: the same for a head and for a network.
 
         Parameters
@@ -189,8 +197,8 @@ class PrivateEstimator(BaseEstimator):
 
         Returns
         -------
-        head : object
-            What the solver returned. `privacy_` and `ledger_` are set too.
+        FitResult
+            Its head is what the solver returned. `privacy_` and `ledger_` are set too.
 
         Raises
         ------
@@ -236,7 +244,7 @@ class PrivateEstimator(BaseEstimator):
         )
         self._ledger: str | Ledger = ledger
         _tell_holder(data.notice())
-        return result.head
+        return result
 
     def _confirmed_delta(self, n_rows: int) -> str:
         """Warn of a delta of 1/n or more, and return the warning, or "".

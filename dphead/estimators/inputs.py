@@ -6,7 +6,7 @@ exception: a list that is no array of numbers stops the fit here (see AUDIT.md).
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,23 @@ from dphead.estimators.labels import (
     unmatched_labels,
     unread_rows,
 )
+from dphead.fit.files import classes_declared, extraction
+from dphead.fit.run_folder import Source
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import shown
 
 _MOST_CLASSES = 2**20  # chosen, not measured
+# how rows of arrays were made, in a run folder: nothing is known of it
+ARRAYS = {
+    "backbone": "arrays",
+    "backbone_kwargs": {},
+    "weights_sha256": "",
+    "transform": {},
+    "normalization": {},
+    "library_versions": {},
+    "views": 1,
+}
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 
@@ -60,6 +72,8 @@ class TrainingData:
         Whether the classes were read off the labels: not private.
     grouped : bool
         Whether the features file says which rows belong together.
+    declared, extraction : str, dict
+        Who declared the classes public, and how rows were made, for a run folder.
     notice : callable
         Returns what the data holder alone should know of labels and rows, or "";
         called after the fit.
@@ -72,7 +86,22 @@ class TrainingData:
     feature_space: str = ""
     classes_seen: bool = False
     grouped: bool = False
+    declared: str = "fit-flag"
+    extraction: dict[str, Any] = field(default_factory=lambda: ARRAYS)
     notice: Callable[[], str] = str
+
+    @property
+    def source(self) -> Source:
+        """Return what a run folder says of these rows."""
+        return Source(
+            n_features=self.facts.n_features,
+            class_names=[str(name) for name in self.classes],
+            dataset_id=self.dataset_id,
+            feature_space=self.feature_space,
+            declared=self.declared,
+            extraction=self.extraction,
+            grouped=self.grouped,
+        )
 
 
 def is_path(x: Any) -> bool:
@@ -259,6 +288,8 @@ def from_file(
             file.dataset_id,
             file.feature_space,
             grouped=file.group is not None,
+            declared=classes_declared(file),
+            extraction=extraction(file),
             **more,
         )
 

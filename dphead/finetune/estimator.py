@@ -136,7 +136,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         )
         settings = self._settings()
         network = self._network(settings, x.shape[1:], len(names))
-        fitted = self._carry_out(
+        trained: Any = self._carry_out(
             TrainingData(
                 lambda: rows,
                 facts,
@@ -146,9 +146,9 @@ class DPFinetuneClassifier(PrivateClassifier):
             lambda: self._plan(settings, network, rows, facts),
             description=f"finetune {settings.model}",
             notes=ungrouped,
-        )
+        ).head
         self.classes_, self.network_ = names, network
-        self.weights_ = fitted.average
+        self.weights_ = trained.average
         return self
 
     def _settings(self) -> Settings:

@@ -91,11 +91,13 @@ def check_features(
 ) -> None:
     """Raise ValueError unless a file has a head's feature space and width.
 
-    `own` is the head's backbone, named in the error.
+    `own` is the head's backbone, named in the error. A head of arrays has the feature
+    space "": only its width can be compared.
     """
     theirs = f"{file.config['backbone']}, {file.n_features} columns"
     ours = f"{n_features} columns" if own is None else f"{own}, {n_features} columns"
-    if file.n_features != n_features or file.feature_space != feature_space:
+    other = feature_space not in ("", file.feature_space)
+    if other or file.n_features != n_features:
         raise ValueError(
             "features must have the width of the head's own network and settings "
             f"({ours}), got features={file.path} ({theirs}). Extract them alike."

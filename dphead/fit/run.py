@@ -344,7 +344,7 @@ def write(
         "extraction": source.extraction,
     }
     trained = Trained(HEAD, save_head(out, result.head, facts))
-    chosen = tuning(run.options, result.ledger)
+    chosen = tuning_of(run.options, result.ledger)
     report = make_report(run, result, measured, chosen, trained)
     sources = [one.source for one in run.networks]
     report["selection"] = selection_of(sources, run.method.solver, result.head)
@@ -449,7 +449,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     return JaxSums(), devices // 2
 
 
-def tuning(options: FitOptions, ledger: Ledger) -> str:
+def tuning_of(options: FitOptions, ledger: Ledger) -> str:
     """Return what the report says of tuning if the options do not say it.
 
     "none" needs default settings and a ledger with no other fit: then nothing could

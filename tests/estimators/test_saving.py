@@ -1,0 +1,101 @@
+"""Estimators as run folders: saved, checked, loaded, predicted with and exported."""
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from core import toy
+
+from dphead import (
+    DPAutoClassifier,
+    DPFeatureCovarianceClassifier,
+    DPHeadClassifier,
+    DPMultiLabelClassifier,
+)
+from dphead.analysis.records import read_run
+from dphead.cli import cli
+from dphead.export.sklearn_head import load_head
+
+X, Y = toy(120)
+CLASSES = [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    ledger = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    model = DPFeatureCovarianceClassifier(
+        epsilon=3, delta=1e-3, classes=CLASSES, ledger=ledger, unit_norm=True
+    )
+    return model.fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("saved") / "run"
+    model.save(out)
+    return out
+
+
+def test_a_loaded_classifier_predicts_as_the_one_that_was_saved(model, run):
+    found = DPHeadClassifier.load(run)
+    assert found.classes_.tolist() == CLASSES
+    np.testing.assert_array_equal(found.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(found.coef_, model.coef_)
+    assert found.score(X, Y) == model.score(X, Y)
+    assert found.privacy_.epsilon == model.privacy_.epsilon
+    assert found.privacy_.private
+
+
+def test_a_saved_run_passes_the_checks_of_runs(run, model):
+    """Its report follows from its releases and from the ledger that it names."""
+    found = read_run(run)
+    assert found.report["guarantee"]["epsilon"] == model.privacy_.epsilon
+    assert found.report["ledger"]["fit_id"] == model.ledger_.fits()[0]["fit_id"]
+    assert len(found.fits) == 1
+    result = CliRunner().invoke(cli, ["check", str(run)])
+    assert "This run" in result.output
+    assert "recomputed" in result.output
+    assert (run / "report.html").stat().st_size > 0
+
+
+def test_an_exported_classifier_scores_alike(model, tmp_path):
+    """Exports themselves are compared in tests/export."""
+    written = model.export("sklearn", tmp_path / "out")
+    assert written.guarantee["epsilon"] == model.privacy_.epsilon
+    found = load_head(written.folder)
+    assert found.predict(X).tolist() == [str(k) for k in model.predict(X)]
+    np.testing.assert_allclose(
+        found.decision_function(X), model.head_.scores(X), atol=1e-4
+    )
+
+
+def test_the_report_holds_the_notes_of_the_fit_and_its_tuning(run, model, tmp_path):
+    assert read_run(run).report["warnings"] == list(model.privacy_.notes)
+    assert read_run(run).report["tuning"] == "NOT ACCOUNTED"  # unit_norm was set
+    model.save(tmp_path / "run", tuning="public data")
+    assert read_run(tmp_path / "run").report["tuning"] == "public data"
+
+
+def test_a_seeded_fit_is_saved_as_not_private(tmp_path):
+    model = DPAutoClassifier(epsilon=1, delta=1e-3, classes=CLASSES, random_state=0)
+    with pytest.warns(UserWarning, match="random_state"):
+        model.fit(X, Y)
+    model.save(tmp_path / "run")
+    found = DPHeadClassifier.load(tmp_path / "run")
+    assert found.privacy_.epsilon == np.inf
+    assert not found.privacy_.private
+
+
+def test_classes_read_off_labels_and_label_sets_are_not_saved(tmp_path):
+    seen = DPAutoClassifier(epsilon=np.inf).fit(X, Y)
+    with pytest.raises(ValueError, match="needs declared classes"):
+        seen.save(tmp_path / "run")
+    sets = DPMultiLabelClassifier(epsilon=np.inf, classes=CLASSES)
+    sets.fit(X, np.eye(3, dtype=int)[Y])
+    with pytest.raises(ValueError, match="one class per row"):
+        sets.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_is_not_written_twice(model, run):
+    with pytest.raises(ValueError, match="must be new"):
+        model.save(run)
