@@ -23,14 +23,24 @@ def plan_and_fit(
     return fit_head(solver, rows, facts, plan, Run(**run))
 
 
-def planned(solver, facts) -> Plan:
-    """Of a noise multiplier of 1. To find that of a budget takes seconds for Poisson
+def with_noise(
+    solver, facts, noise=1.0, *, relation="zero_out", epsilon=8.0, group_cap=None
+) -> Plan:
+    """The plan of a noise multiplier. To find that of a budget takes seconds for random
     batches, and is tested elsewhere.
     """
+    given = (noise, facts.n_rows)
     specs = [
         ReleaseSpec(
-            p.label, p.query.name, p.clip_norm, 1.0, facts.n_rows, p.sampling_prob
+            p.label,
+            p.query.name,
+            p.clip_norm,
+            *given,
+            p.sampling_prob,
+            relation,
+            group_cap,
+            p.epoch_steps,
         )
         for p in solver.plan(facts)
     ]
-    return Plan(20.0, 1e-5, "zero_out", "rdp", specs=specs)
+    return Plan(epsilon, 1e-5, relation, "pld", group_cap, specs=specs)

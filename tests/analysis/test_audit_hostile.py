@@ -10,15 +10,16 @@ from dataclasses import replace
 import hostile
 import numpy as np
 import pytest
+from fits import with_noise
 
 import dphead.data.arrays
 import dphead.data.features
 from dphead.analysis import audit
 from dphead.analysis.audit_transcript import worst_case
 from dphead.planning.methods import make_method
-from dphead.planning.plan import Plan, make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy import transform
-from dphead.privacy.contract import Block, ReleaseSpec
+from dphead.privacy.contract import Block
 from dphead.solvers.base import ProblemInfo
 from dphead.sums import passes
 from dphead.sums.cpu import CpuSums
@@ -80,20 +81,7 @@ def test_honest_mechanisms_pass_and_hostile_rows_reach_their_clips(
 
 def test_poisson_batches_of_groups_are_measured():
     solver = make_method("dp-sgd", FACTS, RAW | {"batch_size": 10}).solver
-    specs = [  # calibrating them takes minutes
-        ReleaseSpec(
-            p.label,
-            p.query.name,
-            p.clip_norm,
-            1.0,
-            FACTS.n_rows,
-            p.sampling_prob,
-            "add_remove",
-            2,
-        )
-        for p in solver.plan(FACTS)
-    ]
-    plan = Plan(8.0, 1e-5, "add_remove", "pld", 2, specs=specs)
+    plan = with_noise(solver, FACTS, relation="add_remove", group_cap=2)
     found = hostile.measure(solver, plan, FACTS)
     assert found["passed"]
     assert 0.99 < found["largest_share"] <= 1
@@ -172,13 +160,6 @@ def test_integers_that_nothing_keeps_within_the_clip_fail(monkeypatch):
     found = hostile.measure(solver, plan, FACTS, ways)
     assert found["largest_share"] == pytest.approx(4, rel=0.01)
     assert not found["passed"]
-
-
-def test_fits_of_groups_pass_and_their_canary_reaches_the_claim():
-    """Odds of a false alarm 1e-7."""
-    found = attacked(group_cap=2)
-    assert found["passed"]
-    assert found["canary_share"] == pytest.approx(1, abs=3e-3)
 
 
 def test_a_group_cap_that_is_ignored_fails(monkeypatch):

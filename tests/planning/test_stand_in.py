@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fits import quick_sums
+from fits import quick_sums, with_noise
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
-from dphead.planning.plan import Plan, make_plan
+from dphead.planning.plan import make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
-from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
@@ -149,12 +148,7 @@ def test_the_solver_knows_and_asks_what_the_larger_fit_does(method, cap):
 
 def test_poisson_batches_keep_their_share_of_the_rows():
     solver = make_method("dp-sgd", FACTS, {"batch_size": 30, "steps": 4}).solver
-    sizes = (5.0, TIMES * N)  # calibrated noise takes seconds
-    specs = [
-        ReleaseSpec(p.label, p.query.name, p.clip_norm, *sizes, p.sampling_prob)
-        for p in solver.plan(FACTS)
-    ]
-    plan = Plan(epsilon=1.0, delta=1e-5, specs=specs)
+    plan = with_noise(solver, FACTS, 5.0)
     (small, _), (large, _) = carried_out(solver, plan)
     assert small.asks == large.asks
     assert small.asks == ["rows that count", "feature mean", *["gradient"] * 4]
