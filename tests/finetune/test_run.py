@@ -3,15 +3,14 @@ processes.
 """
 
 import json
-import os
-import subprocess
-import sys
+import socket
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from commands import Fork
 from core import reserve, spec_of
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
@@ -331,22 +330,6 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     assert report["test"] is not None
 
 
-def test_images_without_splits_are_their_own_training_rows(tmp_path):
-    x, y = images(60)
-    for name in ("a", "b"):
-        labels = np.array(["a", "b", "c"])[y]
-        np.savez(
-            tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=labels
-        )
-    alone = {"split": None, "test_split": None}
-    chosen = options(tmp_path, "run", **alone)
-    chosen = replace(chosen, features=tmp_path / "a.npz")
-    with pytest.raises(ValueError, match="must not be training rows"):
-        finetune(replace(chosen, test=tmp_path / "a.npz"))
-    report = finetune(replace(chosen, test=tmp_path / "b.npz"))["report"]
-    assert report["test_rows"] == "another data set"
-
-
 def test_images_are_known_again_and_have_one_ledger(tmp_path):
     """Whatever their file is called: the second training is charged to the first's."""
     source(tmp_path)
@@ -441,28 +424,38 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
         assert torch.equal(value, public[name]) == (name not in chosen), name
 
 
+TRAIN = """
+from dphead.cli import main
+main()
+"""
+
+
 def test_two_processes_train_the_network_of_one(tmp_path):
     """Byte for byte: one sample, one draw of noise, and whole numbers add up to the
-    same.
+    same. The environment is torchrun's.
     """
     source(tmp_path)
     finetune(options(tmp_path, "one", ledger=tmp_path / "one.sqlite"))
     command = (
-        f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 "
-        f"-m dphead finetune {tmp_path / 'images.npz'} -o {tmp_path / 'two'} "
+        f"finetune {tmp_path / 'images.npz'} -o {tmp_path / 'two'} "
         f"--ledger {tmp_path / 'two.sqlite'} --classes a,b,c --split train "
         "--test-split test --test-is public --accountant rdp --epsilon 4 --delta 1e-3 "
         "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 "
         "--learning-rate 0.5 --augment crop --views 2 --seed 3"
-    )
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    environment = {k: v for k, v in os.environ.items() if k not in ours}
-    done = subprocess.run(
-        command.split(), env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    ).split()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    running = [
+        Fork(tmp_path, TRAIN, *command, **place, RANK=str(i), LOCAL_RANK=str(i))
+        for i in range(2)
+    ]
+    done = [process.wait() for process in running]
+    assert [one.code for one in done] == [0, 0], done
     # one process speaks
-    assert done.stdout.count("Trained ") == done.stdout.count("model.safetensors") == 1
+    said = "".join(one.out for one in done)
+    assert said.count("Trained ") == said.count("model.safetensors") == 1
     one, two = (load_network(tmp_path / n)[1].average for n in ("one", "two"))
     np.testing.assert_array_equal(two, one)
     assert len(Ledger(tmp_path / "two.sqlite").fits()) == 1

@@ -58,30 +58,10 @@ def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
     assert 0 < found.kept < 12_000 * MB - loaded
 
 
-@pytest.mark.parametrize(
-    "solver",
-    [LeastSquares(), DPFC(), GradientDescent()],
-    ids=lambda solver: solver.name,
-)
-def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
-    """Later passes use the integer rows, of half the size."""
-    found = divided(12_000 * MB, solver)
-    assert found.features == 0
-    assert found.kept == DEFAULT_BYTES
-
-
 def test_without_a_bound_two_gigabytes_of_rows_are_kept():
     assert (divided(None).features, divided(None).kept) == (0, DEFAULT_BYTES)
     few = ProblemInfo(1000, 64, 10)
     assert divided(None, POISSON, few).kept == DEFAULT_BYTES - 4 * 64 * 1000
-
-
-def test_integer_rows_are_kept_where_features_do_not_fit():
-    """50,000 x 15,552 are 3.1 GB of float32 and 1.55 GB of int16."""
-    facts = ProblemInfo(50_000, 15_552, 10)
-    found = divided(None, DPFC(), facts)
-    assert found.features == 0
-    assert found.kept >= facts.n_rows * (2 * (facts.n_features + 1) + 8)
 
 
 def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
@@ -125,19 +105,6 @@ def test_a_refusal_does_not_tell_a_private_n():
     )
 
 
-@pytest.mark.parametrize("columns, sums", [(1664, 2), (464, 3)])
-def test_a_core_that_sums_gradients_holds_a_product_too(columns, sums, monkeypatch):
-    """Of float64 where rows move; where classes are at least as many as columns, the
-    sum is added up transposed.
-    """
-    monkeypatch.setattr(memory, "cores", lambda: 16)
-    facts = ProblemInfo(10**6, columns, 1000)
-    assert (
-        memory.sums(facts, GradientDescent().plan(facts))
-        >= sums * 16 * 8 * (columns + 1) * 1000
-    )
-
-
 @pytest.mark.parametrize(
     "more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}]
 )
@@ -173,11 +140,11 @@ FIT = textwrap.dedent("""
 
 
 def test_a_streamed_fit_keeps_its_bound(tmp_path):
-    """The peak of the whole process.
+    """The peak of the whole process, with a file that is larger than the bound.
 
     (VmHWM, as getrusage's maximum starts from the peak of this process.)
     """
-    n = 737_280
+    n = 368_640
     d = 512
     block = 8192
     header = Header(
@@ -206,7 +173,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
     )
     small = python(FIT, *command, "1MB", "--backend", "numpy")
     need = int(re.search(r"needs (\d+)MB", small.err)[1])
-    assert 2.5 * need * MB < (tmp_path / "f.h5").stat().st_size
+    assert 1.25 * need * MB < (tmp_path / "f.h5").stat().st_size
     done = python(FIT, *command, f"{need + 10}MB", "--backend", "numpy")
     assert done.returncode == 0, done.err
     peak = int(done.out.split()[-1]) * 1024
