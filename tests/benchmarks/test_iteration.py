@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from benchmarks import iteration
 from benchmarks.iteration import iteration_epsilon, iteration_noise, row_rho
-from dphead.privacy.accounting import GaussianEvent, compose_epsilon, epsilon_from_mu
+from dphead.privacy.accounting import epsilon_from_mu
 
 
 def test_one_epoch_is_the_theorem_of_feldman_et_al():
@@ -74,33 +73,3 @@ def test_a_single_step_is_a_replace_one_gaussian():
 def test_bad_input(bad):
     with pytest.raises(ValueError, match="must"):
         bad()
-
-
-def test_figure_9_has_the_noise_that_meets_each_epsilon(tmp_path):
-    """TB21: below epsilon = 40 DP-SGD needs less noise, above it more. 98 batches: 1 %
-    of the rows is no whole one.
-    """
-    noise = iteration.figure9(tmp_path / "figure9.png", [3.0, 50.0])
-    ours = noise["DP-SGD"]
-    theirs = noise["amplification by iteration, every row"]
-    assert ours[0] < theirs[0]
-    assert ours[1] > theirs[1]
-    assert noise["epsilon"] == [3.0, 50.0]
-    for i, eps in enumerate(noise["epsilon"]):
-        events = [GaussianEvent(ours[i], 512 / 50_000, 977)]
-        assert compose_epsilon(events, 1e-5, accountant="rdp") == pytest.approx(
-            eps, rel=1e-5
-        )
-        found = iteration_epsilon(theirs[i], 98, 10, 1e-5)
-        assert found.epsilon == pytest.approx(eps, rel=1e-5)
-        assert found.covered == 1
-    assert (tmp_path / "figure9.png").stat().st_size > 1000
-
-
-def test_figure_9_names_the_rows_that_are_covered(tmp_path, monkeypatch):
-    # DP-SGD's noise is not looked at
-    monkeypatch.setattr(iteration, "calibrate", lambda *_, **__: 1.0)
-    noise = iteration.figure9(
-        tmp_path / "figure9.svg", [30.0, 40.0], batch_size=100, n_rows=20_000, epochs=1
-    )
-    assert list(noise)[2] == "amplification by iteration, 99 % of rows"

@@ -61,37 +61,9 @@ def test_networks_that_were_trained_are_not_fitted_again():
     assert runner.hours([]) == 0
 
 
-@pytest.mark.parametrize(
-    "selector", ["TB22", "TB21/99", "TB21/1/imagenet", "TB21/1/mnist/x"]
-)
-def test_an_unknown_selector_is_refused(selector):
-    with pytest.raises(ValueError, match="a selector must be"):
-        jobs.select(selector)
-
-
 def test_every_claim_has_jobs_or_a_reason():
     for claim in claims.load():
         assert bool(jobs.standing(claim)[0]) != bool(jobs.jobs_of(claim)), claim
-
-
-def test_group_norm_in_memory_is_the_extractors():
-    x = np.random.default_rng(0).normal(size=(5, 3969)).astype(np.float32)
-    rows = features.grouped(x.copy(), "scatternet-g27").reshape(5, 27, -1)
-    # float32 means of 147 values
-    np.testing.assert_allclose(rows.mean(axis=2), 0, atol=1e-5)
-    # EPSILON is added to the variance
-    np.testing.assert_allclose(rows.var(axis=2), 1, atol=1e-3)
-    groups = x.reshape(5, 27, -1)
-    some = groups[2, 3]
-    one = (some - some.mean()) / np.sqrt(some.var() + 1e-5)
-    np.testing.assert_allclose(rows[2, 3], one, atol=1e-5)
-    assert np.array_equal(features.grouped(x.copy(), "scatternet"), x)
-
-
-def test_equal_jobs_have_one_key_and_draws_do_not_change_it():
-    one = SMALL[0]
-    two = jobs.Job(**{**SMALL[0].__dict__, "draws": 9, "label": "x"})
-    assert one.key == two.key != SMALL[1].key
 
 
 def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
@@ -132,28 +104,3 @@ def test_a_row_says_how_it_came_about(tiny):
     assert row["peak_memory_mb"] > 0
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])
-
-
-def test_clip_only_clips_and_adds_no_noise(tiny):
-    loose, tight = (
-        jobs.Job(
-            "digits",
-            "scatternet",
-            "dp-sgd",
-            float("inf"),
-            settings={"steps": 3, "clip_norm": c},
-            clip_only=True,
-        )
-        for c in (1e6, 1e-3)
-    )
-    rows = [runner.fit(job, seed) for job in (loose, tight) for seed in (0, 1)]
-    assert rows[0]["accuracy"] == rows[1]["accuracy"]
-    assert rows[0]["noise_multipliers"] == [0.0]
-
-
-def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
-    runner.run("TB21/1", None, 1, True, tmp_path)
-    said = capsys.readouterr().out
-    assert "hours" in said
-    assert "needs an accelerator" in said
-    assert not list(tmp_path.iterdir())

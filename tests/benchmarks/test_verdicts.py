@@ -1,11 +1,10 @@
 """The rule of the verdicts, and how claims and rows are rendered."""
 
 import tomllib
-from collections import defaultdict
 
 import pytest
 
-from benchmarks import claims, jobs, runner, verdicts
+from benchmarks import claims, runner, verdicts
 
 
 @pytest.mark.parametrize(
@@ -32,48 +31,6 @@ def fake(job, accuracy, seed=0):
         "exact_epsilon": 2.9,
         "profiles": {"paper:tb21": 3.01},
     }
-
-
-def test_a_table_has_a_line_for_each_run_and_each_reason():
-    claim = next(
-        c
-        for c in claims.load("TB21")
-        if c.table == "19" and c.dataset == "mnist" and jobs.jobs_of(c)
-    )
-    job = jobs.jobs_of(claim)[0]
-    rows = defaultdict(
-        list,
-        {job.key: [fake(job, 0.986), fake(job, 0.988, 1)]},
-    )
-    found = [c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist"]
-    text = verdicts.claims_table(found, rows)
-    assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
-    assert "| 2.9 | 3.01 | reproduced |" in text
-    assert "not run yet" in text  # the other accounting
-    left = verdicts.left_table([c for c in found if not jobs.jobs_of(c)])
-    command = "`dphead finetune IMAGES --preset tb21-cnn/mnist --epsilon E`"
-    assert f"| MNIST | 98.1 ± 0.0 | not run yet | {command} |" in left
-
-
-def test_a_search_is_one_line_for_each_statistic():
-    claim = next(
-        c
-        for c in claims.load("TB21")
-        if c.table == "3" and c.dataset == "cifar10" and c.metric == "MAD"
-    )
-    run = jobs.jobs_of(claim)
-    rows = {job.key: [fake(job, 0.60 + 0.001 * i)] for i, job in enumerate(run)}
-    # of 0, 0.1 ... 3.5 points
-    assert "| cifar10, MAD | 3 | 0.9 | 0.90 |" in verdicts.claims_table([claim], rows)
-    del rows[run[0].key]
-    assert "| 35 of 36 run |" in verdicts.claims_table([claim], rows)
-
-
-@pytest.mark.parametrize("paper", claims.PAPERS)
-def test_a_paper_is_rendered_without_any_row(paper):
-    text = verdicts.paper_section(paper, [])
-    assert all(f"Table {c.table}\n" in text for c in claims.load(paper))
-    assert "| reproduced |" not in text
 
 
 def test_every_below_is_explained_with_evidence():

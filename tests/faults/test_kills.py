@@ -4,8 +4,8 @@ that die or race leave nothing lost and nothing charged twice.
 
 import pytest
 
-from benchmarks.faults import cases, kills
-from benchmarks.faults.processes import run_to_end, stop_at
+from benchmarks.faults import kills
+from benchmarks.faults.processes import stop_at
 
 
 @pytest.mark.parametrize(
@@ -38,25 +38,3 @@ def test_fits_on_one_folder_are_one_fit():
 
 def test_fits_at_once_keep_to_a_budget():
     assert list(kills.one_budget(1, processes=8, room=3)) == [[]]
-
-
-def test_what_is_broken_is_found(tmp_path):
-    """The probes' own eyes: a run without a report, one that was charged twice, and one
-    that left something.
-    """
-    case = cases.fit(tmp_path, "run")
-    assert "cannot be read" in str(case.problems(tmp_path, case.out))
-    assert run_to_end(tmp_path, case.arguments).code == 0
-    assert case.problems(tmp_path, case.out) == []
-    (case.out / "rest.part").write_text("")
-    assert "left ['rest.part']" in str(case.problems(tmp_path, case.out))
-    assert run_to_end(tmp_path, cases.fit(tmp_path, "again").arguments).code == 0
-    assert "2 charges of one fit" in case.problems(tmp_path, case.out)
-
-
-def test_features_that_are_not_whole_are_found(tmp_path):
-    case = cases.extract(tmp_path)
-    assert run_to_end(tmp_path, case.arguments).code == 0
-    assert case.problems(tmp_path, case.out) == []
-    cases.images_file(tmp_path / "images.npz", seed=1)
-    assert "labels of other rows" in case.problems(tmp_path, case.out)
