@@ -24,6 +24,7 @@ from dphead.privacy.ledger import Ledger
 
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
+HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\. [^\n]+")  # of an error
 # of features that say that they were extracted from images, by pixels as they are
 OF_IMAGES = {"backbone": "resnet18", "transform": {"mean": None}}
 

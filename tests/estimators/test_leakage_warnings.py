@@ -3,7 +3,6 @@
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
 from dphead import DPPCA, DPPrototypeClassifier, PrivacyWarning
-from dphead.estimators import leakage_warnings
 from dphead.privacy.ledger import Ledger
 
 
@@ -85,12 +83,6 @@ def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
     assert "before this one, scale, pca, were" in text
 
 
-def test_without_noise_there_is_nothing_to_warn_of(blobs):
-    pipeline = make_pipeline(StandardScaler(), make(epsilon=np.inf))
-    assert warned(lambda: pipeline.fit(*blobs)) == []
-    assert warned(lambda: make().fit(*blobs)) == []
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_grid_search_is_warned_of_once_and_noted_in_each_fit(blobs, nested):
     model = make_pipeline(Normalizer(), make()) if nested else make()
@@ -117,20 +109,6 @@ def test_several_fits_of_clones_are_warned_of_once(blobs, fit):
     assert "No ledger counts them together" in text
 
 
-def test_the_warning_has_the_total_of_the_ledger(blobs, tmp_path):
-    """Two fits of epsilon = 4 spend more than 4 and less than 8; a ledger with a budget
-    counts them too.
-    """
-    x, y = blobs
-    for ledger in (tmp_path / "book.sqlite", Ledger()):
-        model = make(ledger=ledger)
-        (text,) = warned(lambda m=model: cross_val_score(m, x, y, cv=4))
-        book = Ledger(ledger) if isinstance(ledger, Path) else ledger
-        assert len(book.fits()) == 4
-        said = float(re.search(r"total is epsilon ([\d.]+)", text)[1])
-        assert 4 < said < book.spent(1e-4).epsilon
-
-
 def test_a_seed_in_clones_is_warned_of_once(blobs):
     """An ensemble seeds its clones itself, and then they are not private."""
     x, y = blobs
@@ -143,18 +121,15 @@ def test_a_seed_in_clones_is_warned_of_once(blobs):
         assert all(one.privacy_.epsilon == np.inf for one in bagging.estimators_)
 
 
-def test_a_process_of_its_own_warns_in_its_first_fit(blobs, monkeypatch):
-    """It knows no fits of other processes."""
-    name = SimpleNamespace(name="LokyProcess-1")
-    monkeypatch.setattr(leakage_warnings, "current_process", lambda: name)
-    assert len(warned(lambda: clone(make()).fit(*blobs))) == 1
-    assert warned(lambda: make().fit(*blobs)) == []
-
-
-def test_one_fit_of_a_clone_is_not_warned_of(blobs):
+def test_the_warning_has_the_total_of_the_ledger(blobs, tmp_path):
+    """Two fits of epsilon = 4 spend more than 4 and less than 8; a ledger with a budget
+    counts them too.
+    """
     x, y = blobs
-    seeded = clone(make()).set_params(random_state=3)
-    assert len(warned(lambda: seeded.fit(x, y))) == 1  # of the seed
-    assert warned(lambda: make().set_params(epsilon=2.0).fit(x, y)) == []
-    candidate = clone(make()).set_params(epsilon=2.0)
-    assert warned(lambda: clone(candidate).fit(x, y)) == []
+    for ledger in (tmp_path / "book.sqlite", Ledger()):
+        model = make(ledger=ledger)
+        (text,) = warned(lambda m=model: cross_val_score(m, x, y, cv=4))
+        book = Ledger(ledger) if isinstance(ledger, Path) else ledger
+        assert len(book.fits()) == 4
+        said = float(re.search(r"total is epsilon ([\d.]+)", text)[1])
+        assert 4 < said < book.spent(1e-4).epsilon

@@ -1,6 +1,5 @@
 """DPMultiLabelClassifier: rows of several classes, fitted and predicted."""
 
-import pickle
 import warnings
 
 import numpy as np
@@ -8,11 +7,6 @@ import pytest
 import torch
 from dphead_extract.features.format import FormatError, write_features
 from scipy.sparse import csr_matrix
-from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer
-from sklearn.utils import get_tags
 
 import dphead
 from dphead import DPMultiLabelClassifier
@@ -147,15 +141,6 @@ def test_labels_of_another_shape_or_kind_are_refused(rows, change, said):
     assert ledger.fits() == []
 
 
-def test_poisson_batches_learn_and_stay_within_the_budget(rows):
-    x, sets = rows
-    settings = {"sampling_prob": 0.2, "steps": 60}
-    given = {"relation": "add_remove", "nominal_n": N, "accountant": "rdp"}
-    ours = head(method="dp-sgd", settings=settings, **given).fit(x, sets)
-    assert ours.score(x, sets) > 0.5
-    assert ours.privacy_.mu is None and ours.privacy_.epsilon <= 8.0
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path, grouped):
     """Its ledger counts the fit; an unreadable image counts zero, and with groups only
@@ -191,23 +176,6 @@ def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path, grouped):
     with pytest.raises(ValueError, match="has its own groups"):
         head(split="train").fit(path, sets[there], sets[there][:, 0])
     assert len(ours.ledger_.fits()) == 1
-
-
-def test_it_is_an_estimator_like_any_other(rows):
-    x, sets = rows
-    model = head(method="dp-sgd", settings={"steps": 5}, classes=["a", "b", "c"])
-    twin = clone(model)
-    assert twin.get_params() == model.get_params()
-    tags = get_tags(model)
-    assert tags.classifier_tags.multi_label and not tags.classifier_tags.multi_class
-    pipeline = make_pipeline(Normalizer(), model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert pipeline.fit(x, sets).predict(x).shape == (N, M)
-    assert len(cross_val_score(model, x, sets, cv=2)) == 2
-    fitted = model.fit(x, sets)
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
 
 
 def test_a_frames_columns_are_the_classes_in_their_order():

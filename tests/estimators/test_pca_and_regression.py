@@ -9,11 +9,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dphead import DPPCA, DPPrototypeClassifier, DPRegressor, PrivacyWarning
+from dphead import DPPCA, DPRegressor, PrivacyWarning
 from dphead.estimators.regression import clipped_target
 from dphead.privacy.ledger import Ledger
 
@@ -175,14 +173,3 @@ def test_a_private_number_of_rows_is_published_nowhere(rows):
     assert len(deviations) == 1
     for fit in ledger.fits():
         assert f"{N - 1}" not in repr(fit) and f"{N - 700}" not in repr(fit)
-
-
-def test_a_head_behind_private_components_is_not_warned_of(rows):
-    x, y = rows
-    high = (y > 10).astype(int)
-    head = DPPrototypeClassifier(classes=[0, 1], epsilon=2.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        make_pipeline(DPPCA(n_components=3), head).fit(x, high)
-    with pytest.warns(PrivacyWarning, match="standardscaler"):
-        make_pipeline(StandardScaler(), regressor()).fit(x, y)

@@ -48,17 +48,6 @@ def test_the_noise_is_the_least_that_fits():
     )
 
 
-def test_other_releases_of_the_fit_count():
-    alone = schedule(10_000, TARGET, noise_multiplier=2.0, batch_size=500)
-    others = [GaussianEvent(8.0, 1.0, 2)]
-    assert (
-        schedule(
-            10_000, TARGET, noise_multiplier=2.0, batch_size=500, others=others
-        ).steps
-        < alone.steps
-    )
-
-
 ALLOCATED = Target(3.0, 1e-5)
 
 
@@ -151,30 +140,6 @@ def test_de22s_own_schedule_costs_what_its_table_says():
     assert schedule(45_000, target, **given).epsilon == pytest.approx(8.0, abs=0.03)
 
 
-def test_presets_of_the_other_papers():
-    settings, _ = make_settings({}, "tb21-sn-cnn/mnist", 3.0)
-    resolved = settings.resolved(60_000)
-    assert settings.model == "tb21-sn-mnist"
-    assert settings.normalization["n_channels"] == 81
-    assert (resolved.batch_size, resolved.steps, resolved.learning_rate) == (
-        1024,
-        1465,
-        1.0,
-    )
-    assert (
-        resolved.momentum,
-        resolved.clip_norm,
-        resolved.normalize,
-        resolved.average,
-    ) == (0.9, 0.1, False, "last")
-    settings, _ = make_settings({"learning_rate": 1.0}, "tan23-5", 8.0)
-    assert (settings.model, settings.noise_multiplier, settings.learning_rate) == (
-        "wrn-16-4",
-        3,
-        1.0,
-    )
-
-
 def test_all_that_a_preset_says_of_a_network_is_used():
     """TAN23 Tables 2 and 5, De22 Table 17: views, dampening, norms and layers."""
     best, _ = make_settings({}, "tan23", 8.0)
@@ -199,20 +164,6 @@ def test_a_preset_without_a_place_for_a_setting_is_refused(monkeypatch):
     )
     with pytest.raises(TypeError, match="nesterov"):
         make_settings({}, "tan23", 8.0)
-
-
-@pytest.mark.parametrize(
-    ("preset", "epsilon", "steps"),
-    [
-        ("tan23-4", 8.0, 18_000),
-        ("tan23-4/7.97", 1.0, 72_000),
-        ("tan23-3/9000", 1.0, 9_000),
-        ("de22-13/8", 1.0, 2_468),
-        ("de22-13/8.0", 1.0, 2_468),
-    ],
-)
-def test_a_column_is_named_by_its_head_as_one_types_it(preset, epsilon, steps):
-    assert make_settings({}, preset, epsilon)[0].steps == steps
 
 
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
@@ -263,20 +214,6 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
     np.testing.assert_allclose(ours.average, average, rtol=1e-12)
     with pytest.raises(ValueError, match="dampening needs optimizer 'sgd'"):
         Settings(optimizer="adam", dampening=0.5)
-
-
-@pytest.mark.parametrize(
-    ("options", "preset", "message"),
-    [
-        ({"nothing": 1}, None, "must be a network's"),
-        ({}, "fc23", "trains a network"),
-        ({}, "de22-13/9.9", "one column"),
-        ({"augment": "zoom"}, None, "augment must be"),
-    ],
-)
-def test_settings_that_do_not_exist_are_refused(options, preset, message):
-    with pytest.raises(ValueError, match=message):
-        make_settings(options, preset, 1.0)
 
 
 def test_epochs_and_base_learning_rates_are_resolved():

@@ -135,17 +135,6 @@ def test_a_private_number_of_rows_may_be_any(n):
     assert model.predict(x).shape == (20,)
 
 
-def test_labels_of_another_kind_than_the_classes_are_refused():
-    with pytest.raises(ValueError, match="of one kind"):
-        DPFinetuneClassifier(classes=["a", "b"]).fit(
-            np.zeros((3, 4, 4), np.uint8), np.array([0, 1, 0])
-        )
-    with pytest.raises(ValueError, match="distinct numbers or strings"):
-        DPFinetuneClassifier(classes=["a", "a"]).fit(
-            np.zeros((3, 4, 4), np.uint8), ["a", "a", "a"]
-        )
-
-
 @pytest.mark.parametrize(
     "given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}]
 )
@@ -243,30 +232,3 @@ def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeyp
     with pytest.raises(ValueError, match="must allow per-example gradients"):
         classifier(epsilon=3.0, ledger=ledger).fit(x, y)
     assert ledger.fits() == []
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"relation": "add_remove"}, "nominal_n"),
-        ({"nominal_n": 50}, "nominal_n"),
-        ({"relation": "add_remove", "nominal_n": 2}, "a row for each class"),
-        (
-            {"relation": "add_remove", "nominal_n": 500, "delta": 0.01},
-            "below 1/n = 0.002",
-        ),
-        ({"random_state": "0"}, "random_state must be"),
-        ({"classes": None}, "classes must be declared"),
-        ({"delta": 0.1}, "below 1/n"),
-        ({"steps": None}, "two of"),
-        ({"model": "resnet18"}, "layer=bn1"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(change, message):
-    x, y = data()
-    with pytest.raises(ValueError, match=message):
-        classifier(**({"batch_size": None} if "steps" in change else {}) | change).fit(
-            x, y
-        )
-    with pytest.raises(ValueError, match="uint8"):
-        classifier().fit(x.astype(float), y)

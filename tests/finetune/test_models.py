@@ -84,14 +84,6 @@ def test_weights_are_standardised_over_the_fan_in():
     torch.testing.assert_close(weight[1], by_hand)
 
 
-def test_norms_go_before_or_after_activations():
-    before = WideResNet(10, 1, 4).blocks[0].pre1
-    after = WideResNet(10, 1, 4, norm="after").blocks[0].pre1
-    assert [type(m) for m in before] == [nn.GroupNorm, nn.ReLU]
-    assert [type(m) for m in after] == [nn.ReLU, nn.GroupNorm]
-    assert before[0].num_groups == 16
-
-
 def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_seeds():
     model = ModelSpec("wrn-16-4").build(10)
     weight = model.blocks[5].conv2.weight

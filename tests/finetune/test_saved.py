@@ -113,20 +113,6 @@ def photos(folder, n, size=(8, 8)):
     return y
 
 
-def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
-    y = photos(tmp_path, N_TEST, (24, 16))
-    found = measured(folder / "pixels", tmp_path / "photos")
-    assert found["n"] == N_TEST
-    assert found["per_class_n"] == np.bincount(y).tolist()
-    # the resampled images are not quite those of the array: one in ten may change its
-    # class
-    theirs = measured(folder / "pixels", folder / "test.npz")["accuracy"]
-    assert found["accuracy"] == pytest.approx(theirs, abs=0.1)
-    (tmp_path / "photos" / NAMES[0]).rename(tmp_path / "photos" / "one")
-    # a folder of no class
-    assert len(predicted(folder / "pixels", tmp_path / "photos")) == N_TEST
-
-
 def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
     folder, tmp_path
 ):
@@ -212,17 +198,6 @@ def test_what_cannot_be_measured_is_refused(folder, arguments, message):
         )
 
 
-def test_weights_are_not_given_again(folder):
-    done = dphead(
-        "predict",
-        folder / "pixels",
-        folder / "test.npz",
-        "--weights",
-        folder / "test.npz",
-    )
-    assert "run folder of a head" in refused(done)
-
-
 def test_a_network_without_a_key_is_one_line(folder, tmp_path):
     """Of before there were digests, as a forged one would be."""
     import shutil
@@ -233,44 +208,3 @@ def test_a_network_without_a_key_is_one_line(folder, tmp_path):
         del facts[digest]
     (run / "model.json").write_text(json.dumps(facts))
     assert "must" in refused(dphead("predict", run, folder / "test.npz"))
-
-
-def test_a_declared_range_belongs_to_the_network(tmp_path):
-    """12-bit images are brought to 8 bits for the network as they were for training."""
-    images = np.random.default_rng(0).integers(0, 4096, (12, 8, 8)).astype(np.uint16)
-    labels = np.arange(12) % 3
-    np.savez(tmp_path / "deep.npz", images=images, labels=labels)
-    levels = np.rint(images / 4095 * 255).astype(np.uint8)
-    np.savez(tmp_path / "levels.npz", images=levels, labels=labels)
-    command = (*("--model", "wrn-10-1", "--groups", 4, "--classes", 3, "--steps", 1),)
-    fitted(
-        *("finetune", tmp_path / "deep.npz", "-o", tmp_path / "run", *command),
-        *(
-            "--batch-size",
-            12,
-            "--epsilon",
-            "inf",
-            "--i-know-this-is-not-private",
-            "--bits",
-            12,
-        ),
-    )
-    of_deep, of_levels = (
-        fitted("predict", tmp_path / "run", tmp_path / f"{name}.npz").out
-        for name in ("deep", "levels")
-    )
-    names = of_deep.replace("npz:", "")
-    assert names == of_levels.replace("npz:", "")
-    for command in ("predict", "evaluate"):
-        done = dphead(command, tmp_path / "run", tmp_path / "deep.npz", "--bits", 16)
-        assert "that of the training images, {'bits': 12}, got" in refused(done)
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["data"]["extraction"]["transform"]["bits"] == 12
-
-
-def test_a_range_is_declared_of_images_alone(folder, tmp_path):
-    command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
-    done = dphead(
-        *command, "--shape", "81,7,7", "--i-know-this-is-not-private", "--bits", 12
-    )
-    assert "a range of samples is declared of images" in refused(done)

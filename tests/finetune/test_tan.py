@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 from finetune.core import images
 
-from dphead.analysis.tan import total_amount_of_noise
 from dphead.cli import cli
 from dphead.finetune.settings import Settings
 from dphead.finetune.tan import (
@@ -17,7 +16,6 @@ from dphead.finetune.tan import (
     plans,
     predict,
     run_simulations,
-    simulated_settings,
 )
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -42,30 +40,6 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
         plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
     with pytest.raises(ValueError, match="no number of steps"):
         plans(100, epsilon=1e-3, delta=1e-5, steps=[10])
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--n-rows", "0", "there must be rows, got n_rows=0"),
-        ("--delta", "0", r"delta must be in \(0, 1\), got delta=0"),
-    ],
-)
-def test_a_plan_that_cannot_be_says_which_number(option, value, message):
-    given = {"--n-rows": "100", "--epsilon": "1", "--delta": "1e-5", option: value}
-    done = command("plan", *(word for pair in given.items() for word in pair))
-    assert done.exit_code != 0
-    assert re.match(message, str(done.exception))
-
-
-def test_a_simulated_setting_has_the_same_eta():
-    small = simulated_settings(FULL, 8)
-    assert (small.batch_size, small.noise_multiplier, small.steps) == (4, 0.25, 4)
-    etas = [
-        total_amount_of_noise(s.noise_multiplier, s.batch_size / 1e4, s.steps, 1e-5).eta
-        for s in (FULL, small)
-    ]
-    assert etas[0] == pytest.approx(etas[1])
 
 
 def test_simulations_run_on_public_data_only_and_predict_from_their_line():
