@@ -90,15 +90,3 @@ def test_the_lazy_names_are_those_of_the_estimators():
         assert getattr(dphead, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing
-
-
-def test_the_version_is_the_projects():
-    import tomllib
-    from pathlib import Path
-
-    import dphead
-
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())[
-        "project"
-    ]
-    assert project.get("version", dphead.__version__) == dphead.__version__

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import charges, contents, dphead, fitted, ledger_of, refused, report_of
+from commands import charges, dphead, fitted, ledger_of, refused, report_of
 from dphead_extract.features.format import open_features
 from PIL import Image
 
@@ -220,25 +220,6 @@ def test_without_torch_extract_says_what_to_install(made, tmp_path, monkeypatch)
     network = ("--backbone", "scatternet", "--classes", 10)
     assert "pip install 'dphead[extract]'" in refused(dphead(*command, *network))
     assert not (tmp_path / "f.h5").exists()
-
-
-def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_path):
-    """A head of grey images says nothing of colours: not a prediction, an error."""
-    run = tmp_path / "run"
-    fitted(
-        "fit", made / "f.h5", "-o", run, "--method", "prototypes", "--split", "train"
-    )
-    colour = np.zeros(
-        (3, 8, 8, 3),
-        np.uint8,
-    ) + np.arange(3, dtype=np.uint8)
-    np.savez(tmp_path / "colour.npz", images=colour)
-    before = contents(run)
-    assert "must be grey" in refused_after_progress(
-        dphead("predict", run, tmp_path / "colour.npz")
-    )
-    refused(dphead("predict", run, tmp_path / "missing.npz"))
-    assert contents(run) == before
 
 
 def refused_after_progress(done):

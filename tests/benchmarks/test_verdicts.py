@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from benchmarks import claims, runner, verdicts
+from benchmarks import claims, jobs, runner, verdicts
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from commands import (
     rows,
 )
 
-from dphead.analysis.card.hazards import OPEN, STATED, hazards_of
+from dphead.analysis.card.hazards import OPEN, hazards_of
 from dphead.analysis.card.model_card import model_card
 from dphead.analysis.card.page import page
 from dphead.analysis.card.registry import registry_entry
@@ -54,36 +54,6 @@ def test_a_clean_run_exits_with_0(run):
     assert "a report alone was checked" in alone.out
 
 
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ("--epsilon inf --i-know-this-is-not-private", {"no privacy"}),
-        ("--method dp-sgd --batch-size 60 --steps 2 --tuning none", set()),
-        (
-            "--ridge 0.1 --test-split all",
-            {"unaccounted tuning", "test set used for selection"},
-        ),
-    ],
-)
-def test_findings_are_numbered_with_what_mends_them_and_exit_with_1(
-    features, tmp_path, options, names
-):
-    fitted("fit", features, "-o", tmp_path / "run", *LS, *options.split())
-    done = dphead("check", tmp_path / "run")
-    lines = [line.split(None, 1) for line in done.out.splitlines() if line]
-    numbered = [line for line in lines if line[0].isdigit()]
-    assert {text.split(":")[0] for _, text in numbered} == names
-    assert [int(n) for n, _ in numbered] == list(range(1, len(names) + 1))
-    for word in ("Fix", "Why"):
-        assert [line[0] for line in lines].count(word) == len(names)
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert done.code == (1 if names else 0)
-    assert ("NOT PRIVATE" in done.out) == ("inf" in options or "seed" in options)
-    found = json.loads(dphead("check", tmp_path / "run", "--json").out)
-    assert {f["name"] for f in found["findings"]} == names
-    assert all(set(f) == {"name", "what", "why", "todo"} for f in found["findings"])
-
-
 def next_of(printed: str) -> list[str]:
     """The commands that a fit's last paragraph names."""
     return [line.strip() for line in printed.split("Next  ")[1].splitlines()]
@@ -98,20 +68,6 @@ def made_beforehand(run):
     ]
     assert one.how in (run / "report.html").read_text()
     return one.status, one.how
-
-
-def test_what_was_extracted_from_images_is_said_to_be(features, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = fitted("fit", features, "-o", "run", *LS).out
-    assert next_of(said) == [
-        "dphead check run",
-        "dphead predict run new_images/ -o predictions.csv",
-    ]
-    assert "on 240 images x" in said and "for one image (relation" in said
-    assert "not extracted under this home" in dphead("check", "run").out
-    status, how = made_beforehand(tmp_path / "run")
-    assert status == STATED and "of each image alone, by a network" in how
-    assert "dphead predict RUN/ IMAGES/" in model_card(report_of(tmp_path / "run"))
 
 
 def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkeypatch):

@@ -76,22 +76,6 @@ def test_what_is_of_one_call_alone_is_not_written(tmp_path):
     assert confirmed in refused(dphead("fit", *again))
 
 
-def test_the_shell_completes_commands_options_and_methods(monkeypatch):
-    """click's own completion, which the lazy commands must not break."""
-    from click.shell_completion import ShellComplete
-
-    from dphead.cli import cli
-
-    complete = ShellComplete(cli, {}, "dphead", "_DPHEAD_COMPLETE")
-
-    def found(args, incomplete):
-        return {item.value for item in complete.get_completions(args, incomplete)}
-
-    assert found([], "pre") == {"predict"}
-    assert "--epsilon" in found(["fit"], "--eps")
-    assert "dp-fc" in found(["fit", "--method"], "dp-")
-
-
 def test_a_configuration_without_an_end_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with open(tmp_path / "huge", "wb") as file:

@@ -81,23 +81,6 @@ def test_evaluate_and_predict_store_nothing_and_charge_nothing(made):
     assert charges() == 0
 
 
-def test_predict_writes_a_row_for_each_row(made, tmp_path):
-    run, test = made
-    z, _ = scores(run)
-    printed = fitted("predict", run, test).out
-    fitted("predict", run, test, "-o", tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text() == printed
-    found = table(printed)
-    assert [int(r["row"]) for r in found] == list(range(90))
-    best = scores(run)[0].argmax(1)
-    assert [r["class"] for r in found] == [CLASSES[k] for k in best]
-    top = probabilities(z, "squared").max(1)
-    # four digits are printed
-    np.testing.assert_allclose(
-        [float(r["probability"]) for r in found], top, atol=5.1e-5
-    )
-
-
 def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
     made, tmp_path
 ):
@@ -150,12 +133,6 @@ def test_parquet_needs_a_file(made):
     assert "Add -o" in refused(dphead("predict", run, test, "--format", "parquet"))
 
 
-def test_a_head_of_arrays_refuses_images(made, tmp_path):
-    (tmp_path / "images").mkdir()
-    done = dphead("predict", made[0], tmp_path / "images")
-    assert "extracted from images" in refused(done)
-
-
 def truncated(path):
     path.write_bytes(path.read_bytes()[:-4000])
 
@@ -193,22 +170,6 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     assert "label" in refused(dphead("evaluate", run, tmp_path / "bare.h5"))
 
 
-def test_a_damaged_head_is_refused(made, tmp_path):
-    run, test = made
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name, data in contents(run).items():
-        (copy / name).write_bytes(data)
-    truncated_head = copy / "head.safetensors"
-    truncated_head.write_bytes(truncated_head.read_bytes()[:-8])
-    assert "must be as they were written" in refused(dphead("evaluate", copy, test))
-
-
-def test_a_head_has_no_views_that_vote(made):
-    said = refused(dphead("predict", *made, "--vote", 3))
-    assert "run folder of a network" in said
-
-
 @pytest.fixture
 def masked(tmp_path):
     """A features file of 90 rows, of which 3 are masked; which."""
@@ -238,13 +199,21 @@ def test_a_masked_row_gets_no_class_and_no_probability(made, masked, tmp_path):
     ]
 
 
-def test_the_count_of_rows_without_a_class_leaves_the_table_alone(made, masked):
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_rows_of_another_width_are_refused(made, tmp_path, command):
+    """numpy would repeat a file of one column beside a center, and predict classes."""
     run, _ = made
-    done = fitted("predict", run, masked[0])
-    assert len(table(done.out)) == 90
-    assert "no class" not in done.out
-    assert "3 rows are unreadable or not finite" in " ".join(done.err.split())
-    assert "no class" not in fitted("predict", *made).err
+    x, y = rows(90, seed=5)
+    other = np.resize(x, (90, 1))
+    write_features(tmp_path / "other.h5", other, y, CLASSES)
+    message = refused(dphead(command, run, tmp_path / "other.h5"))
+    assert "(arrays, 12 columns)" in message
+    assert "other.h5 (arrays, 1 columns)" in message
+
+
+def test_a_head_has_no_views_that_vote(made):
+    said = refused(dphead("predict", *made, "--vote", 3))
+    assert "run folder of a network" in said
 
 
 def test_masked_rows_count_as_wrong(made, masked):
@@ -256,15 +225,3 @@ def test_masked_rows_count_as_wrong(made, masked):
     assert found["accuracy"] == ((z.argmax(axis=1) == y) & there).mean()
     text = " ".join(fitted("evaluate", run, path).out.split())
     assert "3 rows are unreadable or not finite: no class, counted as wrong" in text
-
-
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_rows_of_another_width_are_refused(made, tmp_path, command):
-    """numpy would repeat a file of one column beside a center, and predict classes."""
-    run, _ = made
-    x, y = rows(90, seed=5)
-    other = np.resize(x, (90, 1))
-    write_features(tmp_path / "other.h5", other, y, CLASSES)
-    message = refused(dphead(command, run, tmp_path / "other.h5"))
-    assert "(arrays, 12 columns)" in message
-    assert "other.h5 (arrays, 1 columns)" in message

@@ -31,12 +31,6 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     assert (run.parent / "elsewhere/head.py").exists()
 
 
-def test_the_run_folder_itself_stays_as_it_was(run):
-    before = sorted(os.listdir(run))
-    fitted("export", run, "--to", "torch", "-o", run.parent / "other")
-    assert sorted(os.listdir(run)) == before
-
-
 def test_a_head_without_privacy_says_so(tmp_path):
     features = features_file(tmp_path / "train.h5")
     fitted("fit", features, "-o", tmp_path / "run", *LS, "--seed", 1)
@@ -57,8 +51,3 @@ def test_a_head_without_privacy_says_so(tmp_path):
 )
 def test_wrong_arguments_are_one_line(run, arguments, message):
     assert message in refused(dphead("export", run, *arguments))
-
-
-def test_a_folder_without_a_head_is_refused(tmp_path):
-    assert "Fit first" in refused(dphead("export", tmp_path, "--to", "torch"))
-    assert not tmp_path.with_name(f"{tmp_path.name}-torch").exists()

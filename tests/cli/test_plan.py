@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 from commands import charges, contents, dphead, features_file, fitted, refused
@@ -15,7 +14,6 @@ from dphead.fit.forecast import EPSILONS
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
 
-LINE = re.compile(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █")
 QUICK = ("--method", "dp-ls", "--draws", "2")
 
 
@@ -107,35 +105,6 @@ def test_json_has_every_draw_and_a_plot_is_drawn(digits, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_settings_and_groups_are_passed_on(digits):
-    settings = ("--method", "dp-fc", "--set", "steps=3", "--set", "ridge=0.01")
-    command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--draws", 1)
-    found = json.loads(
-        fitted(
-            *(
-                *command,
-                *settings,
-                "--epsilon",
-                2,
-                "--group-cap",
-                3,
-                "--json",
-            ),
-        ).out
-    )
-    assert found["settings"] == {"steps": 3, "ridge": 0.01}
-    assert found["unit"].startswith("one group") and found["points"][0]["sd"] is None
-    text = fitted(
-        *command,
-        *QUICK[:2],
-        "--epsilon",
-        2,
-        "--group-cap",
-        3,
-    ).out
-    assert "one draw, measured on" in " ".join(text.split())
-
-
 def test_what_may_not_be_is_refused(digits, tmp_path):
     public = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
     assert "declared public, got no declaration" in refused(
@@ -162,12 +131,6 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         1e-3,
     )
     assert "a look-alike needs 5 labelled rows" in refused(dphead(*command))
-
-
-def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--plot", "c.png")
-    assert "this needs matplotlib" in refused(dphead(*command))
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):

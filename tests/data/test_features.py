@@ -10,7 +10,6 @@ from dphead.data.features import (
     FeaturesRows,
     check_classes,
     load_features,
-    split_slots,
 )
 
 
@@ -112,13 +111,6 @@ def test_known_blocks_come_together_and_others_as_they_are_read(path, monkeypatc
                 assert len(block.index) in (256, features.KNOWN_TOGETHER * 256)
             whole = [b for b in blocks if len(b.index) > 256]
             assert bool(whole) == (len(unknown) < n)
-
-
-def test_a_file_with_several_splits_needs_a_name(path):
-    with load_features(path[0], "test")[1] as file:
-        for name in (None, "validation"):
-            with pytest.raises(FormatError, match="split"):
-                split_slots(file, name)
 
 
 def test_the_reader_does_not_outlive_an_error(path):

@@ -174,7 +174,6 @@ def test_files_that_are_no_choice_are_refused(files, tmp_path, other, message):
     [
         (("--method", "dp-ls"), "needs method=auto"),
         (("--test", "b.h5"), "needs test=None"),
-        (("--epsilon", "inf", "--i-know-this-is-not-private"), "needs noise"),
     ],
 )
 def test_what_a_choice_does_not_go_with_is_refused(
@@ -191,7 +190,6 @@ def test_what_a_choice_does_not_go_with_is_refused(
     [
         ((), "Missing argument 'FEATURES'"),
         (("--backbones", "a.h5"), "needs several files"),
-        (("--backbones", "a.h5,none.h5"), "must exist, got none.h5"),
     ],
 )
 def test_files_that_are_not_named_are_asked_for(

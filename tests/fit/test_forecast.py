@@ -1,6 +1,5 @@
 """What a budget is foretold to buy, beside what it buys."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -11,22 +10,15 @@ from dphead_extract.features.format import group_ids
 from fits import plan_and_fit, quick_sums
 from sklearn.datasets import load_digits
 
-from dphead.analysis.tradeoff import detection_limits
 from dphead.data.arrays import ArrayRows
 from dphead.fit.forecast import (
-    EPSILONS,
-    Forecast,
     LookAlike,
-    Point,
     Question,
     forecast,
     open_look_alike,
     split_rows,
 )
-from dphead.fit.report import plain
-from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
-from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
@@ -146,18 +138,6 @@ def test_the_same_question_has_the_same_answer_and_charges_nothing(digits):
     assert found != forecast(digits, replace(question, seed=5))
 
 
-def test_it_says_what_an_attacker_is_limited_to(digits):
-    found = forecast(
-        digits,
-        ask(400, epsilons=(1.0,), draws=1, method="prototypes"),
-    )
-    exact = [GaussianEvent(1 / mu_from_epsilon(1.0, 1e-5))]
-    limits = detection_limits(exact, "zero_out")
-    assert found.points[0].detected == pytest.approx(limits, rel=1e-6)
-    assert found.ceiling.detected == {True: 1, False: 1}
-    assert found.points[0].sd is None
-
-
 def test_groups_have_more_noise_and_are_on_one_side(digits):
     groups = np.arange(len(digits.y)) // 4
     people = replace(digits, groups=groups)
@@ -226,15 +206,6 @@ def test_a_split_does_not_undo_the_order_that_a_file_was_shuffled_into(seed):
         )
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [[], [-1] * 4, [7] * 50],
-)
-def test_too_few_rows_or_groups_are_refused(groups):
-    with pytest.raises(ValueError, match="a look-alike needs 5 labelled rows"):
-        split_rows(np.array(groups, int), 10, 0)
-
-
 def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
     group = np.arange(240) // 2
     path = features_file(tmp_path / "f.h5", group=group)
@@ -254,32 +225,3 @@ def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
     fitted(*command, tmp_path / "run", "--protect", "image")
     _, (ledger,) = open_look_alike(path, None, True)
     assert "(1 fits) of this data set" in str(ledger)
-
-
-def test_the_least_budget_that_is_near_enough():
-    def point(epsilon, *accuracies):
-        return Point(epsilon, accuracies, {True: 0.5, False: 0.2})
-
-    points = (
-        point(0.5, 0.8),
-        point(1, 0.93, 0.9),
-        point(2, 0.92),
-        point(4, 0.91),
-    )
-    found = Forecast(
-        ask(9),
-        "",
-        "one image",
-        8,
-        1,
-        points,
-        point(math.inf, 1.0),
-    )
-    assert found.best is points[2]
-    assert found.enough is points[1]
-    data = json.loads(json.dumps(plain(found.as_data())))
-    assert data["enough"] == 1 and data["n_rows"] == 9
-    assert data["points"][1]["accuracy"] == pytest.approx(0.915)
-    assert data["points"][1]["sd"] == pytest.approx(0.03 / math.sqrt(2))
-    assert data["ceiling"]["epsilon"] == "inf"
-    assert data["epsilons"] == list(EPSILONS)

@@ -69,18 +69,6 @@ def test_the_files_are_what_docs_report_says(tmp_path):
     )
 
 
-def test_a_transposed_head_is_saved_as_it_is(tmp_path):
-    """safetensors stores memory, not views."""
-    saved = LinearHead(
-        RNG.normal(size=(3, 4)).T,
-        RNG.normal(size=6)[::2],
-    )
-    save_head(tmp_path, saved, FACTS)
-    loaded = load_head(tmp_path)[0]
-    assert np.array_equal(loaded.weights, saved.weights)
-    assert np.array_equal(loaded.intercept, saved.intercept)
-
-
 def cut_tensors(folder):
     path = folder / "head.safetensors"
     path.write_bytes(path.read_bytes()[:-8])

@@ -82,16 +82,6 @@ def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
     assert not np.allclose(weights(None), weights(None))
 
 
-def test_without_a_noise_source_a_fit_is_private():
-    """No default seed (defect 6)."""
-    results = [
-        plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0)
-        for _ in range(2)
-    ]
-    assert all(r.private_noise for r in results)
-    assert not np.allclose(results[0].head.weights, results[1].head.weights)
-
-
 def test_a_refused_budget_reads_nothing():
     rows = Counting(X, Y)
     ledger = Ledger()

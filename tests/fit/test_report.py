@@ -3,7 +3,6 @@ guarantee.
 """
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -111,42 +110,6 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     )
 
 
-def test_the_report_is_strict_json(tmp_path):
-    features = features_file(tmp_path / "f.h5")
-    fitted(
-        "fit",
-        features,
-        "-o",
-        tmp_path / "run",
-        "--method",
-        "dp-ls",
-        "--epsilon",
-        "inf",
-        "--i-know-this-is-not-private",
-    )
-
-    def constant(name):
-        raise AssertionError(f"{name} is not JSON")
-
-    for name in ("report.json", "ledger.json", "head.json"):
-        json.loads((tmp_path / "run" / name).read_text(), parse_constant=constant)
-
-
-def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    """A half report would make its folder look like a finished run."""
-
-    def full_disk(descriptor):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        report.write(tmp_path / "report.json", {"a": 1})
-    assert not (tmp_path / "report.json").exists()
-    monkeypatch.undo()
-    report.write(tmp_path / "report.json", {"a": 1})
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["report.json"]
-
-
 def test_values_become_plain_json():
     value = {
         "a": np.float32(0.5),
@@ -191,15 +154,6 @@ def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_o
     assert g["epsilon"] == g["profiles"]["exact"] < 0.8
 
 
-def test_poisson_batches_have_no_mu():
-    g = built(SGD)["guarantee"]
-    assert g["mu"] is None
-    assert g["rho"] is None
-    assert g["profiles"]["exact"] is None
-    assert g["epsilon"] == pytest.approx(g["profiles"]["pld"])
-    assert g["epsilon"] <= 1.0
-
-
 @pytest.mark.parametrize(
     ("epsilon", "seed"),
     [
@@ -218,32 +172,6 @@ def test_what_is_not_private_says_so(epsilon, seed):
     assert g["mu"] is g["rho"] is None and g["profiles"] == {}
     assert all(release["mu"] is None for release in g["releases"])
     assert g["nominal_epsilon"] == pytest.approx(epsilon, rel=1e-6)
-
-
-def test_the_total_is_over_every_fit_of_the_ledger():
-    ledger = Ledger()
-    totals = [
-        built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"]
-        for e in (1.0, 0.5, 1.0)
-    ]
-    assert len(ledger.fits()) == 3
-    mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
-    assert totals[0] == pytest.approx(1.0, rel=1e-6)
-    assert totals == sorted(totals)
-    assert totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
-    assert built(ledger=ledger, epsilon=float("inf"))["ledger"][
-        "total_epsilon"
-    ] == float("inf")
-
-
-def test_a_budgets_delta_is_the_totals():
-    ledger = Ledger()
-    ledger.set_budget(3.0, 1e-6)
-    found = built(ledger=ledger)["ledger"]
-    assert found["delta"] == 1e-6
-    assert found["budget"]["epsilon"] == 3.0
-    # the same noise costs more at a smaller delta
-    assert 1.0 < found["total_epsilon"] < 1.5
 
 
 # --- the paragraph --------------------------------------------------------------------

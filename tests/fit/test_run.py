@@ -22,11 +22,10 @@ from commands import (
     report_of,
     rows,
 )
-from dphead_extract.features.format import open_features, write_features
+from dphead_extract.features.format import write_features
 from features import edited
 
 from dphead.data.features import load_features
-from dphead.fit.files import is_features_file
 from dphead.fit.head_file import load_head
 from dphead.fit.options import FitOptions
 from dphead.fit.run import agreed, fit_files, prepare
@@ -168,20 +167,6 @@ def test_a_fit_that_another_process_runs_is_refused(features, run):
 # --- streamed, threads, backends ------------------------------------------------------
 
 
-def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path, monkeypatch):
-    """300 x 40 float32 are 48 KB.
-
-    Byte for byte: a row's integers do not depend on its block.
-    """
-    features = features_file(tmp_path / "f.h5", n=300, d=40)
-    heads = []
-    for memory in (1 << 30, 10000):
-        monkeypatch.setattr("dphead.fit.memory.DEFAULT_BYTES", memory)
-        fitted("fit", features, "-o", tmp_path / str(memory), *FC, "--seed", 2)
-        heads.append(load_head(tmp_path / str(memory))[0])
-    assert np.array_equal(heads[1].weights, heads[0].weights)
-
-
 def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     """Interleaved splits, streamed or not, give the head of a file that holds the split
     alone.
@@ -249,31 +234,6 @@ def test_all_backends_give_one_head_byte_for_byte(features, tmp_path, method):
 # --- ledgers --------------------------------------------------------------------------
 
 
-def test_two_backbones_of_one_data_set_share_a_ledger(features, tmp_path):
-    with open_features(features) as file:
-        dataset_id = file.dataset_id
-    second = features_file(
-        tmp_path / "second.h5", d=20, backbone="resnet18", dataset_id=dataset_id
-    )
-    stranger = features_file(tmp_path / "stranger.h5", seed=1)
-    for i, path in enumerate((features, second, stranger)):
-        fitted(
-            "fit",
-            path,
-            "-o",
-            tmp_path / f"run{i}",
-            "--method",
-            "dp-ls",
-            "--backend",
-            "numpy",
-        )
-    ledgers = [report_of(tmp_path / f"run{i}")["ledger"] for i in range(3)]
-    assert ledgers[0]["path"] == ledgers[1]["path"] != ledgers[2]["path"]
-    assert [x["fits"] for x in ledgers] == [1, 2, 1]
-    # two fits at epsilon 1: mu grows by the root of 2
-    assert 1.3 < ledgers[1]["total_epsilon"] < 2
-
-
 # --- as a function --------------------------------------------------------------------
 
 
@@ -288,14 +248,6 @@ def test_what_will_be_released_is_announced_before_the_charge(features, run):
     assert (
         json.loads((run / "report.json").read_text())["statement"]
         == result["report"]["statement"]
-    )
-
-
-def test_a_features_file_is_told_by_its_first_bytes(features, tmp_path):
-    (tmp_path / "x.h5").write_bytes(b"PK\x03\x04" + bytes(20))
-    assert is_features_file(features)
-    assert not any(
-        is_features_file(tmp_path / name) for name in (".", "x.h5", "missing.h5")
     )
 
 

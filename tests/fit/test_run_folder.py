@@ -144,12 +144,6 @@ def test_one_process_writes_a_run_folder(features, run):
         pass
 
 
-def test_the_lock_of_a_dead_process_is_no_obstacle(features, run):
-    run.mkdir()
-    (run / "lock").touch()
-    fitted("fit", features, "-o", run, *LS)
-
-
 def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypatch):
     """Its holder ended between the open and the lock: the next one has a new file."""
     run.mkdir()
@@ -168,17 +162,6 @@ def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypa
         assert (run / "lock").exists()
 
 
-def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
-    def none(*_):
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr(run_folder.fcntl, "flock", none)
-    message = "with locks .*Operation not supported.*another with -o"
-    with pytest.raises(OSError, match=message), run_folder.locked(run):
-        pass
-    assert not (run / "lock").exists()
-
-
 def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
     features, run, monkeypatch
 ):
@@ -195,15 +178,6 @@ def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
     assert f"(fsync), got folder={run.parent}" in said
     assert "-o for runs, --ledger or DPHEAD_HOME" in said
     assert charges() == 0
-
-
-def test_a_disk_that_is_full_is_named_with_the_file(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"report.json \(.*No space.*Make room"):
-        run_folder.reports.write(tmp_path / "report.json", {})
 
 
 def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkeypatch):
@@ -267,3 +241,14 @@ def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
     marker.write_text(whole)
     fitted(*command)
     assert charges() == 1
+
+
+def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(run_folder.fcntl, "flock", none)
+    message = "with locks .*Operation not supported.*another with -o"
+    with pytest.raises(OSError, match=message), run_folder.locked(run):
+        pass
+    assert not (run / "lock").exists()
