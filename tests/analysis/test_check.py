@@ -142,12 +142,6 @@ def test_inferred_classes(run, declared):
     assert names(run) == ["inferred classes"]
 
 
-def test_classes_given_to_the_fit_are_declared_and_may_be_called_inf(tmp_path):
-    run = fit(tmp_path, "--classes inf,nan,owl", classes=None)
-    assert report_of(run)["data"]["classes_declared"] == "fit-flag"
-    assert names(run) == []
-
-
 @pytest.mark.parametrize(
     ("extraction", "fires"),
     [
@@ -218,14 +212,6 @@ def test_private_metrics(run):
     change(run, class_accuracy=None)
     change(run, method={"train_accuracy": 0.9})
     assert names(run) == [name]
-
-
-def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
-    run = fit(tmp_path, "--method auto --per-class-share 0.1 --tuning none")
-    report = report_of(run)
-    assert report["expected_accuracy"] is not None
-    assert len(report["class_accuracy"]["each"]) == 3
-    assert names(run) == []
 
 
 def test_files_beside_the_report(run):

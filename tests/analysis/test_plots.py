@@ -64,12 +64,6 @@ def test_the_accuracy_curve_has_each_budgets_mean_range_and_the_ceiling(
     assert axes.get_title() == "a title"
 
 
-def test_sampled_batches_and_other_formats(tmp_path):
-    path = tmp_path / "curve.svg"
-    plots.tradeoff_plot(path, [GaussianEvent(2.0, 0.1, 3)], "add_remove")
-    assert path.stat().st_size > 1000
-
-
 def test_what_cannot_be_drawn_is_refused_before_it_is_computed(tmp_path):
     with pytest.raises(ValueError, match="a plot must be one of"):
         plots.tradeoff_plot(tmp_path / "curve.h5", [GaussianEvent(1.0)])

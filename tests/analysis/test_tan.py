@@ -59,20 +59,6 @@ def test_simulation_keeps_eta_and_is_for_public_data():
         require_public(False)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        (0.0, 0.1, 10, 1e-5),
-        (1.0, 0.1, 10, 1.0),
-    ],
-)
-def test_bad_input(bad):
-    with pytest.raises(ValueError, match="must"):
-        total_amount_of_noise(*bad)
-    with pytest.raises(ValueError, match="must be at least 1"):
-        simulate(2.0, 64, 128)
-
-
 def test_the_prediction_interval_is_students():
     """Against scipy's own regression, and covering new runs as often as it says."""
     from scipy.stats import linregress
@@ -135,3 +121,17 @@ def test_the_figures_are_those_of_the_paper(tmp_path):
     assert ratios[0] > 10
     draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250,), 3.9e-3)
     assert (tmp_path / "tan.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (0.0, 0.1, 10, 1e-5),
+        (1.0, 0.1, 10, 1.0),
+    ],
+)
+def test_bad_input(bad):
+    with pytest.raises(ValueError, match="must"):
+        total_amount_of_noise(*bad)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        simulate(2.0, 64, 128)

@@ -469,3 +469,17 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
     assert "people with several rows" not in dphead("check", capped).out
+
+
+def test_details_are_printed_with_v(features, run):
+    done = fit(features, run, "-v")
+    text = " ".join(done.out.split())
+    for part in (
+        "gram",
+        "class sums",
+        "mu 0.268",
+        "paper:fc23",
+        report_of(run)["statement"],
+    ):
+        assert part in text, part
+    assert text.index("To be released") < text.index("Trained")

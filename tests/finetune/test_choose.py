@@ -223,3 +223,41 @@ def test_epochs_and_base_learning_rates_are_resolved():
     assert (settings.steps, settings.learning_rate) == (20, 1.0)
     with pytest.raises(ValueError, match="epochs need a batch_size"):
         Settings(epochs=2).resolved(100)
+
+
+@pytest.mark.parametrize(
+    ("options", "preset", "message"),
+    [
+        ({"nothing": 1}, None, "must be a network's"),
+        ({}, "fc23", "trains a network"),
+        ({}, "de22-13/9.9", "one column"),
+        ({"augment": "zoom"}, None, "augment must be"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(options, preset, message):
+    with pytest.raises(ValueError, match=message):
+        make_settings(options, preset, 1.0)
+
+
+def test_presets_of_the_other_papers():
+    settings, _ = make_settings({}, "tb21-sn-cnn/mnist", 3.0)
+    resolved = settings.resolved(60_000)
+    assert settings.model == "tb21-sn-mnist"
+    assert settings.normalization["n_channels"] == 81
+    assert (resolved.batch_size, resolved.steps, resolved.learning_rate) == (
+        1024,
+        1465,
+        1.0,
+    )
+    assert (
+        resolved.momentum,
+        resolved.clip_norm,
+        resolved.normalize,
+        resolved.average,
+    ) == (0.9, 0.1, False, "last")
+    settings, _ = make_settings({"learning_rate": 1.0}, "tan23-5", 8.0)
+    assert (settings.model, settings.noise_multiplier, settings.learning_rate) == (
+        "wrn-16-4",
+        3,
+        1.0,
+    )

@@ -232,3 +232,9 @@ def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeyp
     with pytest.raises(ValueError, match="must allow per-example gradients"):
         classifier(epsilon=3.0, ledger=ledger).fit(x, y)
     assert ledger.fits() == []
+
+
+def test_images_that_are_not_uint8_are_refused():
+    x, y = data()
+    with pytest.raises(ValueError, match="uint8"):
+        classifier().fit(x.astype(float), y)

@@ -208,3 +208,11 @@ def test_a_network_without_a_key_is_one_line(folder, tmp_path):
         del facts[digest]
     (run / "model.json").write_text(json.dumps(facts))
     assert "must" in refused(dphead("predict", run, folder / "test.npz"))
+
+
+def test_a_range_is_declared_of_images_alone(folder, tmp_path):
+    command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
+    done = dphead(
+        *command, "--shape", "81,7,7", "--i-know-this-is-not-private", "--bits", 12
+    )
+    assert "a range of samples is declared of images" in refused(done)

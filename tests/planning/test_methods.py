@@ -3,7 +3,6 @@ refused.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from dphead.planning import presets
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
-from dphead.solvers import DPFC, GradientDescent, ProblemInfo
+from dphead.solvers import ProblemInfo
 from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -174,13 +173,6 @@ def test_de22_is_table_21(epsilon, steps, sigma):
 # --- settings -------------------------------------------------------------------------
 
 
-def test_every_preset_loads_and_says_where_it_comes_from():
-    for name in presets.names():
-        preset = presets.load(name)
-        assert "Table" in preset["source"]
-        assert "accountant" in preset
-
-
 def test_a_preset_that_no_head_can_follow_is_refused():
     with pytest.raises(ValueError, match="end-to-end training"):
         make_method("dp-sgd", FACTS, {}, "de22-14")
@@ -199,31 +191,12 @@ def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
     ) == (1000, 100)
 
 
-def test_a_users_setting_replaces_the_presets():
-    options = FC23["dp-fc"] | {"steps": 3, "clip_norm": 0.5}
-    solver: Any = make_method("dp-fc", FACTS, options, "fc23").solver
-    assert (solver.steps, solver.clip_norm, solver.feature_clip) == (3, 0.5, 0.005)
-
-
 def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
     solver = make_method("dp-fc", FACTS, FC23["dp-fc"] | {"epochs": 4}, "fc23").solver
     assert solver.steps == 4
     options = {"batch_size": 100, "epochs": 2, "learning_rate": 0.5}
     solver = make_method("dp-sgd", FACTS, options, "tb21").solver
     assert (solver.sampling_prob, solver.steps, solver.learning_rate) == (0.1, 20, 0.5)
-
-
-def test_options_that_are_none_are_defaults():
-    assert make_method("dp-fc", FACTS, {"steps": None, "ridge": None}).solver == DPFC()
-    adam = make_method("dp-adam", FACTS, {}).solver
-    assert isinstance(adam, GradientDescent)
-    assert adam.name == "dp-adam"
-
-
-def test_an_expected_batch_of_all_rows_or_more_is_the_full_batch():
-    for size in (1000, 5000):
-        solver = make_method("dp-sgd", FACTS, {"batch_size": size}).solver
-        assert solver.sampling_prob == 1.0
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from commands import dphead, features_file, fitted, report_of, rows
 
-from benchmarks import features, jobs, runner
 from dphead import DPHeadClassifier
-from dphead.data.arrays import ArrayRows
 from dphead.planning import registry
-from dphead.planning.methods import make_method, settable, shorthands
+from dphead.planning.methods import make_method, settable
 from dphead.privacy.ledger import Ledger
 from dphead.solvers import ProblemInfo
 
@@ -123,17 +121,6 @@ def test_the_example_is_a_method_of_an_estimator(angles):
         unknown.fit(x, y)
 
 
-def test_the_example_is_a_method_of_the_benchmarks(angles, monkeypatch):
-    x, y = rows()
-    data = features.Loaded(ArrayRows(x, y), x, y, FACTS, {"digest": "0" * 16})
-    monkeypatch.setattr(features, "load", lambda *_: data)
-    job = jobs.Job("digits", "scatternet", "angles", 8.0, settings={}, draws=1)
-    row = runner.fit(job, 0)
-    assert row["solver"] == "Angles(sharpness=1.0, name='angles')"
-    assert row["accuracy"] > 0.5
-    assert row["exact_epsilon"] <= 8
-
-
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
@@ -185,17 +172,3 @@ def test_a_broken_entry_point_is_an_error_once_it_is_asked_for(
     make_method("dp-fc", FACTS, {})
     with pytest.raises(ValueError, match=message):
         make_method("odd", FACTS, {})
-
-
-def test_annotations_kept_as_text_are_settings_too(installed):
-    source = "from __future__ import annotations\n" + block("python")
-    installed("angles", {"angles": "angles:Angles"}, angles=source)
-    with pytest.raises(ValueError, match="sharpness must be positive"):
-        make_method("angles", FACTS, {"sharpness": -1.0})
-
-
-def test_an_unknown_method_lists_those_that_there_are(angles):
-    with pytest.raises(ValueError, match=r"'angles', 'auto'.*got method='dp-magic'"):
-        make_method("dp-magic", FACTS, {})
-    assert list(settable("angles")) == ["sharpness"]
-    assert not shorthands("angles")

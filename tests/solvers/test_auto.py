@@ -10,17 +10,12 @@ from fits import plan_and_fit, quick_sums
 from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params
-from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto import AdaptiveStepSize
 from dphead.solvers.auto_rules import (
     CENTER_NOISE,
     DESCENT,
     LENGTHEN_AT_MOST,
-    LENGTHEN_FROM_SHARE,
-    LIKELY_SHARE,
-    LONGEST_STEP,
     MOVE_LOGITS,
     WIDEST_UNNOISED_GRAM,
     rate,
@@ -29,7 +24,6 @@ from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import (
     counted,
-    expected_accuracy,
     overfit,
 )
 
@@ -138,23 +132,6 @@ def test_the_share_is_found_beneath_the_noise():
             assert len(set(factors[seen - 1 :])) == 1
             shares.append(factors[-1] * 0.2)
         assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
-
-
-def test_what_noise_hides_is_taken_to_be_what_is_likely():
-    """The first steps are as long as for LIKELY_SHARE, and then the less so, the more
-    is seen of a smaller one.
-    """
-    likely = LIKELY_SHARE / LENGTHEN_FROM_SHARE
-    assert lengthened(classes_apart(0.0), 30.0) == pytest.approx([likely] * 100, 0.01)
-    draws = [lengthened(classes_apart(0.0), 0.6, seed=i) for i in range(99)]
-    means = np.mean(draws, axis=0)
-    assert likely > means[0] > means[10] > means[50] > means[99] > 1.0
-
-
-def test_lengthened_steps_are_no_longer_than_the_longest():
-    for rate_, factor in ((LONGEST_STEP / 1.2, 1.2), (LONGEST_STEP, 1.0)):
-        found = lengthened(classes_apart(0.9), 0.0, rate=rate_, steps=1)
-        assert found == pytest.approx([factor])
 
 
 @pytest.mark.parametrize(
@@ -310,45 +287,12 @@ def test_overfitting_is_expected_within_two_points_of_what_was_measured(
     assert abs(found - gap) < (0.02 if n < 5000 else gap / 2)
 
 
-def test_new_rows_are_expected_to_be_no_worse_than_chance():
-    facts = ProblemInfo(500, 1280, 2)
-    budgeted = make_plan(
-        Auto(),
-        facts,
-        epsilon=100,
-        delta=1e-5,
-    ).budgeted(facts)
-    head = Params(RowTransform(True), np.zeros((1280, 2), np.float32))
-    counting = expected_accuracy(budgeted, Auto().descent_for(budgeted), head)
-    next(counting)
-    counts = np.array([[300.0], [200.0]])
-    with pytest.raises(StopIteration) as stop:
-        counting.send(Response(counts, 0.0))
-    found = stop.value.value
-    assert found.low < 0.5 == found.accuracy < found.high
-
-
-def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
-    found = []
-    for epsilon in (0.1, 1.0, 8.0):
-        facts = plan(epsilon=epsilon).budgeted(ProblemInfo(50_000, 1000, 10))
-        found.append(overfit(facts, Auto().descent_for(facts), 0.9, 50_000))
-    assert 0 < found[0] < found[1] < found[2] < 0.05
-    few = ProblemInfo(1000, 1, 2, 1.0)
-    assert overfit(few, Auto().descent_for(few), 0.7, 1000) == 0.45 / 1000
-    assert overfit(few, Auto().descent_for(few), 1.0, 1000) == 0
-
-
 def test_without_an_estimate_nothing_is_spent_on_it():
     made = plan(solver=Auto(estimate=False))
     asked = {s.query.split("(")[0] for s in made.specs}
     assert asked == {"RowCounts", "ChannelMoment", "Gradient"}
     x, y = toy(300, D, M)
     assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None
-
-
-def test_little_noise_does_not_mean_endless_steps():
-    assert rate(1e12, 100) == pytest.approx(LONGEST_STEP * (1 - DESCENT.momentum))
 
 
 def uneven(n, seed, d=64, m=10):
@@ -419,39 +363,3 @@ def test_the_accuracy_of_each_class_is_in_its_interval_and_the_least_in_its_own(
         assert found.worst.low <= found.each[found.weakest].low
     assert np.mean(held) >= 0.85
     assert np.mean(least) >= 0.85
-
-
-@pytest.mark.parametrize("share", [-0.1, 0.51, np.nan])
-def test_the_share_for_classes_leaves_half_to_the_head(share):
-    with pytest.raises(ValueError, match="per_class_share must be"):
-        Auto(per_class_share=share)
-
-
-def test_without_noise_no_class_is_counted():
-    x, y = blobs(300, 0)
-    assert fit(x, y, np.inf, solver=Auto(per_class_share=0.1)).class_accuracy is None
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [
-        Auto(scale="always", steps=20),
-        Auto(move=0.5, centering=Centering(0.0)),
-        Auto(scale="never", descent=replace(DESCENT, momentum=0.9, intercept=0.0)),
-        Auto(descent=replace(DESCENT, average="last", clip_norm=1.0)),
-    ],
-)
-def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
-    """Under the same budget, and far above chance; no part is worth more than that
-    here.
-    """
-    x, y = blobs(4000, 0)
-    head = fit(x, y, 2.0, 1, solver)
-    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.6
-    assert head.estimate is not None
-    spent = plan(solver=solver)
-    assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
-    labels = [s.label for s in spent.specs]
-    scaled = solver.scale != "never" and solver.centering.share > 0
-    assert ("feature squares" in labels) == scaled
-    assert labels.count("gradient") == solver.steps or solver.steps is None

@@ -12,7 +12,6 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import ProblemInfo
 from dphead.solvers.auto_rules import (
-    MOST_CENTER_SHARE,
     number_of_steps,
 )
 from dphead.solvers.backbones import BackboneSelection
@@ -120,16 +119,6 @@ def test_the_last_fit_takes_the_widest_networks_steps():
     rest = math.sqrt(1 - solver.trials_share)
     wide = ProblemInfo(facts.n_rows, 5000, M, own.mu * rest)
     assert steps == number_of_steps(wide)
-
-
-def test_the_last_fit_spends_on_the_centre_what_the_widest_network_would():
-    """Alone, they would spend a tenth and a fiftieth."""
-    solver, facts, plan = planned((4000, 50), n=1000, epsilon=0.5)
-    own = plan.budgeted(facts)
-    rest = own.mu * math.sqrt(1 - solver.trials_share)
-    mu = {spec.label: 1 / spec.noise_multiplier for spec in plan.specs}
-    spent = math.hypot(mu["feature mean"], mu["rows that count"])
-    assert spent == pytest.approx(rest * math.sqrt(MOST_CENTER_SHARE), rel=0.02)
 
 
 def test_a_choice_by_exact_counts_is_refused():

@@ -11,7 +11,6 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, ProblemInfo
-from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver
@@ -114,39 +113,6 @@ def test_noise_on_the_class_sums_alone_is_exact():
         np.testing.assert_allclose(bars.std(rows, classes), exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("floor", [-np.inf, 150.0])
-def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
-    """The derivative along each entry's noise, by central differences of step 1e-4 of
-    the matrix: 1e-5 relative.
-
-    A floor within the spectrum raises half of it. Entries (i, j) and (j, i) move
-    together, by half a normal each.
-    """
-    gram, sums, rows = problem()
-
-    def weights(matrix):
-        values, vectors = np.linalg.eigh(matrix)
-        return vectors @ (
-            (vectors.T @ center_classes(sums))
-            / (np.maximum(values, floor) + 5.0)[:, None]
-        )
-
-    values = np.linalg.eigvalsh(gram)
-    assert floor == -np.inf or 2 < (values < floor).sum() < D - 2
-    total = np.zeros((len(rows), 1))
-    step = 1e-3
-    for i in range(D):
-        for j in range(D):
-            move = np.zeros((D, D))
-            move[i, j] += step / 2
-            move[j, i] += step / 2
-            total += (
-                rows @ (weights(gram + move) - weights(gram - move)) @ TWO / (2 * step)
-            ) ** 2
-    bars = ErrorBars(gram, 3.0, sums, 0.0, 5.0, floor)
-    np.testing.assert_allclose(bars.std(rows, TWO), 3.0 * np.sqrt(total), rtol=1e-5)
-
-
 @pytest.mark.parametrize("ridge, intercept", [(None, 0.0), ("stein", 0.5)])
 def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     """scikit-learn's digits through the whole fit, 60 draws, ε = 8: centring's noise
@@ -165,27 +131,6 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     weights, constant = heads[0].weights_std()
     assert weights.shape == (64, 10)
     assert (constant > 0).all() == bool(intercept)
-
-
-def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
-    """A row that is zero scores the intercept, and one of the unit rows a weight; to
-    float32's rounding.
-    """
-    solver = LeastSquares(
-        intercept=0.5, error_bars=True, centering=Centering(0.0, False)
-    )
-    head = digits_head(solver, 5.0)
-    weights, constant = head.weights_std()
-    found = head.scores_std(np.zeros((1, 64)))
-    np.testing.assert_allclose(found, [constant], rtol=1e-6)
-    assert np.isnan(head.scores_std(np.full((1, 64), np.nan))).all()
-    np.testing.assert_allclose(head.error_bars.std(np.eye(65)[:64]), weights, rtol=1e-9)
-    assert head.scores_std(DIGITS[:0]).shape == (0, 10)
-
-
-def test_without_noise_there_are_no_errors():
-    head = digits_head(LeastSquares(error_bars=True), np.inf)
-    assert (head.scores_std(DIGITS[:9]) == 0).all()
 
 
 def test_what_cannot_have_error_bars_is_refused():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.planning.methods import make_method
-from dphead.solvers import LeastSquares, ProblemInfo
+from dphead.solvers import ProblemInfo
 from dphead.solvers.gram_share import LEAST, MOST, gram_share
 
 FACTS = ProblemInfo(50_000, 1_280, 10, mu=0.27)
@@ -41,18 +41,6 @@ def shares(solver, facts=FACTS):
     planned = solver.plan(facts)
     whole = sum(p.weight for p in planned)
     return {p.label: p.weight / whole for p in planned}
-
-
-def test_the_solver_splits_by_it_what_the_centre_leaves():
-    found = shares(LeastSquares())
-    rest = 1 - LeastSquares().centering.share
-    assert found["gram"] == pytest.approx(rest * gram_share(FACTS))
-    assert found["class sums"] == pytest.approx(rest * (1 - gram_share(FACTS)))
-
-
-def test_class_gram_matrices_keep_the_share_of_before():
-    found = shares(LeastSquares(class_grams=True))
-    assert found["gram"] == pytest.approx(0.35 * (1 - LeastSquares().centering.share))
 
 
 @pytest.mark.parametrize("preset", ["fc23", "fc23-imagenet"])

@@ -9,7 +9,6 @@ import pytest
 from fits import plan_and_fit, quick_sums
 
 from dphead.data.arrays import ArrayRows
-from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -140,20 +139,6 @@ def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
     with pytest.raises(ValueError, match="a prior must have shape"):
         make_plan(solver, facts, epsilon=1.0, delta=1e-6)
     assert ledger.fits() == []
-
-
-def test_a_file_and_an_array_are_the_same_prior(tmp_path):
-    weights = np.random.default_rng(2).normal(size=(D, M))
-    np.save(tmp_path / "prior.npy", weights)
-    facts = ProblemInfo(1000, D, M)
-    made = [
-        make_method("auto", facts, {"prior": p}).solver
-        for p in (weights, tmp_path / "prior.npy")
-    ]
-    assert made[0] == made[1]
-    assert made[0].prior is not None
-    with pytest.raises(ValueError, match="prior"):
-        make_method("dp-sgd", facts, {"prior": weights})
 
 
 def test_a_pipe_is_no_prior(tmp_path):

@@ -8,9 +8,6 @@ import pytest
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.settings import settings_of
-
-SOLVERS = [Auto, DPFC, GradientDescent, LeastSquares, Newton, Prototypes]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +40,3 @@ def test_what_no_solver_can_have_is_refused_where_it_is_made(kind, settings, mes
     more = needed if kind is ChannelNormalization else {}
     with pytest.raises(ValueError, match=message):
         kind(**more | settings)
-
-
-@pytest.mark.parametrize("value", [3, np.int64(3)])
-def test_numbers_of_numpy_are_numbers(value):
-    rate = np.float32(0.5)
-    made = GradientDescent(steps=value, learning_rate=rate, normalize=np.True_)
-    assert made.steps == 3
-
-
-@pytest.mark.parametrize("kind", SOLVERS)
-def test_every_default_may_be_given(kind):
-    for name, declared in settings_of(kind).items():
-        assert declared.holds(declared.default), name
-        assert declared.setting.help.endswith(".") and declared.setting.source

@@ -11,7 +11,6 @@ from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, spectral_edge
 from dphead.solvers.shrinkage import (
-    shrunk_ridge,
     shrunk_spectrum,
     shrunk_weights,
 )
@@ -103,13 +102,6 @@ def test_least_squares_gains_by_it_on_other_rows():
 
     gains = [accuracy(True, seed) - accuracy(False, seed) for seed in range(8)]
     assert np.mean(gains) > 0.01
-
-
-def test_the_ridge_is_public():
-    facts = ProblemInfo(1000, 50, 10)
-    assert shrunk_ridge(facts, 0.0, None) == pytest.approx(0.1)
-    assert shrunk_ridge(facts, 2.0, None) == pytest.approx(0.1 + 0.3 * 20)
-    assert shrunk_ridge(facts, 2.0, 0.01) == 10
 
 
 @pytest.mark.parametrize("other", [{"ridge": "stein"}, {"error_bars": True}, {}])

@@ -151,13 +151,6 @@ def test_names_in_a_model_card_are_text(folder):
     assert "<img" not in text and "&lt;img src=x>" in text and "a\\|b" in text
 
 
-def test_a_base_model_is_named_where_the_hub_has_it():
-    extraction = {"backbone": "hf-hub:timm/resnet18.a1_in1k"}
-    report = {"data": {"extraction": extraction}, "test": None}
-    report |= {"guarantee": {"private": True}}
-    assert metadata(report)["base_model"] == "timm/resnet18.a1_in1k"
-
-
 def test_the_command_writes_into_the_run_folder_or_where_it_is_told(folder, tmp_path):
     said = fitted("report", folder / "public", "--card").out
     assert str(folder / "public/README.md") in said and "TODO" in said
@@ -175,3 +168,10 @@ def test_the_command_writes_into_the_run_folder_or_where_it_is_told(folder, tmp_
     page = (folder / "public/report.html").read_text()
     assert (tmp_path / "page.html").read_text() == page
     assert "report" in refused(run_dphead("report", tmp_path))
+
+
+def test_a_base_model_is_named_where_the_hub_has_it():
+    extraction = {"backbone": "hf-hub:timm/resnet18.a1_in1k"}
+    report = {"data": {"extraction": extraction}, "test": None}
+    report |= {"guarantee": {"private": True}}
+    assert metadata(report)["base_model"] == "timm/resnet18.a1_in1k"

@@ -9,7 +9,6 @@ import pytest
 from commands import CLASSES, dphead, features_file, fitted, rows
 from dphead_extract.features.format import write_features
 
-from dphead import __version__
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.kept import altered, rendered
 from dphead.analysis.card.page import page
@@ -133,16 +132,6 @@ def test_classes_are_shown_where_test_rows_are_public_and_never_otherwise(folder
     assert "Figures on them stay with the data holder" in private
 
 
-def test_the_page_of_a_run_without_privacy_says_so_first(folder, tmp_path):
-    features = folder / "train.h5"
-    options = ("--seed", 1, "--epsilon", 1, *LS)
-    fitted("fit", features, "-o", tmp_path / "seeded", *options)
-    said = text((tmp_path / "seeded/report.html").read_text())
-    assert "Reproducible, not private" in said
-    assert "no guarantee: ε inf" in said
-    assert "Membership inference" not in said and "detects" not in said
-
-
 def changed(report, **parts):
     return report | {key: report[key] | value for key, value in parts.items()}
 
@@ -153,33 +142,6 @@ def test_names_are_text_and_no_markup(folder):
     parsed = Text(page(changed(report, data={"class_names": names})))
     assert not {"script", "img"} & set(parsed.tags)
     assert "<script>alert(1)</script>" in parsed.words
-
-
-def test_groups_and_other_relations_are_said(folder):
-    report = read_run(folder / "public").report
-    released = [r | {"group_cap": 4} for r in report["guarantee"]["releases"]]
-    grouped = changed(report, guarantee={"group_cap": 4, "releases": released})
-    said = text(page(grouped))
-    assert "if an unused group has another in its place" in said
-    assert "know every other training group of rows" in said
-    assert "protects one group, of which at most 4 rows count" in said
-    released = [
-        r | {"relation": "replace_one"} for r in report["guarantee"]["releases"]
-    ]
-    other = {"neighboring_relation": "replace_one", "releases": released}
-    said = text(page(changed(report, guarantee=other)))
-    assert "if an unused row has another in its place" in said
-    assert "place empty" not in said
-
-
-def test_sampled_batches_are_called_upper_bounds(folder):
-    report = read_run(folder / "private").report
-    row = report["guarantee"]["releases"][0]
-    row |= {"sampling_prob": 0.1, "noise_multiplier": 2.0, "count": 20, "mu": None}
-    sampled = {"releases": [row], "mu": None, "rho": None, "epsilon": 1.3}
-    said = text(page(changed(report, guarantee=sampled)))
-    assert "This head's limits are upper bounds" in said
-    assert "Poisson samples, as they are accounted" in said
 
 
 def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
@@ -215,26 +177,6 @@ def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, valu
             rendered("report.html", broken)
         except ValueError as error:
             assert "\n" not in str(error)
-
-
-def test_a_page_of_another_version_is_said_to_be_one(folder, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(folder / "public", run)
-    report = read_run(run).report
-    (run / "report.html").write_text("other words")
-    (found,) = altered(run, report)
-    assert "wrote it" not in found.why
-    (found,) = altered(run, report | {"dphead": "0.0.1"})
-    assert found.why.endswith(f"or dphead 0.0.1 wrote it, and this is {__version__}")
-
-
-def test_a_report_of_other_weights_is_refused(folder, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(folder / "public", run)
-    for name in ("head.json", "head.safetensors"):
-        shutil.copyfile(folder / "private" / name, run / name)
-    done = dphead("check", run)
-    assert done.code == 2 and "tensors_sha256" in done.err
 
 
 def test_hazards_stand_as_the_report_says(folder):
