@@ -154,27 +154,3 @@ def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
     named = {"dataset_id": made.dataset_id, "same_data_as": tmp_path / "one.h5"}[other]
     with pytest.raises(ExtractError, match="beside --dataset-id or --same-data-as"):
         run(path, tmp_path / "t.h5", index, new_data_set=True, **{other: named})
-
-
-def test_unreadable_images_are_known_to_nobody(images, index, tmp_path):
-    from PIL import Image
-
-    for name, pictures in (("a", images[:12]), ("b", images[100:112])):
-        folder = tmp_path / name / "0"
-        folder.mkdir(parents=True)
-        for row, picture in enumerate(pictures):
-            Image.fromarray(picture).save(folder / f"{row}.png")
-        (folder / "broken.png").write_bytes(b"no image")
-    ids = set()
-    for name in ("a", "b"):
-        options = ExtractOptions(
-            tmp_path / name,
-            tmp_path / f"{name}.h5",
-            BackboneOptions("scatternet", scatter_j=(1,), image_size=8),
-            classes=Classes.parse("10"),
-            skip_unreadable=True,
-            index=index,
-        )
-        ids.add(extract(options).dataset_id)
-        assert len(index.images(extract(options).dataset_id)) == 12
-    assert len(ids) == 2

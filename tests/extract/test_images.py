@@ -19,7 +19,6 @@ from dphead_extract.features.rows import group_ids
 from dphead_extract.images import (
     PixelRange,
     UnreadableImage,
-    canonical_array,
     decode_image,
     open_picture,
 )
@@ -27,20 +26,13 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import _FREQUENCIES, image_hash
 from dphead_extract.sources.layout import Layout
 from dphead_extract.sources.opening import open_source
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded
 from PIL import Image
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
-
-
-def tree(root, files):
-    for name in files:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(encoded(PICTURE))
-    return root
 
 
 # ---- decoding
@@ -54,15 +46,6 @@ def test_exif_orientation_is_applied():
     np.testing.assert_array_equal(turned, np.rot90(PICTURE, -1))
 
 
-def test_16_bit_grey_is_scaled_by_its_full_range():
-    values = np.array(
-        [[0, 128, 129, 257], [32768, 65534, 65535, 1000]],
-        np.uint16,
-    )
-    out = decode_image(encoded(values))
-    np.testing.assert_array_equal(out, np.rint(values / 257).astype(np.uint8))
-
-
 def test_transparency_is_composited_on_white():
     rgba = np.zeros((1, 3, 4), np.uint8)
     rgba[0, :, 3] = (0, 255, 128)
@@ -72,26 +55,6 @@ def test_transparency_is_composited_on_white():
     assert grey[0, 0] == 255
     palette = Image.fromarray(np.zeros((1, 2), np.uint8), "L").convert("P")
     assert (decode_image(encoded(palette, transparency=0)) == 255).all()
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV", "LAB"])
-def test_every_mode_becomes_grey_or_rgb(mode):
-    out = canonical_array(
-        Image.fromarray(PICTURE).convert("RGB").convert(mode)
-        if mode != "LAB"
-        else _lab()
-    )
-    assert out.dtype == np.uint8
-    assert out.shape == ((6, 9) if mode in ("1", "L") else (6, 9, 3))
-
-
-def _lab():
-    from PIL import ImageCms
-
-    profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
-    return ImageCms.profileToProfile(
-        Image.fromarray(PICTURE), *profiles, outputMode="LAB"
-    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,23 +115,22 @@ def test_declared_bits_are_those_of_the_samples_whatever_holds_them():
 
 def test_a_declared_intensity_is_black_and_white_and_values_beyond_are_cut():
     values = np.array([[-1000, -200, 0, 100, 400, 3000]])
-    expected = [0, 0, 85, 128, 255, 255]
+    expected = np.array([[0, 0, 85, 128, 255, 255]])
     declared = PixelRange(intensity=(-200.0, 400.0))
     for data in (
         pictures.tiff(values.astype(np.int16), kind=2),
         pictures.tiff(values.astype(np.int32), kind=2, order=">"),
         pictures.tiff(values.astype(np.float32), kind=3, packed=True),
     ):
-        assert decode_image(data, declared).tolist() == [expected]
+        assert (decode_image(data, declared) == expected).all()
     inverted = pictures.tiff(values.astype(np.float32), photometric=0, kind=3)
-    assert decode_image(inverted, declared).tolist() == [[255 - v for v in expected]]
-    large = np.array([[0, 2**31, 2**32 - 1]], np.uint32)
-    found = decode_image(pictures.tiff(large), PixelRange(intensity=(0, 2**32 - 1)))
+    assert (decode_image(inverted, declared) == 255 - expected).all()
+    large = pictures.tiff(np.array([[0, 2**31, 2**32 - 1]], np.uint32))
+    found = decode_image(large, PixelRange(intensity=(0, 2**32 - 1)))
     assert found.tolist() == [[0, 128, 255]]
-    for bad in (np.nan, np.inf):
-        data = pictures.tiff(np.full((2, 3), bad, np.float32), kind=3)
-        with pytest.raises(UnreadableImage, match="not finite"):
-            decode_image(data, declared)
+    with pytest.raises(UnreadableImage, match="not finite"):
+        nan = pictures.tiff(np.full((2, 3), np.nan, np.float32), kind=3)
+        decode_image(nan, declared)
 
 
 @pytest.mark.parametrize("declared", [{"bits": 12}, {"intensity": (0.0, 4095.0)}])
@@ -191,8 +153,6 @@ def test_a_declared_range_moves_no_8_bit_image_and_no_color_is_guessed(declared)
         ({"bits": 0}, "bits must be from 1 to 32, got bits=0"),
         ({"bits": 12, "intensity": (0, 1)}, "declared once"),
         ({"intensity": (1, 1)}, "the smaller first"),
-        ({"intensity": (4095, 0)}, "the smaller first"),
-        ({"intensity": (0, np.nan)}, "the smaller first"),
         ({"intensity": (-1e308, 1e308)}, "the smaller first"),
     ],
 )
@@ -246,11 +206,6 @@ def test_a_range_is_read_back_as_it_was_recorded():
         assert PixelRange.of({"mean": None, **recorded}) == declared
 
 
-def test_floating_point_pixels_are_unreadable():
-    with pytest.raises(UnreadableImage, match="known range"):
-        decode_image(encoded(np.ones((3, 3), np.float32), "TIFF"))
-
-
 def test_near_equal_images_have_near_hashes(digits):
     for image in digits[0][:20]:
         brighter = np.clip(image.astype(int) + 2, 0, 255).astype(np.uint8)
@@ -271,18 +226,6 @@ def test_classes_from_the_command_line(tmp_path):
             Classes.parse(bad)
     with pytest.raises(ExtractError, match="one way"):
         Classes.parse("a,b", folder_names_public=True)
-
-
-def test_labels_outside_the_classes_are_minus_one():
-    codes, names, how = Classes(["0", "1"], allow_unlabelled=True).encode(
-        np.array([0, 1, 2, -5, 300]),
-        5,
-    )
-    assert codes.tolist() == [0, 1, -1, -1, -1]
-    assert names == ["0", "1"]
-    assert how == "classes-flag"
-    both = Classes(["cat", "dog"], allow_unlabelled=True)
-    assert both.encode(["dog", "cow", ""], 3)[0].tolist() == [1, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +256,7 @@ def test_a_folder_that_is_no_class_is_refused(tmp_path, kind):
 
 
 def test_class_names_stay_private_until_declared(tmp_path):
-    tree(tmp_path, ["cat/1.png", "dog/1.png"])
+    add(tmp_path, ["cat/1.png", "dog/1.png"])
     with pytest.raises(ExtractError, match="declared public") as error:
         open_source(tmp_path)
     assert "cat" not in str(error.value)
@@ -327,60 +270,44 @@ def test_class_names_stay_private_until_declared(tmp_path):
 
 
 def test_folder_order_splits_and_labels(tmp_path):
-    names = [
-        "test/dog/z.png",
-        "train/dog/a.png",
-        "train/cat/sub/b.JPG",
-        "train/cat/.hidden.png",
-        "train/cat/notes.txt",
-    ]
-    tree(tmp_path, names)
-    source = open_source(tmp_path, Classes.parse("cat,dog"), layout="split/class")
-    assert list(source.names) == [
-        "test/dog/z.png",
-        "train/cat/sub/b.JPG",
-        "train/dog/a.png",
-    ]
+    hidden = ["train/cat/.hidden.png", "train/cat/notes.txt"]
+    names = ["test/dog/z.png", "train/cat/sub/b.JPG", "train/dog/a.png"]
+    add(tmp_path, [*names[::-1], *hidden])
+    declared = Classes.parse("cat,dog")
+    source = open_source(tmp_path, declared, layout="split/class")
+    assert list(source.names) == names
     assert source.labels.tolist() == [1, 0, 1]
-    assert source.split_names == [
-        "train",
-        "validation",
-        "test",
-        "none",
-    ]
+    assert source.split_names == ["train", "validation", "test", "none"]
     assert source.split.tolist() == [2, 0, 0]
     np.testing.assert_array_equal(source.image(2), PICTURE)
-    train = open_source(tmp_path, Classes.parse("cat,dog"), "train")
-    assert train.n_rows == 2
-    assert train.split_names == ["train"]
+    train = open_source(tmp_path, declared, "train")
+    assert (train.n_rows, train.split_names) == (2, ["train"])
     with pytest.raises(ExtractError, match=r"images=0.*split='validation'"):
-        open_source(tmp_path, Classes.parse("cat,dog"), "validation")
+        open_source(tmp_path, declared, "validation")
     with pytest.raises(ExtractError, match=r"several splits needs --split.*'test'"):
-        open_source(tmp_path, Classes.parse("cat,dog"), None, "split/class")
-    one = open_source(
-        tmp_path / "train",
-        Classes.parse("cat,dog"),
-        split=None,
-    )
-    assert one.split_names == ["all"]
+        open_source(tmp_path, declared, None, "split/class")
+    assert open_source(tmp_path / "train", declared, None).split_names == ["all"]
 
 
 def add(path, names):
-    """Image files of these names, their grey level by name, as a folder, zip or tar;
-    names before its suffix.
-    """
+    """Images of these names, or bytes by name, as a folder, zip or (packed) tar."""
+    held = names if isinstance(names, dict) else {}
+    members = [(name, held.get(name, encoded(PICTURE))) for name in names]
     if path.suffix == "":
-        for name in names:
+        for name, data in members:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(encoded(PICTURE))
+            (path / name).write_bytes(data)
     elif path.suffix == ".zip":
-        make_zip(path, names)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, data)
     else:
-        with tarfile.open(path, "w") as archive:
-            for name in names:
+        packed = path.suffix[1:].removesuffix("tar")
+        with tarfile.open(path, f"w:{packed}") as archive:
+            for name, data in members:
                 info = tarfile.TarInfo(name)
-                info.size = len(encoded(PICTURE))
-                archive.addfile(info, io.BytesIO(encoded(PICTURE)))
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
     return path
 
 
@@ -484,7 +411,7 @@ def test_a_layout_is_refused_where_the_source_says_itself(tmp_path):
 
 
 def test_splits_are_those_declared_whatever_the_rows_say(tmp_path):
-    tree(tmp_path, ["x/1.png"])
+    add(tmp_path, ["x/1.png"])
     (tmp_path / "m.csv").write_text("path,label,split\nx/1.png,a,train\n")
     assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == [
         "train",
@@ -507,64 +434,48 @@ def test_splits_are_those_declared_whatever_the_rows_say(tmp_path):
     assert open_source(tmp_path / "a.npz").split_names == ["all"]
 
 
-def test_manifest(tmp_path):
-    tree(tmp_path, ["x/1.png", "x/2.png"])
-    table = (
-        "path,label,split,group\n"
-        "x/2.png,b,train,p7\n"
-        "x/1.png,a,test,18446744073709551615\n"
-        "x/gone.png,a,val,\n"
+def test_a_manifest_lists_its_rows_in_order(tmp_path):
+    add(tmp_path, ["x/1.png", "x/2.png"])
+    path = tmp_path / "m.csv"
+    rows = (
+        "x/2.png,b,train,p7\nx/1.png,a,test,18446744073709551615\nx/gone.png,a,val,\n"
     )
-    (tmp_path / "m.csv").write_text(table)
-    source = open_source(tmp_path / "m.csv", Classes.parse("a,b"))
+    path.write_text(f"path,label,split,group\n{rows}")
+    source = open_source(path, Classes.parse("a,b"))
     assert list(source.names) == ["x/2.png", "x/1.png", "x/gone.png"]
-    groups = ["p7", "18446744073709551615", ""]  # texts, told apart exactly
     assert source.labels.tolist() == [1, 0, 0]
+    groups = ["p7", "18446744073709551615", ""]  # texts, told apart exactly
     assert source.group.tolist() == group_ids(groups, 3).tolist()
-    assert [source.split_names[code] for code in source.split] == [
-        "train",
-        "test",
-        "validation",
-    ]
+    assert source.split.tolist() == [0, 2, 1]
     with pytest.raises(UnreadableImage):
         source.image(2)
-    (tmp_path / "m.csv").write_text("file,label\nx/1.png,a\n")
-    with pytest.raises(ExtractError, match="columns"):
-        open_source(tmp_path / "m.csv")
-    (tmp_path / "m.csv").write_text("path,split\nx/1.png,holdout\n")
-    with pytest.raises(ExtractError, match="split must be one of"):
-        open_source(tmp_path / "m.csv")
+    for text, message in (
+        ("file,label\nx/1.png,a\n", "columns"),
+        ("path,label,grup\nx/1.png,a,p\n", "name them by --column"),
+        ("path,split\nx/1.png,holdout\n", "split must be one of"),
+        ("path,label\n,a\n", "line=2"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ExtractError, match=message):
+            open_source(path, Classes.parse("a"))
 
 
 # ---- archives
 
 
-def make_zip(path, names):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, encoded(PICTURE))
-    return path
-
-
-def test_archives_read_in_place(tmp_path):
-    make_zip(
-        tmp_path / "a.zip", ["data/b/2.png", "data/a/1.png", "__MACOSX/a/1.png"][:2]
-    )
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for name in ("b/2.png", "./a/1.png"):
-            info = tarfile.TarInfo(name)
-            info.size = len(encoded(PICTURE))
-            archive.addfile(info, io.BytesIO(encoded(PICTURE)))
-    before = sorted(tmp_path.iterdir())
-    for name, labels, layout in (
-        ("a.zip", [0, 1], "any/class"),
-        ("a.tar.gz", [1, 0], None),
-    ):
-        source = open_source(tmp_path / name, Classes.parse("a,b"), layout=layout)
-        assert source.labels.tolist() == labels
-        for row in range(2):
-            np.testing.assert_array_equal(source.image(row), PICTURE)
-    assert sorted(tmp_path.iterdir()) == before
+@pytest.mark.parametrize(
+    ("name", "members", "labels"),
+    [
+        ("a.zip", ["b/2.png", "a/1.png"], [0, 1]),  # sorted
+        ("a.tar.gz", ["b/2.png", "./a/1.png"], [1, 0]),  # in its own order
+    ],
+)
+def test_archives_are_read_in_place(tmp_path, name, members, labels):
+    source = open_source(add(tmp_path / name, members), Classes.parse("a,b"))
+    assert source.labels.tolist() == labels
+    for row in range(2):
+        np.testing.assert_array_equal(source.image(row), PICTURE)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate")
@@ -572,19 +483,7 @@ def test_archives_read_in_place(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_two_members_of_one_name_are_refused(tmp_path, kind, again):
     """One would be lost, and an image would decide what another's row is."""
-    path = tmp_path / f"a.{kind}"
-    data = encoded(PICTURE)
-    names = ("a/1.png", "a/2.png", again)
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name in names:
-                archive.writestr(name, data)
-    else:
-        with tarfile.open(path, "w") as archive:
-            for name in names:
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+    path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png", again])
     with pytest.raises(ExtractError, match=r"got 'a/1.png' twice"):
         open_source(path, Classes.parse("a"))
 
@@ -623,18 +522,11 @@ def test_a_huge_image_is_decoded_in_silence_or_is_none(monkeypatch):
         decode_image(data)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_damaged_packed_tar_is_one_line(damage, tmp_path):
-    path = tmp_path / "a.tar.xz"
-    with tarfile.open(path, "w:xz") as archive:
-        info = tarfile.TarInfo("a/1.png")
-        data = encoded(PICTURE)
-        info.size = len(data)
-        archive.addfile(info, io.BytesIO(data))
-    held = bytearray(path.read_bytes())
-    middle = len(held) // 2
-    held[middle] ^= 255
-    path.write_bytes(held[:middle] if damage == "cut" else held)
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.xz"])
+def test_a_damaged_archive_is_refused(kind, tmp_path):
+    path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png"])
+    held = path.read_bytes()
+    path.write_bytes(held[: min(len(held) // 3, 600)])
     with pytest.raises(ExtractError, match="an archive must be complete"):
         open_source(path, Classes.parse("a"))
 
@@ -652,20 +544,11 @@ def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path, 
     """zipfile finds a zip's directory anywhere near the end: one image's bytes would
     take all other rows.
     """
-    make_zip(tmp_path / "b.zip", ["dog/evil.png"])
-    hidden = encoded(PICTURE) + (tmp_path / "b.zip").read_bytes()
-    with tarfile.open(tmp_path / name, "w") as archive:
-        for member, data in {
-            "cat/1.png": encoded(PICTURE),
-            "cat/2.png": hidden,
-        }.items():
-            info = tarfile.TarInfo(member)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    assert open_source(tmp_path / name, Classes.parse("cat,dog")).names == [
-        "cat/1.png",
-        "cat/2.png",
-    ]
+    hidden = add(tmp_path / "b.zip", ["dog/evil.png"]).read_bytes()
+    members = {"cat/1.png": encoded(PICTURE), "cat/2.png": encoded(PICTURE) + hidden}
+    add(tmp_path / "a.tar", members).rename(tmp_path / name)
+    source = open_source(tmp_path / name, Classes.parse("cat,dog"))
+    assert source.names == ["cat/1.png", "cat/2.png"]
 
 
 @pytest.mark.parametrize(
@@ -700,39 +583,29 @@ def test_a_manifest_says_each_thing_of_a_row_once(tmp_path, text, said):
 )
 def test_paths_outside_a_zip_are_refused(tmp_path, name):
     with pytest.raises(ExtractError, match="outside the archive"):
-        open_source(make_zip(tmp_path / "a.zip", ["a/1.png", name]), Classes.parse("a"))
+        open_source(add(tmp_path / "a.zip", ["a/1.png", name]), Classes.parse("a"))
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
-def test_links_in_a_tar_are_refused(tmp_path, kind):
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        info = tarfile.TarInfo("a/1.png")
-        info.type, info.linkname = kind, "/etc/passwd"
-        archive.addfile(info)
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, None])
+def test_links_in_an_archive_are_refused(tmp_path, kind):
+    if kind is None:
+        with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+            member = zipfile.ZipInfo("a/1.png")
+            member.external_attr = 0o120777 << 16
+            archive.writestr(member, "/etc/passwd")
+    else:
+        with tarfile.open(tmp_path / "a", "w") as archive:
+            info = tarfile.TarInfo("a/1.png")
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
     with pytest.raises(ExtractError, match="a link"):
-        open_source(tmp_path / "a.tar", Classes.parse("a"))
-
-
-def test_links_in_a_zip_are_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        info = zipfile.ZipInfo("a/1.png")
-        info.external_attr = 0o120777 << 16
-        archive.writestr(info, "/etc/passwd")
-    with pytest.raises(ExtractError, match="a link"):
-        open_source(tmp_path / "a.zip", Classes.parse("a"))
+        open_source(tmp_path / "a", Classes.parse("a"))
 
 
 def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dphead_extract.sources.archives.MAX_FILE_BYTES", 50)
     with pytest.raises(ExtractError, match="at most 50 bytes"):
-        open_source(make_zip(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
-
-
-def test_a_damaged_archive_is_refused(tmp_path):
-    data = make_zip(tmp_path / "a.zip", ["a/1.png"]).read_bytes()
-    (tmp_path / "a.zip").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ExtractError, match="damaged"):
-        open_source(tmp_path / "a.zip", Classes.parse("a"))
+        open_source(add(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
 
 
 # ---- arrays
@@ -748,10 +621,12 @@ def idx(values, code=8):
 def test_idx_pairs_plain_and_gz(tmp_path):
     images = DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8)
     labels = np.arange(5, dtype=np.uint8)
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images))
-    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels))
-    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
-    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[:2])))
+    for name, n in (("train", 5), ("t10k", 2)):
+        for what, rows in (("images-idx3", images), ("labels-idx1", labels)):
+            data, path = idx(rows[:n]), tmp_path / f"{name}-{what}-ubyte"
+            path.write_bytes(data) if n == 5 else path.with_name(
+                f"{path.name}.gz"
+            ).write_bytes(gzip.compress(data))
     declared = Classes.parse("4", allow_unlabelled=True)
     source = open_source(tmp_path, declared)
     assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
@@ -759,78 +634,45 @@ def test_idx_pairs_plain_and_gz(tmp_path):
     np.testing.assert_array_equal(source.image(4), images[4])
     assert open_source(tmp_path, declared, "test").n_rows == 2
     assert open_source(tmp_path / "train-images-idx3-ubyte", declared).n_rows == 5
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images)[:-1])
-    with pytest.raises(ExtractError, match="as long as its header"):
-        open_source(tmp_path, Classes.parse("4"))
 
 
 def test_cifar_10_and_100(tmp_path):
     pixels = DRAW.integers(0, 256, (3, 3072)).astype(np.uint8)
-    ten = tmp_path / "ten"
-    hundred = tmp_path / "hundred"
-    ten.mkdir(), hundred.mkdir()
+
+    def write(name, *labels):
+        rows = np.concatenate([np.tile(np.uint8(labels), (3, 1)), pixels], 1)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(rows.tobytes())
+
     for batch in (10, 2):  # in the order of their numbers
-        rows = np.concatenate([np.full((3, 1), batch, np.uint8), pixels], 1)
-        (ten / f"data_batch_{batch}.bin").write_bytes(rows.tobytes())
-    (ten / "test_batch.bin").write_bytes(rows.tobytes())
-    source = open_source(ten, Classes.parse("11"))
-    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [2] * 3
+        write(f"ten/data_batch_{batch}.bin", batch)
+    write("ten/test_batch.bin", 3)
+    source = open_source(tmp_path / "ten", Classes.parse("11"))
+    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [3] * 3
     assert source.split_names == ["train", "test"]
-    np.testing.assert_array_equal(
-        source.image(1)[:, :, 2].ravel(),
-        pixels[1, 2048:],
-    )
-    fine = np.concatenate(
-        [
-            np.full((3, 1), 1, np.uint8),
-            np.full((3, 1), 77, np.uint8),
-            pixels,
-        ],
-        1,
-    )
-    (hundred / "train.bin").write_bytes(fine.tobytes())
-    assert open_source(hundred, Classes.parse("100")).labels.tolist() == [77] * 3
-    (hundred / "train.bin").write_bytes(fine.tobytes()[:-1])
+    assert source.image(1)[:, :, 2].ravel().tolist() == pixels[1, 2048:].tolist()
+    write("hundred/train.bin", 1, 77)
+    hundred = open_source(tmp_path / "hundred", Classes.parse("100"))
+    assert hundred.labels.tolist() == [77] * 3
+    path = tmp_path / "hundred" / "train.bin"
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ExtractError, match="whole records of 3074"):
-        open_source(hundred, Classes.parse("100"))
+        open_source(tmp_path / "hundred", Classes.parse("100"))
 
 
 def test_npz(tmp_path):
-    path = tmp_path / "a.npz"
-    images = DRAW.random((4, 5, 5, 1))
-    np.savez(
-        path,
-        images=images,
-        labels=np.array(["a", "b", "b", "c"]),
-        split=["train", "test", "train", "test"],
-    )
+    path, images = tmp_path / "a.npz", DRAW.random((4, 5, 5, 1))
+    split = ["train", "test", "train", "test"]
+    np.savez(path, images=images, labels=np.array(["a", "b", "b", "c"]), split=split)
     source = open_source(path, Classes.parse("a,b"), "train")
     assert source.labels.tolist() == [0, 1]
     assert source.arrays.shape == (2, 5, 5)
-    np.testing.assert_array_equal(
-        source.image(1),
-        np.rint(images[2, :, :, 0] * 255),
-    )
-    for bad in (
-        {"images": images * 3},
-        {"images": images, "labels": np.arange(3)},
-        {"labels": np.arange(3)},
-    ):
-        np.savez(path, **bad)
-        with pytest.raises(ExtractError):
-            open_source(path, Classes.parse("3"))
-    np.savez(
-        path,
-        images=images,
-        group=np.array([-7, 2, 2, 2**32 - 1]),
-    )
+    np.testing.assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
+    np.savez(path, images=images, group=np.array([-7, 2, 2, 2**32 - 1]))
     wanted = group_ids(["-7", "2", "2.0", 2**32 - 1], 4)
     assert open_source(path).group.tolist() == wanted.tolist()
     np.savez(path, images=images, group=np.array([True, False, True, True]))
     with pytest.raises(FormatError, match="of at most 64 bits"):
-        open_source(path)
-    np.savez(path, images=np.array([{}], dtype=object))
-    with pytest.raises(ExtractError, match="pickled"):
         open_source(path)
 
 
@@ -854,33 +696,13 @@ def test_arrays_become_8_bit_by_what_is_declared(tmp_path, dtype, declared, expe
     assert source.image(1)[0].tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint32, np.float32])
+@pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.float32])
 def test_arrays_without_a_known_range_are_refused(tmp_path, dtype):
-    images = np.full((2, 3, 3), 100, dtype)
-    np.savez(tmp_path / "a.npz", images=images)
+    np.savez(tmp_path / "a.npz", images=np.full((2, 3, 3), 100, dtype))
     with pytest.raises(ExtractError, match=r"Declare --bits N or --intensity"):
         open_source(tmp_path / "a.npz")
-    (tmp_path / "images-idx3-ubyte").write_bytes(idx(images.astype(">i2"), 11))
-    labels = idx(np.zeros(2, np.uint8))
-    (tmp_path / "labels-idx1-ubyte").write_bytes(labels)
-    with pytest.raises(ExtractError, match=r"Declare --bits N or --intensity"):
-        open_source(tmp_path / "images-idx3-ubyte")
     declared = PixelRange(intensity=(0, 200))
-    source = open_source(tmp_path / "images-idx3-ubyte", pixels=declared)
-    assert (source.image(0) == 128).all()
-
-
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(st.integers(0, 250))
-def test_cut_npz_files_are_refused(tmp_path, cut):
-    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8))
-    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:cut])
-    with pytest.raises(ExtractError):
-        open_source(tmp_path / "a.npz")
+    assert (open_source(tmp_path / "a.npz", pixels=declared).image(0) == 128).all()
 
 
 def test_arrays_that_no_one_reads_are_counted(tmp_path):
@@ -908,19 +730,9 @@ def test_the_digest_follows_labels_and_pixels(tmp_path, digits):
         np.savez(tmp_path / "a.npz", images=images, labels=labels)
         return open_source(tmp_path / "a.npz", Classes.parse("10")).digest
 
-    images = digits[0][:9]
-    labels = digits[1][:9]
-    assert digest(images, labels) == digest(images, labels)
-    assert (
-        len(
-            {
-                digest(images, labels),
-                digest(images[::-1], labels),
-                digest(images, labels[::-1]),
-            }
-        )
-        == 3
-    )
+    x, y = (array[:9] for array in digits)
+    assert digest(x, y) == digest(x, y)
+    assert len({digest(x, y), digest(x[::-1], y), digest(x, y[::-1])}) == 3
 
 
 def test_the_hash_is_what_exceeds_the_median_of_the_frequencies():

@@ -1,6 +1,5 @@
 """The index of images: what it knows again, what it keeps to itself, and its faults."""
 
-import errno
 import hashlib
 import multiprocessing
 import stat
@@ -106,20 +105,6 @@ def test_what_is_the_same_and_what_is_no_accident(shared, own, theirs, same, not
         assert recognised([overlap]) is None
 
 
-def test_an_accident_of_a_few_images_does_not_hide_the_larger_overlap(index):
-    pictures = images(1000)
-    index.add(A, digests(index, pictures[:600]))
-    index.add(B, digests(index, np.concatenate([pictures[:1], images(9, seed=1)])))
-    assert index.claim(digests(index, pictures)) == (A, True)
-
-
-def test_a_shard_stands_for_the_whole(index):
-    index.add(A, digests(index, images(100)))
-    (overlap,) = index.overlaps(digests(index, images(100)[:25]))
-    assert not overlap.same
-    assert overlap.of_all(1 / 4) == Overlap(A, 100, 100, 100)
-
-
 def claim(folder, found, start):
     index = ImageIndex(folder)
     start.wait()
@@ -165,22 +150,6 @@ def test_a_damaged_index_is_refused(index, change):
         key.write_bytes(b"")
     with pytest.raises(FormatError, match=r"index .*must .*, got .*\. "):
         ImageIndex(index.folder).overlaps(np.arange(3, dtype=np.uint64))
-
-
-def test_names_that_are_no_ids_are_refused(index):
-    with pytest.raises(FormatError, match="dataset_id"):
-        index.add("../outside", np.arange(3, dtype=np.uint64))
-
-
-def test_a_disk_without_hard_links_is_named(index, monkeypatch):
-    def none(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr("os.link", none)
-    message = "got '.*key' .*not permitted.*hard links.*DPHEAD_HOME"
-    with pytest.raises(ExtractError, match=message):
-        index.digest(images(1)[0])
-    assert list(index.folder.iterdir()) == []
 
 
 def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -1,11 +1,12 @@
 """Views are shifted and mirrored images, and a row is the mean of their features."""
 
+from operator import or_
+
 import numpy as np
 import pytest
 import torch
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.scattering import ScatterNet
-from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import extract
@@ -18,19 +19,16 @@ from tests.extract.test_run import datasets, options
 @pytest.mark.parametrize("flip", [True, False])
 def test_a_view_is_a_part_of_the_padded_image(shape, flip):
     image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-    border = [(2, 2), (3, 3), (0, 0)][: len(shape)]
-    padded = np.pad(image, border, mode="reflect")
-    windows = [padded[i : i + 16, j : j + 24] for i in range(5) for j in range(7)]
-    mirrored = [w[:, ::-1] for w in windows]
+    padded = np.pad(image, [(2, 2), (3, 3), (0, 0)][: len(shape)], mode="reflect")
+    windows = {
+        padded[i : i + 16, j : j + 24].tobytes() for i in range(5) for j in range(7)
+    }
     views = Views(30, flip).of(image)
-    assert len(views) == 30
-    assert {v.shape for v in views} == {shape}
-    found = [any(np.array_equal(v, w) for w in windows) for v in views]
-    assert all(
-        f or any(np.array_equal(v, w) for w in mirrored)
-        for f, v in zip(found, views, strict=True)
-    )
-    assert all(found) is not flip
+    assert [v.shape for v in views] == [shape] * 30
+    straight = [v.tobytes() in windows for v in views]
+    turned = [v[:, ::-1].tobytes() in windows for v in views]
+    assert all(map(or_, straight, turned))
+    assert all(straight) is not flip
 
 
 def test_views_depend_on_the_image_alone():
@@ -112,39 +110,17 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
         assert one.views == {}
 
 
-@pytest.mark.parametrize("views", [1, 2])
 def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(
-    digits, digits_npz, tmp_path, views
+    digits, digits_npz, tmp_path
 ):
-    backbone = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
-    extract(
-        options(
-            digits_npz,
-            tmp_path / "f.h5",
-            backbone=backbone,
-            views=Views(views),
-            normalize=RowNorm("unit"),
-        )
-    )
-    sides = [side for v in Views(views).of(digits[0][200]) for side in (v, v[:, ::-1])]
-    rows = ScatterNet(1, sides[0].shape, 8)(
-        torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None]
-    )
+    network = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
+    choice = {"backbone": network, "views": Views(2), "normalize": RowNorm("unit")}
+    extract(options(digits_npz, tmp_path / "f.h5", **choice))
+    sides = [side for v in Views(2).of(digits[0][200]) for side in (v, v[:, ::-1])]
+    images = torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None]
+    # each side is normalized before the mean
+    wanted = RowNorm("unit")(ScatterNet(1, (8, 8), 8)(images)).mean(0)
     with open_features(tmp_path / "f.h5") as file:
-        # each side is normalised before the mean
-        wanted = RowNorm("unit")(rows).mean(0)
         # float32 sums in another order
         np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
         assert file.config["transform"]["mirror"] is True
-
-
-def test_views_do_not_depend_on_batches(digits_npz, tmp_path):
-    extract(options(digits_npz, tmp_path / "a.h5", views=Views(2), batch_size=32))
-    extract(options(digits_npz, tmp_path / "b.h5", views=Views(2), batch_size=20))
-    a, b = (datasets(tmp_path / name)["features"] for name in ("a.h5", "b.h5"))
-    np.testing.assert_allclose(a, b, atol=1e-5)
-
-
-def test_no_view_is_refused():
-    with pytest.raises(ExtractError, match="at least one view"):
-        Views(0)

@@ -2,10 +2,8 @@
 turned.
 """
 
-import pytest
 import torch
-from dphead_extract.backbones.axes import class_axes, on_axes
-from dphead_extract.errors import ExtractError
+from dphead_extract.backbones.axes import class_axes
 from torch import nn
 
 
@@ -31,22 +29,3 @@ def test_what_all_classes_share_counts_for_nothing():
     with torch.no_grad():
         linear.weight += 100 * torch.randn(16)
     assert torch.allclose(class_axes(linear, 5), before, atol=1e-3)
-
-
-def test_the_network_then_has_its_coordinates_on_them():
-    axes = class_axes(classifier(), 3)
-    x = torch.randn(5, 16)
-    module = on_axes(nn.Identity(), axes)
-    torch.testing.assert_close(module(x), x @ axes.T)
-    assert not any(p.requires_grad for p in module.parameters())
-
-
-@pytest.mark.parametrize("count", [0, 9, 17])
-def test_no_more_axes_than_classes_differ_in(count):
-    with pytest.raises(ExtractError, match=rf"from 1 to 8 .* axes={count}\."):
-        class_axes(classifier(), count)
-
-
-def test_a_network_without_a_classifier_has_none():
-    with pytest.raises(ExtractError, match="got Identity"):
-        class_axes(nn.Identity(), 3)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from dphead_extract.backbones.base import FAMILIES, BackboneOptions, register
 from dphead_extract.backbones.fixed_filters import FixedFilters
-from dphead_extract.backbones.registry import TIMM, family_of, load_backbone
+from dphead_extract.backbones.registry import load_backbone
 from torch import nn
 
 
@@ -28,8 +28,3 @@ def test_a_registered_family_is_loaded_by_its_name():
     assert torch.equal(features.flatten(), torch.ones(3))
     recorded = Means().recorded(backbone.kwargs, backbone.transform)
     assert recorded == {"colours": "rgb", "image_size": (4, 6), "channels": 3}
-
-
-def test_a_name_that_no_family_has_is_timms():
-    assert family_of("resnet18") is TIMM
-    assert family_of("scatternet") is FAMILIES["scatternet"]

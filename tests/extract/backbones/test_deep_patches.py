@@ -10,7 +10,6 @@ from dphead_extract.backbones.fixed_filters import OPPONENT
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
-from dphead_extract.features.format import open_features
 
 FILTERS = 6
 PLACES = deep_patches.PLACES
@@ -35,74 +34,41 @@ def network(colours=3, side=14, basis=None, layers=1):
 
 
 def defined(net, image):
-    """Slowly, place by place, in float64: (2 * FILTERS, h, w) of (C, H, W)."""
-    maps = net.first(image[None])[0]
-    maps = signed_sqrt(maps.double().numpy())
+    """In float64, by windows of maps: (h, w, 2 * FILTERS) of (C, H, W)."""
+    maps = signed_sqrt(net.first(image[None])[0].double().numpy())
     for layer in net.layers[:-1]:
-        border = (1, 1)
-        padded = np.pad(maps, ((0, 0), border, border), mode="reflect")
-        found = halves(layer, padded)
-        maps = signed_sqrt(squares(found))
-    last = net.layers[-1]
-    return pooled(halves(last, maps))
+        found = halves(layer, np.pad(maps, ((0, 0), (1, 1), (1, 1)), mode="reflect"))
+        side = found.shape[1] // 2
+        squares = found[:, : 2 * side, : 2 * side].reshape(-1, side, 2, side, 2)
+        maps = signed_sqrt(squares.mean(axis=(2, 4)))
+    found = halves(net.layers[-1], maps)
+    steps = found.shape[1]
+    n = min(PLACES, steps)
+    cuts = [slice(i * steps // n, -(-(i + 1) * steps // n)) for i in range(n)]
+    return np.array([[found[:, r, c].mean((1, 2)) for c in cuts] for r in cuts])
 
 
 def signed_sqrt(maps):
-    roots = np.sqrt(np.abs(maps))
-    return np.sign(maps) * roots
-
-
-def squares(found):
-    """Means over squares of 2 x 2 places."""
-    side = found.shape[1] // 2
-    means = np.empty((len(found), side, side))
-    for i in range(side):
-        rows = slice(2 * i, 2 * i + 2)
-        for j in range(side):
-            columns = slice(2 * j, 2 * j + 2)
-            square = found[:, rows, columns]
-            means[:, i, j] = square.mean(axis=(1, 2))
-    return means
+    return np.sign(maps) * np.sqrt(np.abs(maps))
 
 
 def halves(layer, maps):
-    mean = layer.mean.double().numpy()
-    spread = layer.spread.double().numpy()
-    kernels = layer.kernels.double().numpy()
-    offset = layer.offset.double().numpy()
+    mean, spread, kernels, offset = (
+        getattr(layer, name).double().numpy()
+        for name in ("mean", "spread", "kernels", "offset")
+    )
     maps = (maps - mean) / spread
-    lengths = np.sqrt((maps**2).sum(axis=0))
-    maps = maps / (lengths + 1)
-    steps = maps.shape[1] - SIDE + 1
-    found = np.empty((kernels.shape[1], steps, steps))
-    for i in range(steps):
-        rows = slice(i, i + SIDE)
-        for j in range(steps):
-            columns = slice(j, j + SIDE)
-            patch = maps[:, rows, columns].ravel()
-            products = patch @ kernels - offset
-            size = np.sqrt((products**2).mean())
-            found[:, i, j] = products / (size + FLOOR)
-    positive = np.maximum(found, 0)
-    negative = np.maximum(-found, 0)
-    return np.concatenate([positive, negative])
-
-
-def pooled(found):
-    steps = found.shape[1]
-    places = min(PLACES, steps)
-    pooled = np.empty((len(found), places, places))
-    for i in range(places):
-        rows = slice(i * steps // places, -(-(i + 1) * steps // places))
-        for j in range(places):
-            columns = slice(j * steps // places, -(-(j + 1) * steps // places))
-            pooled[:, i, j] = found[:, rows, columns].mean(axis=(1, 2))
-    return pooled
+    maps = maps / (np.linalg.norm(maps, axis=0) + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(maps, (SIDE, SIDE), (1, 2))
+    patches = np.moveaxis(windows, 0, 2).reshape(*windows.shape[1:3], -1)
+    found = patches @ kernels - offset
+    found /= np.sqrt((found**2).mean(axis=2, keepdims=True)) + FLOOR
+    return np.moveaxis(np.concatenate([found, -found], 2).clip(0), 2, 0)
 
 
 @pytest.mark.parametrize(
     "colours, side, layers, places",
-    [(1, 8, 1, 2), (3, 10, 1, 3), (3, 14, 1, 3), (1, 14, 2, 1), (3, 24, 2, 3)],
+    [(1, 8, 1, 2), (3, 14, 1, 3), (1, 14, 2, 1), (3, 24, 2, 3)],
 )
 def test_the_network_is_its_definition(colours, side, layers, places):
     net = network(colours, side, layers=layers)
@@ -112,8 +78,22 @@ def test_the_network_is_its_definition(colours, side, layers, places):
     found = net(x)
     assert found.shape == (2, 2 * FILTERS, places, places)
     wanted = np.stack([defined(net, image) for image in x])
+    found = found.permute(0, 2, 3, 1)
     np.testing.assert_allclose(found, wanted, atol=1e-4)  # float32, sums of hundreds
     assert found.std() > 0.1
+
+
+def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
+    options = BackboneOptions("deep-patches", scatter_j=(1, 2), image_size=24)
+    both = load_backbone(options, (24, 24), False)
+    assert [(net.first.J, len(net.layers)) for net in both.module.nets] == [
+        (1, 2),
+        (2, 1),
+    ]
+    assert both.parts == ((2 * FILTERS, PLACES**2),) * 2
+    expected = {"J": [1, 2], "L": 8, "between": 5} | deep_patches.SETTINGS
+    assert both.kwargs == expected
+    assert both.module(images(3, 1, 24)).std(dim=0).median() > 0
 
 
 def test_filters_whiten_the_patches_that_they_were_drawn_from():
@@ -175,41 +155,3 @@ def test_what_deep_patches_cannot_do_is_refused():
     ):
         with pytest.raises(ExtractError, match=match):
             load_backbone(BackboneOptions("deep-patches", **more), (16, 16), True)
-
-
-def test_a_features_file_of_deep_patches_says_what_made_it(in_two_batch_sizes):
-    backbone = BackboneOptions("deep-patches", scatter_j=(1,), mirror=True)
-    with open_features(in_two_batch_sizes(backbone)) as a:
-        assert a.config["backbone"] == "deep-patches"
-        assert a.config["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
-        assert a.n_features == 2 * FILTERS * 2**2
-
-
-def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
-    def loaded(scales):
-        options = BackboneOptions(
-            "deep-patches",
-            scatter_j=scales,
-            image_size=32,
-        )
-        return load_backbone(options, (32, 32), True)
-
-    both = loaded((1, 2))
-    fine, coarse = both.module.nets
-    assert fine.first.J == 1
-    assert coarse.first.J == 2
-    assert len(fine.layers) == 2
-    assert len(coarse.layers) == 1
-    part = (2 * FILTERS, PLACES**2)
-    assert both.parts == (part, part)
-    assert both.weights == ()
-    assert both.kwargs["J"] == [1, 2]
-    assert both.kwargs["between"] == 5
-    alone = loaded((2,))
-    assert "between" not in alone.kwargs
-    x = images(3, side=32)
-    wanted = alone.module(x).flatten(1)
-    width = wanted.shape[1]
-    found = both.module(x)
-    assert torch.equal(found[:, width:], wanted)
-    assert found[:, :width].std() > 0

@@ -111,26 +111,11 @@ def test_transform_is_timms_with_the_given_values(weights):
         ({"model_args": {"num_classes": 9}}, "num_classes"),
         ({"model_args": {"num_classes": 7, "no_such": 1}}, "model arguments"),
         ({"mean": (1.0, 2.0)}, "1 or 3 values"),
-        ({"mean": (float("nan"),)}, "mean must be from"),
-        ({"std": (-1.0, 1.0, 1.0)}, "std must be from"),
-        ({"std": (1e30,)}, "std must be from"),
-        ({"scatter_j": (10**12,)}, "scatter_j must be from 1 to 14"),
-        ({"scatter_l": 100_000}, "scatter_l must be from 1 to 64"),
     ],
 )
 def test_bad_options_are_refused(weights, changes, message):
     with pytest.raises(ExtractError, match=message):
         load(weights, **changes)
-
-
-def test_damaged_and_hostile_weights_are_refused(weights, tmp_path):
-    data = (weights / "w.safetensors").read_bytes()
-    (tmp_path / "w.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ExtractError, match="must be a safetensors"):
-        load(tmp_path)
-    torch.save({"x": Path("/")}, tmp_path / "w.pth")  # a pickled object, not tensors
-    with pytest.raises(ExtractError, match="must be a safetensors"):
-        load(tmp_path, "pth")
 
 
 def test_missing_hub_weights_say_what_to_do(monkeypatch):
@@ -169,16 +154,6 @@ def test_models_that_mix_rows_are_refused(weights):
         check_rows_alone(free, (3, 8, 8))
     with pytest.raises(ExtractError, match="--image-size"):
         check_rows_alone(nn.Linear(5, 3), (3, 8, 8))
-
-
-def test_rows_do_not_depend_on_companions(weights):
-    backbone = load(weights)
-    turned = [np.roll(PICTURE, k, 0) for k in range(6)]
-    inputs = torch.stack([backbone.prepare(picture) for picture in turned])
-    with torch.inference_mode():
-        whole = backbone.module(inputs)
-        some = backbone.module(inputs[[4, 1]])
-    torch.testing.assert_close(whole[[4, 1]], some, rtol=1e-4, atol=1e-5)
 
 
 class Shared(nn.Module):
@@ -235,66 +210,37 @@ def test_axes_need_the_networks_own_classifier(weights):
         load(weights, axes=7)
 
 
-def path_difference(options, size):
-    """Largest difference, relative to the largest feature, between what extraction runs
-    on a CPU and plain timm.
-    """
+def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
+    """What extraction runs on a CPU, against plain timm."""
     from dphead_extract.backbones.timm_models import timm_backbone
 
-    images = (
-        torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    )
-    with torch.inference_mode():
-        plain = timm_backbone(options).module.eval()(images)
-        fast = load_backbone(options, (32, 32), True).module(
-            images.to(memory_format=torch.channels_last)
-        )
-    return float((fast - plain).abs().max() / plain.abs().max())
-
-
-def test_the_fast_path_keeps_the_features(weights):
-    options = BackboneOptions(
-        **SMALL, weights=weights / "w.safetensors", model_args={"num_classes": 7}
-    )
-    assert path_difference(options, 32) < 1e-3
-
-
-def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
     path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
     if not path.is_file():
         pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
-    model_args = {"num_classes": 1001, "pad_type": "same"}
-    assert (
-        path_difference(
-            BackboneOptions(
-                "mobilenetv2_100", path, model_args, (0.5,), (0.5,), image_size=96
-            ),
-            96,
-        )
-        < 1e-3
+    arguments = {"num_classes": 1001, "pad_type": "same"}
+    options = BackboneOptions(
+        "mobilenetv2_100", path, arguments, (0.5,), (0.5,), image_size=96
     )
+    draw = torch.Generator().manual_seed(0)
+    images = torch.rand(4, 3, 96, 96, generator=draw) * 2 - 1
+    with torch.inference_mode():
+        plain = timm_backbone(options).module.eval()(images)
+        backbone = load_backbone(options, (32, 32), True)
+        fast = backbone.module(images.to(memory_format=torch.channels_last))
+    assert (backbone.n_features, backbone.kwargs) == (1280, arguments)
+    assert (fast - plain).abs().max() < 1e-3 * plain.abs().max()
 
 
 def test_scatternet_sizes_and_colours():
-    backbone = load_backbone(
-        BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False
-    )
-    assert (backbone.parts, backbone.n_features) == (((9, 16),), 144)
-    assert backbone.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
-    backbone = load_backbone(
-        BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)),
-        (20, 30),
-        True,
-    )
-    assert backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
-    assert backbone.n_features == 243 * 4 * 4
-    assert backbone.prepare(
-        np.full(
-            (40, 20),
-            255,
-            np.uint8,
-        )
-    ).unique().tolist() == [1.0]
+    one = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
+    assert (one.parts, one.n_features) == (((9, 16),), 144)
+    assert one.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
+    options = BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,))
+    resized = load_backbone(options, (20, 30), True)
+    assert resized.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
+    assert resized.n_features == 243 * 4 * 4
+    white = np.full((40, 20), 255, np.uint8)
+    assert resized.prepare(white).unique().tolist() == [1.0]
     with pytest.raises(ExtractError, match="--weights is not an option"):
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
@@ -325,28 +271,8 @@ def test_channels_are_the_networks_own(weights):
     assert load(weights, channels=3).input_shape == (3, 32, 32)
     with pytest.raises(ExtractError, match="in_chans=1"):
         load(weights, channels=1)
-    with pytest.raises(ExtractError, match="1 or 3"):
-        load(weights, channels=2)
     with pytest.raises(ExtractError, match="--interpolation none is not an option"):
         load(weights, interpolation="none")
-
-
-def test_the_real_mobilenet(shared):
-    path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
-    if not path.is_file():
-        pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
-    model_args = {"num_classes": 1001, "pad_type": "same"}
-    options = BackboneOptions(
-        "mobilenetv2_100", path, model_args, (0.5,), (0.5,), "bicubic", 1.0, 96
-    )
-    backbone = load_backbone(options, (32, 32), True)
-    assert backbone.n_features == 1280
-    assert features(backbone).shape == (1, 1280)
-    assert backbone.transform["mean"] == [0.5, 0.5, 0.5]
-    assert backbone.kwargs == model_args
-    with pytest.raises(ExtractError, match=r"classifier.* \(1001"):
-        options.model_args = {"pad_type": "same"}
-        load_backbone(options, (32, 32), True)
 
 
 def test_scales_are_joined_scattering_transforms():

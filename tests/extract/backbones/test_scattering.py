@@ -1,19 +1,13 @@
 """ScatterNet is kymatio's, whatever engine makes it."""
 
-import numpy as np
 import pytest
 import torch
 from dphead_extract.backbones.scattering import (
     ScatterNet,
-    n_channels,
-    padded_size,
-    reflect_index,
 )
 from dphead_extract.backbones.wavelets import Fourier, Hartley
 from dphead_extract.errors import ExtractError
 from dphead_extract.threads import one_thread
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def reference(J, shape, images):
@@ -50,25 +44,6 @@ def test_equals_kymatio(J, shape, colours, expected):
     ).max() < 1e-5
 
 
-def test_equals_kymatio_on_digits(digits):
-    images = torch.tensor(digits[0][:50])[:, None].float() / 255
-    ours = ScatterNet(1, (8, 8))(images)
-    theirs = reference(1, (8, 8), images)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_pieces_and_batches_do_not_matter(monkeypatch):
-    images = torch.rand(9, 2, 16, 16)
-    whole = ScatterNet(2, (16, 16))(images)
-    monkeypatch.setattr("dphead_extract.backbones.wavelets.Hartley.cache_bytes", 1)
-    torch.testing.assert_close(
-        ScatterNet(2, (16, 16))(images), whole, rtol=1e-5, atol=1e-7
-    )
-    torch.testing.assert_close(
-        ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7
-    )
-
-
 @pytest.mark.parametrize(
     ("J", "shape", "colours", "sizes"),
     [
@@ -102,15 +77,6 @@ def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("planes", [0, 1, 16, 63, 64, 65, 129, 384, 1000])
-def test_pieces_have_one_number_of_planes_and_fill_up_no_whole_piece(planes):
-    for net in (ScatterNet(2, (28, 28)), ScatterNet(2, (64, 64))):
-        size, missing = net._pieces(planes, torch.device("cpu"))
-        assert size % net.engine.planes == 0
-        assert size == missing == 0 or (planes + missing) % size == 0
-        assert missing < max(size, 1)
-
-
 @pytest.mark.parametrize(
     ("J", "L", "shape"),
     [
@@ -132,47 +98,8 @@ def test_the_engines_agree(monkeypatch, J, L, shape):
     )
 
 
-def test_other_numbers_of_angles():
-    assert (
-        ScatterNet(2, (16, 16), L=5)(torch.rand(1, 1, 16, 16)).shape[1]
-        == n_channels(2, 5)
-        == 1 + 10 + 25
-    )
-
-
-def test_a_constant_image_has_no_wavelet_part():
-    out = ScatterNet(2, (16, 16))(
-        torch.full(
-            (1, 1, 16, 16),
-            3.0,
-        )
-    )
-    torch.testing.assert_close(
-        out[:, :1],
-        torch.full_like(
-            out[:, :1],
-            3.0,
-        ),
-        rtol=1e-3,
-        atol=0,
-    )
-    assert out[:, 1:].abs().max() < 1e-5
-
-
 def test_too_small_images_are_refused():
     with pytest.raises(ExtractError, match=r"2\*\*J pixels, got J=4"):
         ScatterNet(4, (8, 8))
     with pytest.raises(ExtractError, match="got shape"):
         ScatterNet(1, (8, 8))(torch.zeros(1, 1, 9, 9))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(2, 20), st.integers(1, 3))
-def test_reflection_is_numpys(size, J):
-    total, before, after = padded_size(size, J)
-    index = reflect_index(size, before, after)
-    assert len(index) == total
-    assert total % 2**J == 0
-    np.testing.assert_array_equal(
-        index, np.pad(np.arange(size), (before, after), mode="reflect")
-    )

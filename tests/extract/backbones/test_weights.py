@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from dphead_extract.backbones.weights import load_weights, read_state
+from dphead_extract.backbones.weights import load_weights
 from dphead_extract.errors import ExtractError
 from hostile_files import TOUCHED, WEIGHTS
 
@@ -23,14 +23,3 @@ def test_hostile_weights_are_refused_and_not_run(write, seed, tmp_path):
             torch.nn.Sequential(model, torch.nn.Linear(2, 2)), str(path)
         )
     assert not (tmp_path / TOUCHED).exists()
-
-
-def test_a_state_is_found_where_programs_put_it(tmp_path):
-    state = torch.nn.Linear(2, 2).state_dict()
-    wrapped = {"module." + name: value for name, value in state.items()}
-    for held in (state, {"state_dict": state}, {"model": wrapped}):
-        torch.save(held, tmp_path / "w.pth")
-        found = read_state(tmp_path / "w.pth")
-        assert {k: v.tolist() for k, v in found.items()} == {
-            k: v.tolist() for k, v in state.items()
-        }

@@ -25,9 +25,8 @@ from dphead_extract.features.rows import text_group
 from dphead_extract.features.seal import read_seal, write_seal
 from dphead_extract.features.writing import extents
 from features import edited, with_config
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 
 def sample(n=50, d=7, seed=0):
@@ -85,15 +84,6 @@ def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, grou
         pytest.raises(FormatError, match="dtype that int64"),
     ):
         writer.append(x, {"labels": y, "group": group})
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint64, ">i4", "f8"])
-def test_groups_of_numbers_are_written_by_value(tmp_path, dtype):
-    x, y = sample(6)
-    group = np.array([100] * 3 + [7] * 3, dtype)
-    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
-    with open_features(tmp_path / "f.h5") as file:
-        assert file.group.tolist() == group_ids([100] * 3 + [7] * 3, 6).tolist()
 
 
 TEXTS = st.text(max_size=6)
@@ -158,43 +148,6 @@ def test_written_arrays_come_back(tmp_path):
         assert file.dataset_id == dataset_id
         assert len(dataset_id) == 32
     assert verify(tmp_path / "f.h5") == []
-
-
-def test_labels_outside_the_classes_become_minus_one(tmp_path):
-    x, y = sample()
-    y[3], y[4] = 99, -7
-    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
-    with open_features(tmp_path / "f.h5") as file:
-        np.testing.assert_array_equal(file.labels[3:5], -1)
-    assert verify(tmp_path / "f.h5") == [
-        "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
-    ]
-
-
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    x=hnp.arrays(
-        np.float32,
-        st.tuples(st.integers(1, 20), st.integers(1, 5)),
-        elements=st.floats(-100, 100, width=32),
-    ),
-    block_rows=st.integers(1, 25),
-    half=st.booleans(),
-)
-def test_any_shape_and_block_size(tmp_path, x, block_rows, half):
-    path = tmp_path / f"{np.random.default_rng().integers(1 << 60)}.h5"
-    write_features(
-        path, x, block_rows=block_rows, dtype="float16" if half else "float32"
-    )
-    with open_features(path) as file:
-        np.testing.assert_array_equal(file.rows(0, len(x)), x.astype(file.dtype))
-        assert len(file.block_digest) == -(-len(x) // block_rows)
-    # rows that are drawn may be equal
-    assert all(problem.startswith("equal images") for problem in verify(path))
 
 
 def test_a_resumed_file_has_the_same_bytes(tmp_path):
@@ -308,14 +261,6 @@ def test_files_that_cannot_be_used(tmp_path, change, message):
     change(path)
     with pytest.raises(FormatError, match=message):
         open_features(path)
-
-
-def test_another_hdf5_file_is_refused(tmp_path):
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["x"] = 1
-    for use in (open_features, lambda path: FeaturesWriter(path, header())):
-        with pytest.raises(FormatError, match="another kind of file"):
-            use(tmp_path / "f.h5")
 
 
 def test_verify_finds_a_changed_value(tmp_path):
@@ -545,16 +490,3 @@ def test_columns_that_are_not_in_the_file_are_refused_unread(tmp_path, hostile):
     write_seal(path, columns, complete=True)
     with pytest.raises(FormatError, match=r"columns=\['features'\]"):
         open_features(path)
-
-
-@pytest.mark.parametrize("name", ["labels", "valid", "split"])
-def test_columns_of_another_type_are_refused(tmp_path, name):
-    path = tmp_path / "f.h5"
-    write_features(path, *sample(), ["a", "b", "c"])
-
-    def change(file):
-        del file[name]
-        file[name] = np.zeros(50, np.float64)
-
-    with pytest.raises(FormatError, match=f"columns=.*{name}"):
-        open_features(edited(path, change, digests=False))

@@ -1,5 +1,6 @@
 """Problems of a features file: equal and near-equal images, and what chance gives."""
 
+import h5py
 import numpy as np
 from dphead_extract.features.format import write_features
 from dphead_extract.features.verify import near_by_chance, near_equal, verify
@@ -49,21 +50,23 @@ def test_copies_across_splits_stand_out_from_chance():
     assert sum(near_by_chance(hashes, split, valid).values()) == 0
 
 
-def test_one_split_has_nothing_to_compare():
-    hashes = np.arange(1, 9, dtype=np.uint64)
-    assert not near_by_chance(hashes, np.zeros(8), np.ones(8, bool))
-
-
 def test_rows_of_no_image_are_found_in_another_file_by_their_features(tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     labels = np.arange(8) % 2
-    write_features(tmp_path / "train.h5", x, labels, ["a", "b"])
-    write_features(tmp_path / "same.h5", x[[5, 2]], labels[[5, 2]], ["a", "b"])
-    write_features(tmp_path / "other.h5", x + 1, labels, ["a", "b"])
-    assert verify(tmp_path / "train.h5", tmp_path / "other.h5") == []
-    assert verify(tmp_path / "train.h5", tmp_path / "same.h5") == [
+    train, same, other = (
+        tmp_path / f"{name}.h5" for name in ("train", "same", "other")
+    )
+    write_features(train, x, labels, ["a", "b"])
+    write_features(same, x[[5, 2]], labels[[5, 2]], ["a", "b"])
+    write_features(other, x + 1, labels, ["a", "b"])
+    assert verify(train, other) == []
+    assert verify(train, same) == [
         "rows whose features are those of a row of same.h5: 2 (rows 2, 5)"
     ]
+    with h5py.File(other, "r+", locking=False) as file:
+        file["features"][2] += 1
+    (problem,) = verify(train, other)
+    assert "other.h5: rows 0 to 7 are not as they were written" in problem
 
 
 def test_groups_that_are_named_like_a_missing_value_are_reported(tmp_path):

@@ -1,7 +1,6 @@
 """Arrays that are made to break a program; what they hold is in test_images."""
 
 import gzip
-import os
 import struct
 
 import numpy as np
@@ -81,12 +80,3 @@ def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
 def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
     with pytest.raises(ExtractError, match="must"):
         open_source(npz(tmp_path / "s.npz", **arrays), Classes.parse("3"))
-
-
-def test_a_pipe_is_no_manifest_and_no_list_of_classes(tmp_path):
-    os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(ExtractError, match="must have an end"):
-        open_source(tmp_path / "pipe.csv", Classes.parse("3"))
-    for path in (tmp_path / "pipe.csv", "/dev/zero"):
-        with pytest.raises(ExtractError, match="--classes @FILE must be"):
-            Classes.parse(f"@{path}")

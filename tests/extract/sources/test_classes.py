@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.importing import ImportOptions, import_features
 from dphead_extract.sources.classes import Classes
@@ -266,17 +266,3 @@ def test_a_negative_label_other_than_minus_one_is_refused():
     for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
         with pytest.raises(ExtractError, match="label='-2'"):
             Classes.parse("2").encode(labels, 2)
-
-
-@pytest.mark.parametrize("group", [True, [1], {"a": 1}])
-def test_a_field_that_names_no_group_is_refused(group, tmp_path):
-    with tarfile.open(tmp_path / "t.tar", "w") as archive:
-        for name, data in (("a.png", png(0)), ("a.json", json.dumps({"g": group}))):
-            data = data if isinstance(data, bytes) else data.encode()
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    with pytest.raises(FormatError, match="must be a text or a number"):
-        open_source(
-            tmp_path / "t.tar", Classes(), "all", "webdataset", Columns(group="g")
-        )

@@ -317,17 +317,6 @@ def test_unusable_samples_are_refused_in_a_line(tmp_path, members, said):
         open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
 
 
-def test_a_damaged_tar_is_refused(tmp_path):
-    pack(tmp_path / "s.tar", {"1.png": png(1) * 9})
-    data = (tmp_path / "s.tar").read_bytes()
-    (tmp_path / "s.tar").write_bytes(data[:700])
-    with pytest.raises(ExtractError, match="must be complete"):
-        open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(ExtractError, match=r"hold \.tar files"):
-        open_source(tmp_path / "folder", Classes(NAMES), layout="webdataset")
-
-
 def test_the_command_reads_a_dataset(hub):
     pytest.importorskip("torch")
     network = ("--backbone", "scatternet", "--image-size", "8", "--scatter-j", "1")
