@@ -13,7 +13,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from dphead_extract.features.format import digests_of, open_features, write_features
+from dphead_extract.features.format import open_features, write_features
+from features import digests_of
 from hostile_rows import Pair, asked, pairs
 
 from dphead.analysis.audit_rows import NO_CLASS, exact, way_of
@@ -126,7 +127,7 @@ class Ways:
         with h5py.File(path, "r+", locking=False) as file:
             columns: Any = file
             columns["features"][:] = x
-            columns["block_digest"][:] = list(digests_of(file))
+            columns["block_digest"][:] = digests_of(file)
         self._file = open_features(path)
 
     def __enter__(self) -> "Ways":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.reading import open_features, open_h5
+from dphead_extract.features.reading import open_h5, open_same
 from dphead_extract.index import ImageIndex, Overlap, recognised
 from dphead_extract.shards import Shard, shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
@@ -75,7 +75,9 @@ def identified(
             "beside --dataset-id or --same-data-as. Leave one out."
         )
     if options.same_data_as is not None:
-        return _same_as(options.same_data_as, given, source, n_rows)
+        with open_same(options.same_data_as, given, n_rows) as other:
+            own = other.row_digest[source.first : source.first + source.n_rows]
+            return Identity(other.dataset_id, other.salt, own)
     index, known = options.index, None
     if given or options.new_data_set or _begun(output, shard):
         index = None
@@ -89,20 +91,6 @@ def identified(
         return Identity(given)
     dataset_id, seen_before = index.claim(seen)
     return Identity(dataset_id, recognised=dataset_id if seen_before else None)
-
-
-def _same_as(
-    path: str | Path, given: str | None, source: Source, n_rows: int
-) -> Identity:
-    """Return the identity of a file that the user names."""
-    with open_features(path) as other:
-        if given not in (None, other.dataset_id) or other.n_rows != n_rows:
-            raise ExtractError(
-                "--same-data-as must name a file of the same images, got "
-                f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
-            )
-        rows = slice(source.first, source.first + source.n_rows)
-        return Identity(other.dataset_id, other.salt, other.row_digest[rows])
 
 
 def _begun(output: Path, shard: Shard) -> bool:

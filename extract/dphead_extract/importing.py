@@ -15,7 +15,7 @@ import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import check_disk
-from dphead_extract.features.reading import canonical_json, open_features
+from dphead_extract.features.reading import canonical_json, open_same
 from dphead_extract.features.rows import Header, row_digest
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
@@ -64,8 +64,8 @@ class ImportOptions:
 class Imported:
     """Hold what was written, for the data holder's screen only.
 
-    `masked` counts rows that are not finite. `problems` are arrays that are not read,
-    and what `dphead_extract.features.format.verify` finds.
+    `problems` are arrays that are not read, and what
+    `dphead_extract.features.format.verify` finds.
     """
 
     path: Path
@@ -75,7 +75,6 @@ class Imported:
     roles: tuple[str, ...]
     columns: tuple[str, ...]
     dataset_id: str
-    masked: int
     already_complete: bool
     problems: list[str]
 
@@ -108,8 +107,6 @@ def import_features(
             except FormatError:
                 writer.discard()
                 raise
-    with open_features(options.output) as file:
-        masked = int((~file.valid).sum())
     unread = [f"array that is not read: {name}" for name in table.unread]
     return Imported(
         path=options.output,
@@ -119,7 +116,6 @@ def import_features(
         roles=table.roles,
         columns=table.columns,
         dataset_id=writer.dataset_id,
-        masked=masked,
         already_complete=writer.already_complete,
         problems=unread + verify(options.output),
     )
@@ -202,25 +198,11 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
         block_rows=options.block_rows,
         dataset_id=options.dataset_id,
     )
-    return header if options.same_data_as is None else _identified(header, options)
-
-
-def _identified(header: Header, options: ImportOptions) -> Header:
-    """Return the header with the id of another file of the same rows.
-
-    The caller must ensure that the rows are the same: other embeddings have other
-    digests, so it cannot be checked.
-    """
-    assert options.same_data_as is not None
-    with open_features(options.same_data_as) as other:
-        one_id = options.dataset_id in (None, other.dataset_id)
-        if not one_id or other.n_rows != header.n_rows:
-            raise ExtractError(
-                "--same-data-as must name a file of the same rows, got "
-                f"n_rows={other.n_rows} for {header.n_rows}. Import the same rows in "
-                "their order."
-            )
-        header.dataset_id = other.dataset_id
+    if options.same_data_as is not None:
+        # other embeddings have other digests, so the caller must ensure that the rows
+        # are the same
+        with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
+            header.dataset_id = other.dataset_id
     return header
 
 

@@ -298,7 +298,7 @@ def test_rows_of_one_data_set_share_its_id(tmp_path):
     short, columns = write(tmp_path, "npz", *rows(49))
     again.source, again.output = short, tmp_path / "short.h5"
     again.columns = columns
-    with pytest.raises(ExtractError, match="same rows, got n_rows=50 for 49"):
+    with pytest.raises(FormatError, match="same rows, got n_rows=50 for 49"):
         import_features(again)
 
 

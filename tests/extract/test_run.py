@@ -182,7 +182,7 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     with pytest.raises(ExtractError, match="other images"):
         extract(options(digits_npz, tmp_path / "d.h5", **same_data))
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
-    with pytest.raises(ExtractError, match="same images"):
+    with pytest.raises(FormatError, match="same rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
 

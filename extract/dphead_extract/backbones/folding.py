@@ -9,6 +9,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 # a folded network with a larger relative change of its features is not used
 _FOLD_TOLERANCE = 1e-3  # a choice, not measured
@@ -92,19 +93,8 @@ def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
 def _fold(model: nn.Module, convolution: str, norm: str) -> None:
     conv, batch = model.get_submodule(convolution), model.get_submodule(norm)
     assert isinstance(conv, nn.Conv2d) and isinstance(batch, nn.BatchNorm2d)
-    assert batch.running_var is not None and batch.running_mean is not None
-    gain = torch.rsqrt(batch.running_var.double() + batch.eps)
-    gain = gain if batch.weight is None else gain * batch.weight.double()
-    shift = (
-        -batch.running_mean.double()
-        if conv.bias is None
-        else conv.bias.double() - batch.running_mean.double()
-    )
-    bias = shift * gain + (0 if batch.bias is None else batch.bias.double())
-    conv.weight = nn.Parameter(
-        (conv.weight.double() * gain[:, None, None, None]).float(), requires_grad=False
-    )
-    conv.bias = nn.Parameter(bias.float(), requires_grad=False)
+    exact = fuse_conv_bn_eval(conv.double(), copy.deepcopy(batch).double())
+    conv.weight, conv.bias = exact.float().weight, exact.bias
     # timm's batch norm carries the activation that follows it.
     rest = [
         part

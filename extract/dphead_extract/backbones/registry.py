@@ -26,14 +26,6 @@ for _module in iter_modules(folder.__path__):
         import_module(f"{folder.__name__}.{_module.name}")
 
 TIMM = TimmFamily()
-# allowed values of options, for any backbone and image; a choice (ScatterNet averages
-# over 2**J pixels)
-_RANGES = {
-    "mean": (-1e6, 1e6),
-    "std": (1e-6, 1e6),
-    "scatter_j": (1, 14),
-    "scatter_l": (1, 64),
-}
 
 
 def family_of(name: str) -> Family:
@@ -87,11 +79,7 @@ def load_backbone(
 
 
 def _check_options(options: BackboneOptions, family: Family) -> None:
-    """Raise ExtractError for an option that the family does not have, or out of range.
-
-    A timm model has scattering options at their defaults, so that these are not
-    checked.
-    """
+    """Raise ExtractError for an option that the family does not have."""
     given: dict[str, Any] = {
         "weights": options.weights,
         "model_args": options.model_args,
@@ -113,19 +101,3 @@ def _check_options(options: BackboneOptions, family: Family) -> None:
             f"colours must be rgb or opponent, got colours={options.colours!r}. Choose "
             "one."
         )
-    if options.channels not in (None, 1, 3):
-        raise ExtractError(
-            f"channels must be 1 or 3, got channels={options.channels}. Choose one."
-        )
-    numbers = {
-        "mean": options.mean or (),
-        "std": options.std or (),
-        "scatter_j": options.scatter_j,
-        "scatter_l": (options.scatter_l,),
-    }
-    for name, (low, high) in _RANGES.items():
-        if not all(low <= value <= high for value in numbers[name]):
-            raise ExtractError(
-                f"{name} must be from {low:g} to {high:g}, got "
-                f"{name}={list(numbers[name])}. Correct it."
-            )

@@ -34,6 +34,7 @@ from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
 from dphead_extract.backbones.wavelets import Fourier, Hartley, Scratch
 from dphead_extract.errors import ExtractError
 
+_MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; it averages over 2**J pixels
 _GPU_BYTES = 256 << 20  # planes that are processed at a time; a choice, not measured
 # Longest padded axis, in pixels, for which products are faster than Fourier transforms.
 # It was tried on a CPU; no stored result compares other values.
@@ -75,11 +76,12 @@ class ScatterNet(nn.Module):
 
     def __init__(self, J: int, shape: tuple[int, int], L: int = 8):
         super().__init__()
-        if J < 1 or L < 1 or min(shape) < 2**J:
+        within = 1 <= J <= _MOST_SCALES and 1 <= L <= _MOST_ANGLES
+        if not within or min(shape) < 2**J:
             raise ExtractError(
-                "scatternet needs J >= 1, L >= 1 and images of at least 2**J pixels, "
-                f"got J={J}, L={L}, shape={shape}. Choose a smaller --scatter-j or a "
-                "larger --image-size."
+                f"scatternet needs J from 1 to {_MOST_SCALES}, L from 1 to "
+                f"{_MOST_ANGLES} and images of at least 2**J pixels, got J={J}, L={L}, "
+                f"shape={shape}. Choose a smaller --scatter-j or a larger --image-size."
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (padded_size(s, J) for s in shape)

@@ -41,7 +41,7 @@ from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.reading import SCHEMA_VERSION, FeaturesFile, open_features
 from dphead_extract.features.rows import Header, check_ids, group_ids, row_digest
 from dphead_extract.features.verify import check_blocks, near_equal, verify
-from dphead_extract.features.writing import FeaturesWriter, digests_of, write_features
+from dphead_extract.features.writing import FeaturesWriter, write_features
 from dphead_extract.items import declared_dtype, is_missing, read_column
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
     "check_blocks",
     "check_ids",
     "declared_dtype",
-    "digests_of",
     "group_ids",
     "is_missing",
     "near_equal",

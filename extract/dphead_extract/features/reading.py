@@ -76,6 +76,8 @@ class FeaturesFile:
 
     Attributes
     ----------
+    file : h5py.File
+        The HDF5 file itself.
     n_rows, n_features : int
         Size of the file.
     dtype : dtype
@@ -113,7 +115,7 @@ class FeaturesFile:
     """
 
     def __init__(self, path: str | Path, file: h5py.File):
-        self.path, self._file = Path(path), file
+        self.path, self.file = Path(path), file
         self.config = read_config(file)
         self.features: h5py.Dataset = file["features"]  # type: ignore[assignment]
         self.n_rows, self.n_features = (int(s) for s in self.features.shape)
@@ -144,7 +146,7 @@ class FeaturesFile:
 
     def _read(self, name: str, rows: slice) -> np.ndarray:
         """Return some rows of a column; raise FormatError if the file is damaged."""
-        columns: Any = self._file
+        columns: Any = self.file
         try:
             return columns[name][rows]
         except OSError as error:
@@ -168,7 +170,7 @@ class FeaturesFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()
 
     def __enter__(self) -> FeaturesFile:
         return self
@@ -268,6 +270,21 @@ def open_features(path: str | Path) -> FeaturesFile:
     except Exception as error:  # HDF5 may raise anything for a damaged or hostile file
         file.close()
         raise FormatError(_damaged(Path(path))) from error
+
+
+def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> FeaturesFile:
+    """Open a features file that a user names for the same rows.
+
+    Raises FormatError for another number of rows or, if one is given, another id.
+    """
+    file = open_features(path)
+    if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:
+        return file
+    file.close()
+    raise FormatError(
+        f"--same-data-as must name a file of the same rows, got n_rows={file.n_rows} "
+        f"for {n_rows}. Use the same source, in its order."
+    )
 
 
 def _is_stored(

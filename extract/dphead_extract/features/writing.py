@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,11 +25,11 @@ from dphead_extract.errors import FormatError, ResumableError
 from dphead_extract.features.disk import sync
 from dphead_extract.features.reading import (
     SCHEMA_VERSION,
+    FeaturesFile,
     canonical_json,
     layout,
     n_blocks,
     open_h5,
-    read_config,
 )
 from dphead_extract.features.rows import (
     Header,
@@ -39,6 +39,7 @@ from dphead_extract.features.rows import (
     row_digest,
 )
 from dphead_extract.features.seal import BYTES, write_seal
+from dphead_extract.features.verify import blocks
 
 Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
 
@@ -78,8 +79,8 @@ class FeaturesWriter:
         self._file: BinaryIO | None = None
         self.already_complete, self.restarted = self.path.exists(), False
         if self.already_complete:
-            with open_h5(self.path)[0] as file:
-                self._take_identifiers(self.path, file)
+            with FeaturesFile(self.path, open_h5(self.path)[0]) as file:
+                self._take_identifiers(file)
             self.next_row = header.n_rows
         elif not (self.part.exists() and self._resume()):
             self.dataset_id = header.dataset_id or uuid.uuid4().hex
@@ -95,10 +96,9 @@ class FeaturesWriter:
         """
         self._file = self._locked()
         try:
-            with open_h5(self.part)[0] as file:
-                self._take_identifiers(self.part, file)
-                self._places = extents(file)
-                done = _sound_blocks(file) * self.header.block_rows
+            with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
+                self._take_identifiers(file)
+                self._places = extents(file.file)
         except Refused:
             self.close()
             raise
@@ -106,7 +106,11 @@ class FeaturesWriter:
             self.discard()
             self.restarted = True
             return False
-        self.next_row = min(done, self.header.n_rows)
+        with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
+            for start, block, is_sound in blocks(file):
+                if not is_sound:
+                    break
+                self.next_row = start + len(block["valid"])
         return True
 
     def _locked(self) -> BinaryIO:
@@ -128,22 +132,21 @@ class FeaturesWriter:
             pass
         return file
 
-    def _take_identifiers(self, path: Path, file: h5py.File) -> None:
+    def _take_identifiers(self, file: FeaturesFile) -> None:
         """Take the data set's id and salt from a file of the same configuration.
 
         Raises Refused if its configuration or its id is another.
         """
-        key, there, here = first_difference(read_config(file), self.config)
+        key, there, here = first_difference(file.config, self.config)
         if there != here:
             if key == "source_digest":
                 there, here = "other images or labels", "these"
             raise Refused(
                 f"a features file holds one configuration only, got {key}={here} where "
-                f"{str(path)!r} has {key}={there}. Repeat the first command exactly, "
-                "choose another output, or remove the file."
+                f"{str(file.path)!r} has {key}={there}. Repeat the first command "
+                "exactly, choose another output, or remove the file."
             )
-        ids: Any = file.attrs
-        self.dataset_id, self.salt = str(ids["dataset_id"]), str(ids["salt"])
+        self.dataset_id, self.salt = file.dataset_id, file.salt
         if self.header.dataset_id not in (None, self.dataset_id):
             raise Refused(
                 f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
@@ -286,24 +289,6 @@ def extents(file: h5py.File) -> Places:
     """Return where the columns' bytes lie in a file that `FeaturesWriter` made."""
     columns: Any = file
     return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
-
-
-def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
-    """Yield the digest, uint8 (32,), that each block of a file should have."""
-    columns: Any = file
-    config = read_config(file)
-    for start in range(0, config["n_rows"], config["block_rows"]):
-        rows = slice(start, start + config["block_rows"])
-        yield block_digest({name: columns[name][rows] for name in layout(config)})
-
-
-def _sound_blocks(file: h5py.File) -> int:
-    """Return the number of blocks before the first that is missing or damaged."""
-    kept: Any = file["block_digest"]
-    for index, digest in enumerate(digests_of(file)):
-        if not np.array_equal(kept[index], digest):
-            return index
-    return len(kept)
 
 
 def first_difference(

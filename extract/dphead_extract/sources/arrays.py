@@ -130,38 +130,28 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
 
     `path` is a folder or one images file.
     """
-    candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     pairs: dict[str, tuple[Path, Path]] = {}
-    for file in candidates:
-        match = re.fullmatch(
-            r"(?:(.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name
-        )
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        match = re.fullmatch(r"((.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name)
         if match is None:
             continue
-        stem = file.name.replace("images", "labels").replace("idx3", "idx1")
-        plain = stem.removesuffix(".gz")
-        labels = next(
-            (
-                file.with_name(s)
-                for s in (stem, plain, plain + ".gz")
-                if file.with_name(s).exists()
-            ),
-            None,
-        )
-        if labels is None:
+        stem = file.name.removesuffix(".gz")
+        plain = stem.replace("images", "labels").replace("idx3", "idx1")
+        beside = [file.with_name(plain), file.with_name(f"{plain}.gz")]
+        labels = [other for other in beside if other.exists()]
+        if not labels:
             raise ExtractError(
-                f"IDX images need their labels beside them, got no {stem!r}. Put it "
+                f"IDX images need their labels beside them, got no {plain!r}. Put it "
                 "into the folder."
             )
-        name = _IDX_PREFIX.get(re.split(r"[-_.]", match[1] or "")[-1], "")
-        if name in pairs and pairs[name][0].name.removesuffix(
-            ".gz"
-        ) != file.name.removesuffix(".gz"):
+        split = _IDX_PREFIX.get(re.split(r"[-_.]", match[2] or "")[-1], "")
+        # the same file may lie there packed and unpacked
+        first = pairs.setdefault(split, (file, labels[0]))[0]
+        if first.name.removesuffix(".gz") != stem:
             raise ExtractError(
                 "a folder must hold one IDX pair a split, got two for "
-                f"{name or 'all'}. Give the images file itself."
+                f"{split or 'all'}. Give the images file itself."
             )
-        pairs.setdefault(name, (file, labels))
     return pairs
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -46,7 +47,7 @@ class StoredArray:
             _header(file, self.path)
             for start in range(0, self.shape[0], rows):
                 count = min(rows, self.shape[0] - start)
-                data = _read(file, count * row_bytes, self.path)
+                data = file.read(count * row_bytes)
                 yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
 
 
@@ -60,7 +61,7 @@ def stored_arrays(path: Path) -> dict[str, StoredArray]:
         return {"": _described(path, None)}
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [info.filename for info in archive.infolist()]
+            members = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise _unusable(path) from error
     found = {}
@@ -88,42 +89,32 @@ def _described(path: Path, member: str | None) -> StoredArray:
     return StoredArray(path, member, shape, dtype)
 
 
-class _opened:
-    """Give the file and the byte count of an array, as a context manager.
+@contextmanager
+def _opened(path: Path, member: str | None) -> Iterator[tuple[IO[bytes], int]]:
+    """Give the file and the byte count of an array.
 
-    Errors inside become one ExtractError.
+    Errors of opening or reading it become one ExtractError.
     """
-
-    def __init__(self, path: Path, member: str | None) -> None:
-        self._path, self._member = path, member
-
-    def __enter__(self) -> tuple[IO[bytes], int]:
-        try:
-            if self._member is None:
-                self._file: IO[bytes] = self._path.open("rb")
-                return self._file, self._path.stat().st_size
-            with zipfile.ZipFile(self._path) as archive:
-                self._file = archive.open(self._member)
-                return self._file, archive.getinfo(self._member).file_size
-        # RuntimeError: the archive's packing is unknown, or needs a password
-        except (OSError, zipfile.BadZipFile, RuntimeError) as error:
-            raise _unusable(self._path) from error
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    try:
+        if member is None:
+            with path.open("rb") as file:
+                yield file, path.stat().st_size
+            return
+        with zipfile.ZipFile(path) as archive, archive.open(member) as packed:
+            yield packed, archive.getinfo(member).file_size
+    except ExtractError:
+        raise
+    # numpy, zlib and zipfile may raise anything for a damaged or hostile file
+    except Exception as error:
+        raise _unusable(path) from error
 
 
 def _header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    try:
-        version = np.lib.format.read_magic(file)
-        readers = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }
-        shape, columns_first, dtype = readers[version](file)
-    # numpy may raise anything for a damaged or hostile header
-    except Exception as error:
-        raise _unusable(path) from error
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, columns_first, dtype = readers[np.lib.format.read_magic(file)](file)
     if dtype.hasobject or dtype.names or (columns_first and len(shape) > 1):
         raise _unusable(path)
     if not shape or min(shape) < 0 or dtype.itemsize > _MAX_TEXT_BYTES:
@@ -133,17 +124,6 @@ def _header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
             "Save it again."
         )
     return shape, dtype
-
-
-def _read(file: IO[bytes], size: int, path: Path) -> bytes:
-    try:
-        data = file.read(size)
-    # zlib and zipfile raise errors of their own for damaged members
-    except Exception as error:
-        raise _unusable(path) from error
-    if len(data) != size:
-        raise _unusable(path)
-    return data
 
 
 def _unusable(path: Path) -> ExtractError:
