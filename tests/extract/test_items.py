@@ -311,31 +311,21 @@ def test_texts_of_numpy_are_read_one_by_one():
 def test_a_text_that_is_no_utf8_is_its_bytes_and_what_cannot_be_read_is_none():
     """Bytes that are no UTF-8 among pyarrow's texts; a date beyond Python's."""
     pandas = pytest.importorskip("pandas")
-    ends = pa.py_buffer(
-        np.array(
-            [0, 1, 2, 3],
-            np.int32,
-        ).tobytes()
-    )
-    texts = pa.Array.from_buffers(
-        pa.string(),
-        3,
-        [None, ends, pa.py_buffer(b"a\xffb")],
-    )
+    ends = pa.py_buffer(np.array([0, 1, 2, 3], np.int32).tobytes())
+    buffers = [None, ends, pa.py_buffer(b"a\xffb")]
+    texts = pa.Array.from_buffers(pa.string(), 3, buffers)
+    chunks = pa.chunked_array([texts])
+    # one patient, not a row on its own: as in a list of bytes
+    wanted = group_ids([b"a", b"\xff", b"b"], 3).tolist()
     for column in (
         texts,
-        pa.chunked_array([texts]),
+        chunks,
         texts.dictionary_encode(),
         pandas.Series(pandas.arrays.ArrowExtensionArray(texts)),
-        pandas.Series(pandas.arrays.ArrowStringArray(pa.chunked_array([texts]))),
+        pandas.Series(pandas.arrays.ArrowStringArray(chunks)),
     ):
-        # one patient, not a row on its own: as in a list of bytes and in Parquet
-        ids = group_ids(column, 3).tolist()
-        assert ids == group_ids([b"a", b"\xff", b"b"], 3).tolist()
-    dates = pa.array(
-        [1, 2**30],
-        pa.int32(),
-    ).cast(pa.date32())
+        assert group_ids(column, 3).tolist() == wanted
+    dates = pa.array([1, 2**30], pa.int32()).cast(pa.date32())
     assert read_column(dates).tolist()[1] is None
 
 

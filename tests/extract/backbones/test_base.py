@@ -17,14 +17,11 @@ def test_a_registered_family_is_loaded_by_its_name():
             return [nn.AdaptiveAvgPool2d(1)], {"places": 1}
 
     try:
-        options = BackboneOptions("channel-means")
-        backbone = load_backbone(options, (4, 6), True)
+        backbone = load_backbone(BackboneOptions("channel-means"), (4, 6), True)
     finally:
         del FAMILIES["channel-means"]
-    assert backbone.n_features == 3
-    assert backbone.kwargs == {"places": 1}
-    image = np.full((4, 6, 3), 255, np.uint8)
-    features = backbone.module(backbone.prepare(image)[None])
-    assert torch.equal(features.flatten(), torch.ones(3))
+    assert (backbone.n_features, backbone.kwargs) == (3, {"places": 1})
+    white = backbone.prepare(np.full((4, 6, 3), 255, np.uint8))
+    assert torch.equal(backbone.module(white[None]).flatten(), torch.ones(3))
     recorded = Means().recorded(backbone.kwargs, backbone.transform)
     assert recorded == {"colours": "rgb", "image_size": (4, 6), "channels": 3}

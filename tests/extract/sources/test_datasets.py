@@ -123,67 +123,34 @@ def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
 
 
 def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
-    rows = table(
-        range(7),
-        label=["eel", "", None, "dog", "cat", "cat", "cat"],
-    )
+    labels = ["eel", "", None, "dog", "cat", "cat", "cat"]
+    rows = table(range(7), label=labels)
     for split in ("train", "test"):
         path = tmp_path / "saved" / split / "data-00000-of-00001.arrow"
         path.parent.mkdir(parents=True)
-        with (
-            pa.OSFile(str(path), "wb") as sink,
-            pa.ipc.new_stream(sink, rows.schema) as w,
-        ):
-            w.write_table(rows, max_chunksize=3)
+        with pa.ipc.new_stream(path, rows.schema) as sink:
+            sink.write_table(rows, max_chunksize=3)
     test = open_source(tmp_path / "saved", Classes(NAMES), "test")
-    assert test.labels.tolist() == [
-        2,
-        -1,
-        -1,
-        1,
-        0,
-        0,
-        0,
-    ]
+    assert test.labels.tolist() == [2, -1, -1, 1, 0, 0, 0]
     assert [test.raw(i) for i in range(7)] == [png(i) for i in range(7)]
     one = open_source(path, Classes(NAMES))
     assert one.split_names == ["all"] and one.n_rows == 7
 
 
 def test_one_row_of_a_dataset_changes_no_other(tmp_path):
-    others = [
-        ("cat", "p1", "train"),
-        ("eel", "p9", "test"),
-        ("", "", ""),
-    ]
+    others = [("cat", "p1", "train"), ("eel", "p9", "test"), ("", "", "")]
     others += [("9", "-1", "val"), (None, None, None)]
     found = []
     for label, group, split in others:
-        rows = table(
-            range(4),
-            label=[label, "dog", "cat", "dog"],
-            group=[group, "p1", "p2", "p1"],
-            split=[split, "train", "test", ""],
-        )
-        parquet.write_table(rows, tmp_path / "f.parquet")
+        columns = {"label": [label, "dog", "cat", "dog"]}
+        columns |= {"group": [group, "p1", "p2", "p1"]}
+        columns |= {"split": [split, "train", "test", ""]}
+        parquet.write_table(table(range(4), **columns), tmp_path / "f.parquet")
         classes = Classes(NAMES, allow_unlabelled=True)
         source = open_source(tmp_path / "f.parquet", classes)
-        assert source.group is not None
-        rest = [
-            a[1:].tolist()
-            for a in (
-                source.labels,
-                source.group,
-                source.split,
-            )
-        ]
-        found.append(
-            (
-                rest,
-                source.split_names,
-                [source.raw(i) for i in (1, 2, 3)],
-            )
-        )
+        said = (source.labels, source.group, source.split)
+        rest = [array[1:].tolist() for array in said]
+        found.append((rest, source.split_names, [source.raw(i) for i in (1, 2, 3)]))
     assert all(one == found[0] for one in found)
 
 
