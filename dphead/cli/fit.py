@@ -25,6 +25,7 @@ from dphead.cli.options import (
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_table
+from dphead.cli.text import section, tied
 
 _MOST_PROCESSES = 1024  # of one host; chosen
 
@@ -162,6 +163,7 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
             if dry_run or verbose:
                 title = f"To be released ({method.source})"
                 progress.say(releases_table(plan.summary(), title))
+                progress.say(section("Budget", _budget_before(options, plan)))
             if dry_run:
                 raise click.exceptions.Exit(0)
             progress.begin("trying the sums (a first fit compiles them), then charging")
@@ -174,6 +176,32 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
     click.echo(text)
     if verbose:
         click.echo(details(result))
+
+
+def _budget_before(options: Any, plan: Any) -> list[str]:
+    """Return this fit's epsilon, and what its data set's ledger holds before it."""
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.ledgers import ledger_path
+    from dphead.privacy.ledger import Ledger, rounded_down
+
+    own = f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}"
+    lines = [f"{tied(own)} for this fit"]
+    with open_features(options.features) as file:
+        path = ledger_path(options.ledger, file.dataset_id)
+    if not isinstance(path, Path) or not path.exists():
+        return [*lines, "nothing was charged to this ledger before"]
+    book = Ledger(path, read_only=True)
+    limit, spent = book.budget(), book.spent(plan.delta).epsilon
+    if limit is None:
+        return [*lines, f"{tied(f'epsilon {spent:.4g}')} was spent before; no limit"]
+    left = rounded_down(book.remaining(plan.events()) or 0.0)
+    total = tied(f"epsilon {spent:.4g} of {limit['epsilon']:g}")
+    return [
+        *lines,
+        f"{total} spent before (delta {limit['delta']:g}); "
+        f"{tied(f'epsilon {left}')} remaining for a fit like this one",
+    ]
 
 
 def _files(

@@ -35,7 +35,9 @@ def show(which: Path, as_json: bool) -> None:
         )
 
     from dphead.analysis.profiles import about_sum
+    from dphead.analysis.records import fit_events
     from dphead.fit.ledgers import charged_elsewhere
+    from dphead.privacy.ledger import rounded_down
     from dphead.privacy.ledger.store import IN_MEMORY
 
     fits = book.fits()
@@ -57,7 +59,12 @@ def show(which: Path, as_json: bool) -> None:
     every = f"{spent}: the plain sum, every reserved release counted"
     why = about_sum(*total)
     click.echo(section("Spent", [every, why] if why else [every]))
-    click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
+    lines = [_budget_in_words(limit, bool(fits))]
+    if limit and fits:
+        left = book.remaining(fit_events(fits[-1:]))
+        text = tied(f"epsilon {rounded_down(left)} remaining")
+        lines.append(f"{text} for a fit like the last one")
+    click.echo(section("Budget", lines))
 
 
 _FIT_COLUMNS = (

@@ -14,6 +14,7 @@ import numpy as np
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
 from dphead.cli.text import section, tied
+from dphead.privacy.ledger import rounded_down
 from dphead.privacy.ledger.store import IN_MEMORY
 
 _NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
@@ -267,7 +268,8 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     limit, alone = ledger["budget"], ledger["path"] == IN_MEMORY
     if limit:
         total = f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g})"
-        yield f"{total} in {fits}"
+        left = tied(f"epsilon {rounded_down(ledger['remaining'])}")
+        yield f"{total} in {fits}; {left} remaining for a fit like this one"
     elif alone:
         yield f"{spent} spent; other fits of these {thing}s are not counted"
     else:

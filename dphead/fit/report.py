@@ -370,6 +370,7 @@ def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
         "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
+        "remaining": result.ledger.remaining(result.plan.events()),
         "elsewhere": list(beside.elsewhere),
     }
 

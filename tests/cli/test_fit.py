@@ -95,7 +95,8 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
         "3.68 % if an unused row has another in its place, 1.98 % if an unused row",
         "! Not protected: class names, settings, the number of rows; several",
         "on 90 test rows: private: not in the report",
-        "epsilon 1 of 3 spent (delta 1e-05) in 1 fit",
+        "epsilon 1 of 3 spent (delta 1e-05) in 1 fit of this data set; epsilon 2.756 "
+        "remaining for a fit like this one",
         f"{run}/: head.safetensors head.json report.json report.html ledger.json",
         f"dphead check {run}",
         "dphead predict",

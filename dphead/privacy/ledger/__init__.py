@@ -5,8 +5,8 @@
 reserved releases, and `seals` detects damage.
 """
 
-from dphead.privacy.ledger.budget import Spent, spent
+from dphead.privacy.ledger.budget import Spent, rounded_down, spent
 from dphead.privacy.ledger.ledger import Ledger, new_fit_id
 from dphead.privacy.ledger.schema import LedgerError
 
-__all__ = ["Ledger", "LedgerError", "Spent", "new_fit_id", "spent"]
+__all__ = ["Ledger", "LedgerError", "Spent", "new_fit_id", "rounded_down", "spent"]

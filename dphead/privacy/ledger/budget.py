@@ -6,6 +6,7 @@ proofs/ledger.md, "Across fits", has the proofs.
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -88,6 +89,69 @@ def spent(
     orders = RDP_ORDERS if budget is None else [budget["order"]]
     curve = rdp_curve(events, orders, relation)
     return Spent(epsilon_from_rdp(orders, curve, delta), "rdp")
+
+
+def remaining(
+    events: Sequence[GaussianEvent],
+    fits: int,
+    kind: Sequence[GaussianEvent],
+    relation: str,
+    budget: Mapping[str, float],
+) -> float:
+    """Return the largest epsilon that one more fit of a kind may take from a budget.
+
+    It is a figure for users, at the budget's delta. The filter decides each charge.
+
+    Parameters
+    ----------
+    events, fits, relation, budget
+        As for `spent`.
+    kind : sequence of GaussianEvent
+        Releases of the further fit. Only their noise is scaled.
+
+    Returns
+    -------
+    float
+        Epsilon of the further fit alone; 0 if the filter takes no such fit.
+    """
+    if not fits:
+        return budget["epsilon"]
+    full = all(e.is_full for e in kind)
+    if not full and (
+        all(e.is_full for e in events)
+        or not _has_divergence([*events, *kind], relation)
+    ):
+        return 0.0  # `Ledger._check` refuses these whatever their noise
+    delta = budget["delta"]
+
+    def scaled(exponent: float) -> list[GaussianEvent]:
+        factor = 2.0**exponent
+        return [replace(e, noise_multiplier=e.noise_multiplier * factor) for e in kind]
+
+    def within(exponent: float) -> bool:
+        both = [*events, *scaled(exponent)]
+        total = spent(both, fits + 1, delta, relation, budget).epsilon
+        return total <= budget["epsilon"]
+
+    low, high = -20.0, 20.0  # far beyond the noise of any useful fit; chosen
+    if not within(high):
+        return 0.0
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        low, high = (low, middle) if within(middle) else (middle, high)
+    accountant = "exact" if full else "auto"
+    return compose_epsilon(scaled(high), delta, relation, accountant)
+
+
+def rounded_down(epsilon: float) -> str:
+    """Return at most four digits of a number that is no larger, to be typed.
+
+    Below 1e-6, which no fit can use, it is 0.
+    """
+    if epsilon < 1e-6:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.floor(epsilon / unit) * unit:.4g}"
 
 
 def check_epochs(specs: Sequence[dict[str, Any]]) -> None:

@@ -28,6 +28,8 @@ from dphead.privacy.ledger.budget import (
     Spent,
     check_divergence,
     check_epochs,
+    remaining,
+    rounded_down,
     spent,
 )
 from dphead.privacy.ledger.charge import Charge
@@ -145,6 +147,18 @@ class Ledger(LedgerFile):
             events, number = [*self.events(), *more], self.count_fits() + bool(more)
         delta = budget["delta"] if budget else delta
         return spent(together(events), number, delta, relation, budget)
+
+    def remaining(self, kind: Sequence[GaussianEvent]) -> float | None:
+        """Return the largest epsilon that one more fit like `kind` may take.
+
+        It is at the budget's delta; None without a budget (`budget.remaining`).
+        """
+        with self.snapshot():
+            budget, relation = self.budget(), self.meta("relation") or "zero_out"
+            events, number = self.events(), self.count_fits()
+        if budget is None:
+            return None
+        return remaining(events, number, kind, relation, budget)
 
     def reserve(
         self,
@@ -329,10 +343,11 @@ class Ledger(LedgerFile):
         total = spent([*old, *new], number, delta, relation, budget).epsilon
         # `not <=` refuses NaN too.
         if not total <= target * (1 + 1e-9):
+            left = remaining(old, number - 1, new, relation, budget)
             raise LedgerError(
                 f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
-                f"> {target:g} at delta={delta:g}. "
-                "Nothing was charged: ask for less, or stop."
+                f"> {target:g} at delta={delta:g}. Nothing was charged. Remaining for "
+                f"a fit like this one: epsilon={rounded_down(left)}."
             )
 
     def fits(self) -> list[dict[str, Any]]:

@@ -6,12 +6,20 @@ import math
 
 import pytest
 from core import python, reserve
+from hypothesis import given
+from hypothesis import strategies as st
 from ledgers import DELTA, specs
 
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id, spent
+from dphead.privacy.ledger import (
+    Ledger,
+    LedgerError,
+    new_fit_id,
+    rounded_down,
+    spent,
+)
 
 
 def test_one_ledger_holds_one_relation(path):
@@ -39,6 +47,48 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
             reserve(specs(1, sigma), ledger)
     assert len(ledger.fits()) == 2
     assert sum(e.count for e in ledger.events()) == 2
+
+
+@pytest.mark.parametrize("q, sigma", [(1.0, 30.0), (0.01, 1.5)])
+def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
+    """A fit of that epsilon is taken, one of 1 % less noise is refused."""
+    ledger = Ledger(path)
+    assert ledger.remaining([GaussianEvent(1.0)]) is None
+    ledger.set_budget(2.0, DELTA)
+    kind = [GaussianEvent(sigma, q, 50)]
+    assert ledger.remaining(kind) == 2.0
+    reserve(specs(50, sigma, sampling_prob=q), ledger)
+    left = ledger.remaining(kind)
+    alone = accounting.compose_epsilon(kind, DELTA)
+    assert 0 < left < 2.0
+    low, high = 1e-3, 1e3  # factors of the noise for which the epsilon is `left`
+    for _ in range(60):
+        factor = math.sqrt(low * high)
+        found = [GaussianEvent(sigma * factor, q, 50)]
+        larger = accounting.compose_epsilon(found, DELTA) > left
+        low, high = (factor, high) if larger else (low, factor)
+    assert (alone > left) == (high > 1)
+    with pytest.raises(LedgerError, match="Remaining for a fit like this one: epsilon"):
+        reserve(specs(50, sigma * high * 0.99, sampling_prob=q), ledger)
+    reserve(specs(50, sigma * high * (1 + 1e-6), sampling_prob=q), ledger)
+
+
+def test_nothing_remains_for_a_kind_that_the_filter_refuses(path):
+    ledger = Ledger(path)
+    ledger.set_budget(2.0, DELTA)
+    reserve(specs(1, 30.0), ledger)
+    assert ledger.remaining([GaussianEvent(30.0, 0.01, 50)]) == 0
+    assert ledger.remaining([GaussianEvent(0.0)]) == 0
+    rest = math.sqrt(mu_from_epsilon(2.0, DELTA) ** 2 - 1 / 30.0**2)
+    reserve(specs(1, 1 / rest), ledger)
+    assert rounded_down(ledger.remaining([GaussianEvent(30.0)])) == "0"
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_number_is_rounded_down_to_four_digits(epsilon):
+    found = float(rounded_down(epsilon))
+    assert found <= epsilon * (1 + 1e-12)
+    assert found >= epsilon * 0.999
 
 
 def test_a_refused_fit_leaves_no_trace(path):
