@@ -191,9 +191,10 @@ def evaluate_scores(
     Returns
     -------
     dict
-        n, n_without_class, accuracy, accuracy_se, top5 (None for five classes or
-        fewer), worst_class (its position), worst_class_accuracy, worst_class_n,
-        per_class_accuracy, per_class_n, calibration_error.
+        n, n_without_class, accuracy, accuracy_se, balanced_accuracy (the mean of the
+        classes that have rows), top5 (None for five classes or fewer), worst_class (its
+        position), worst_class_accuracy, worst_class_n, per_class_accuracy, per_class_n,
+        calibration_error.
 
     Raises
     ------
@@ -211,6 +212,7 @@ def evaluate_scores(
         "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
         "accuracy_se": error,
+        "balanced_accuracy": float(np.nanmean(each)),
         "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
         "worst_class": worst,
         "worst_class_accuracy": float(each[worst]),

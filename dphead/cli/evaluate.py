@@ -127,6 +127,8 @@ def _shown_metrics(
         parts["By vote"] = [f"{tied(voted)} ({vote} views an image)"]
     if metrics["top5"] is not None:
         parts["Top 5"] = [f"{100 * metrics['top5']:.2f} %"]
+    balanced = f"{100 * metrics['balanced_accuracy']:.2f} %"
+    parts["Balanced"] = [f"{tied(balanced)} (mean of the classes)"]
     gap = f"{100 * metrics['calibration_error']:.2f} %"
     parts["Confidence"] = [f"off by {tied(gap)} in the mean (calibration error)"]
     parts["Classes"] = _shown_classes(metrics, names)

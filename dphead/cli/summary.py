@@ -223,7 +223,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:
-    """State the least released class accuracy, if class accuracies were released."""
+    """State the mean and the least of the class accuracies, if they were released."""
     found = report.get("class_accuracy")
     if found is None:
         return
@@ -231,7 +231,9 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
     name = report["data"]["class_names"][found["weakest"]]
     low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
     between = tied(f"{low:.1f} to {high:.1f} %")
+    mean = 100 * found["balanced"]["accuracy"]
     yield (
+        f"{tied(f'{mean:.1f} %')} expected in the mean of the classes, and "
         f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
         f"interval, whichever class is worst: {between}){publish}. The least "
         "of noisy numbers is too low on average; the interval allows for it"

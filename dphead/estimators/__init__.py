@@ -55,6 +55,7 @@ class DPAutoClassifier(DPClassifier):
     estimate: bool | None = None
     per_class_share: float | None = None
     prior: np.ndarray | None = None
+    balanced: bool | None = None
 
 
 @documented
@@ -126,6 +127,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     intercept: float | None = None
     gram_intercept: bool | None = None
     initial_bias: float | None = None
+    balanced: bool | None = None
 
 
 @documented
@@ -161,6 +163,7 @@ class _GradientClassifier(DPClassifier):
     weight_decay: float | None = None
     intercept: float | None = None
     initial_bias: float | None = None
+    balanced: bool | None = None
 
 
 @documented

@@ -37,6 +37,7 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
+from dphead.solvers.balancing import BALANCED
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import expected_accuracy, expected_of_classes
@@ -94,6 +95,8 @@ class Auto:
         Fraction of the budget (μ²) spent on the expected accuracy of each class.
     prior : PublicPrior, optional
         Public head to start from.
+    balanced : bool, default False
+        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
 
     Notes
     -----
@@ -116,6 +119,7 @@ class Auto:
     estimate: Annotated[bool, _ESTIMATE] = True
     per_class_share: Annotated[float, _PER_CLASS_SHARE] = 0.0
     prior: Annotated[PublicPrior | None, _PRIOR] = None
+    balanced: Annotated[bool, BALANCED] = False
     scale: Annotated[_Scale, _SCALE] = "auto"
     steps: Annotated[int | None, _STEPS_OF_RULE] = None
     move: Annotated[float | None, _MOVE] = None
@@ -181,6 +185,7 @@ class Auto:
             steps=UNNOISED_STEPS,
             ridge=UNNOISED_RIDGE,
             intercept=UNNOISED_INTERCEPT,
+            balanced=self.balanced,
             centering=self._centering(facts),
         )
 
@@ -207,6 +212,7 @@ class Auto:
                 intercept=UNNOISED_INTERCEPT,
                 normalize=False,
                 average="last",
+                balanced=self.balanced,
                 centering=centering,
                 prior=self.prior,
             )
@@ -222,6 +228,7 @@ class Auto:
             self.descent,
             steps=steps,
             learning_rate=rate(strength, steps, self.descent.momentum, move),
+            balanced=self.balanced,
             centering=centering,
             prior=self.prior,
         )

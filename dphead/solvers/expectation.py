@@ -60,6 +60,8 @@ def expected_of_classes(
         own_units = max(1.0, kept / facts.group_cap)
         found.append(_on_new(seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
+    mean, mean_sd = (sum(values) / len(found) for values in zip(*found, strict=True))
+    balanced = interval(mean, mean_sd, NORMAL_95)
     # Bonferroni: intervals that hold for all classes at once. The lowest of their
     # bounds is then a bound on the lowest accuracy.
     joint = float(ndtri(1 - (1 - float(ndtr(NORMAL_95))) / facts.n_classes))
@@ -70,7 +72,7 @@ def expected_of_classes(
         min(one.low for one in bounds),
         min(one.high for one in bounds),
     )
-    return ClassAccuracy(each, weakest, worst)
+    return ClassAccuracy(each, balanced, weakest, worst)
 
 
 def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:

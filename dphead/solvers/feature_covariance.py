@@ -10,6 +10,12 @@ from dphead.privacy.loss import loss_named
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
+from dphead.solvers.balancing import (
+    BALANCED,
+    balanced_head,
+    check_balanced,
+    planned_counts,
+)
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights
@@ -56,6 +62,8 @@ class DPFC:
         Whether the Gram matrix includes the appended constant. False keeps the constant
         in the gradients alone, so that the Gram matrix has the noise of the features
         alone (FC23).
+    balanced : bool, default False
+        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
 
     Notes
     -----
@@ -76,14 +84,19 @@ class DPFC:
     intercept: Annotated[float, INTERCEPT] = 0.0
     gram_intercept: Annotated[bool, _GRAM_INTERCEPT] = True
     initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
+    balanced: Annotated[bool, BALANCED] = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-fc"
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_balanced(self.balanced, self.loss, self.intercept)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the centering releases, the Gram matrix, and `steps` gradients."""
+        """Return the centering releases, the Gram matrix, and `steps` gradients.
+
+        The class counts follow if decisions are balanced.
+        """
         joined = self.intercept if self.gram_intercept else 0.0
         check_clip(facts, joined, self.feature_clip, self.centering.norm)
         check_intercept(facts, self.intercept, self.centering.norm)
@@ -95,7 +108,10 @@ class DPFC:
             (1 - share) / self.steps,
         )
         gram = PlannedRelease("gram", Gram(facts.n_classes), self.feature_clip, share)
-        return [*self.centering.plan(facts, 1.0), gram, *[gradient] * self.steps]
+        counts = planned_counts(facts, 1.0) if self.balanced else []
+        rest = 1.0 + sum(one.weight for one in counts)
+        steps = [gradient] * self.steps
+        return [*self.centering.plan(facts, rest), gram, *steps, *counts]
 
     def solve(self, facts: ProblemInfo) -> Steps:
         """Release the Gram matrix once, then take the gradient steps."""
@@ -113,7 +129,8 @@ class DPFC:
             )
             # Gram matrix, ridge and gradient are sums over n rows: the factor n cancels
             weights = weights - rate * solve(answer.value)
-        return head_of(weights, transform, self.loss)
+        head = head_of(weights, transform, self.loss)
+        return (yield from balanced_head(facts, head)) if self.balanced else head
 
     def _gram(
         self, facts: ProblemInfo, transform: RowTransform

@@ -8,6 +8,12 @@ import numpy as np
 
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient
+from dphead.solvers.balancing import (
+    BALANCED,
+    balanced_head,
+    check_balanced,
+    planned_counts,
+)
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights
@@ -66,6 +72,8 @@ class GradientDescent:
     average : {"last", "mean", "ema"}, default "last"
         Iterate to return. "ema" is the moving average with De22's warm-up: its decay at
         step t is min(ema_decay, (1 + t)/(10 + t)).
+    balanced : bool, default False
+        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
     prior : PublicPrior, optional
         Public head to start from. None starts at `initial_bias` for every class.
 
@@ -88,11 +96,13 @@ class GradientDescent:
     weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
     intercept: Annotated[float, INTERCEPT] = 0.0
     initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
+    balanced: Annotated[bool, BALANCED] = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     prior: Annotated[PublicPrior | None, _PRIOR] = None
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_balanced(self.balanced, self.loss, self.intercept)
 
     @property
     def name(self) -> str:
@@ -100,7 +110,9 @@ class GradientDescent:
         return f"dp-{self.optimizer}"
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the centering releases and `steps` gradients of equal noise.
+        """Return the centering releases, and `steps` gradients of equal noise.
+
+        The class counts follow if decisions are balanced.
 
         Raises ValueError if the intercept is too large for the rows, or if the prior
         has another shape than the head.
@@ -112,10 +124,10 @@ class GradientDescent:
         step = PlannedRelease(
             "gradient", query, self.clip_norm, 1.0, self.sampling_prob
         )
-        return [
-            *self.centering.plan(facts, self.steps * self.sampling_prob**2),
-            *[step] * self.steps,
-        ]
+        rest = self.steps * self.sampling_prob**2
+        counts = planned_counts(facts, rest) if self.balanced else []
+        rest += sum(one.weight for one in counts)
+        return [*self.centering.plan(facts, rest), *[step] * self.steps, *counts]
 
     def _decay(self, t: int) -> float:
         """Return the decay of the average at step t: De22's warm-up, or the mean's."""
@@ -160,7 +172,8 @@ class GradientDescent:
             decay = self._decay(t)
             average = decay * average + (1 - decay) * weights
         final = weights if self.average == "last" else average
-        return head_of(final, transform, self.loss)
+        head = head_of(final, transform, self.loss)
+        return (yield from balanced_head(facts, head)) if self.balanced else head
 
 
 # Added to the root of the second moment: far below any noisy root. Chosen, not

@@ -27,12 +27,15 @@ class AccuracyEstimate:
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """Hold the expected accuracy on each class, and on the weakest class.
+    """Hold the expected accuracy on each class, their mean, and the weakest class.
 
     Parameters
     ----------
     each : tuple of AccuracyEstimate
         One estimate for each class.
+    balanced : AccuracyEstimate
+        Estimate for the mean of the classes (balanced accuracy). Its interval is as
+        wide as if the errors of all classes had one sign.
     weakest : int
         Position of the class with the lowest estimate.
     worst : AccuracyEstimate
@@ -43,6 +46,7 @@ class ClassAccuracy:
     """
 
     each: tuple[AccuracyEstimate, ...]
+    balanced: AccuracyEstimate
     weakest: int
     worst: AccuracyEstimate
 

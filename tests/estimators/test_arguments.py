@@ -36,6 +36,7 @@ WRONG = {
     "estimate": 1,
     "per_class_share": 1.0,
     "prior": np.full((6, 3), math.nan),
+    "balanced": 1,
     "ridge": 0.0,
     "gram_share": 0.0,
     "class_grams": 1,

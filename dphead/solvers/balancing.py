@@ -1,0 +1,72 @@
+"""Balance a head's decisions between classes of different sizes: logit adjustment."""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import numpy as np
+
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassCounts
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.head import LinearHead
+from dphead.solvers.settings import OFF, Setting
+
+BALANCED = Setting(
+    "Weigh all classes alike: subtract the log of noisy class frequencies from the "
+    "scores.",
+    source=OFF,
+    option=True,
+)
+COUNTS = "rows of classes"  # label of the release
+# Share of mu² for the counts, beside the gradients. Their noise is 10/mu rows: 37 at
+# ε = 1. Chosen.
+_COUNT_SHARE = 0.01
+
+
+def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
+    """Raise ValueError if a head's scores cannot be balanced.
+
+    They must be log-odds. And without an intercept, scores do not learn how frequent
+    classes are, so the adjustment would take away what is not there.
+    """
+    if balanced and (loss != "softmax" or not intercept):
+        raise ValueError(
+            "balanced needs the softmax loss and an intercept, got "
+            f"loss={loss!r}, {intercept=}. Use an intercept of 0.1 to 1."
+        )
+
+
+def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
+    """Return the release of the class counts; rest is the weight of the gradients."""
+    weight = rest * _COUNT_SHARE / (1 - _COUNT_SHARE)
+    return [PlannedRelease(COUNTS, ClassCounts(facts.n_classes), 1.0, weight=weight)]
+
+
+def balanced_head(
+    facts: ProblemInfo, head: LinearHead
+) -> Generator[Request, Response, LinearHead]:
+    """Ask for the class counts, and return the head with adjusted intercepts.
+
+    Notes
+    -----
+    Scores of a softmax estimate log P(class | x) up to a constant. Less the log of the
+    class's frequency, they estimate log P(x | class): the highest one minimizes the
+    mean error of the classes.
+
+    References
+    ----------
+    Menon et al. 2021, "Long-tail learning via logit adjustment", equation 9.
+    """
+    query = ClassCounts(facts.n_classes)
+    answer = yield Request(COUNTS, query, Params(head.transform))
+    return replace(head, intercept=head.intercept - np.log(frequencies(answer)))
+
+
+def frequencies(answer: Response) -> np.ndarray:
+    """Return the share of each class (n_classes,), from noisy counts.
+
+    A count is at least one, and at least one standard deviation of its noise: a
+    smaller one would adjust its class by any amount.
+    """
+    counts = np.maximum(answer.value[:, 0], max(answer.noise_sd, 1.0))
+    return counts / counts.sum()

@@ -1,0 +1,136 @@
+"""Balanced decisions: scores less the log of noisy class frequencies."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fits import plan_and_fit, quick_sums
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphead.data.arrays import ArrayRows
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers.balancing import COUNTS, frequencies
+from dphead.solvers.base import Request, Response
+from dphead.solvers.head import join_intercept
+
+M, D = 3, 16
+SIZES = np.array([4000, 400, 100])
+METHODS = ("auto", "dp-sgd", "dp-adam", "dp-fc")
+
+
+def uneven(seed, sizes=SIZES):
+    """Rows of overlapping classes of these sizes."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.repeat(np.arange(M), sizes))
+    x = rng.normal(size=(len(y), D)) + 2.5 * np.eye(M, D)[y]
+    return x.astype(np.float32), y
+
+
+def made(method, facts, **settings):
+    own = {} if method == "auto" else {"intercept": 0.3}
+    return make_method(method, facts, own | settings).solver
+
+
+def fit(solver, x, y, epsilon):
+    run = {"noise": NoiseSource(0), "summer": quick_sums()}
+    facts = ProblemInfo(len(x), D, M)
+    return plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=epsilon, **run).head
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_noise_the_intercept_alone_moves_by_the_log_of_the_frequencies(method):
+    x, y = uneven(0)
+    facts = ProblemInfo(len(x), D, M)
+    plain, balanced = (
+        fit(made(method, facts, balanced=balanced), x, y, np.inf)
+        for balanced in (False, True)
+    )
+    assert np.array_equal(plain.weights, balanced.weights)
+    moved = plain.intercept - balanced.intercept
+    assert moved == pytest.approx(np.log(SIZES / SIZES.sum()), abs=1e-9)
+
+
+def test_rare_classes_are_found_and_the_class_mean_is_higher():
+    """By 10 points here: all draws are of the same seeds."""
+    x, y = uneven(0)
+    new, label = uneven(1, (3000, 3000, 3000))
+    facts = ProblemInfo(len(x), D, M)
+    right = [
+        np.mean(fit(made("auto", facts, **s), x, y, 2.0).scores(new).argmax(1) == label)
+        for s in ({}, {"balanced": True})
+    ]
+    assert right[1] > right[0] + 0.1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_counts_are_a_hundredth_of_the_budget_and_charged_with_it(method):
+    """Of μ² of what is not centering; together no more than epsilon."""
+    facts = ProblemInfo(5000, D, M)
+    solver = made(method, facts, balanced=True)
+    plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
+    (counts,) = (s for s in plan.specs if s.label == COUNTS)
+    assert counts.query == "ClassCounts(n_classes=3)"
+    trained = [s for s in plan.specs if s.label in ("gradient", "gram", COUNTS)]
+    whole = sum(s.noise_multiplier**-2 for s in trained)
+    assert counts.noise_multiplier**-2 == pytest.approx(whole / 100)
+    assert 1 - 1e-6 < plan.epsilon_spent() <= 1.0
+
+
+numbers = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(numbers, min_size=2, max_size=9), st.floats(0, 1e4))
+def test_frequencies_of_any_counts_are_positive_and_no_rarer_than_noise(counts, sd):
+    found = frequencies(Response(np.array(counts)[:, None], sd))
+    floor = max(sd, 1.0)
+    kept = [max(count, floor) for count in counts]
+    assert found == pytest.approx(np.array(kept) / sum(kept))
+    assert found.min() > 0
+
+
+def test_the_expected_accuracy_is_that_of_the_adjusted_head():
+    """The counts of right rows are asked after the class counts, of that head."""
+    facts = replace(ProblemInfo(5000, D, M), mu=0.3)
+    solver = Auto(balanced=True, per_class_share=0.05)
+    sizes = np.array([[4000.0], [800.0], [200.0]])
+    steps, answer, asked = solver.solve(facts), None, []
+    try:
+        while True:
+            ask: Request = steps.send(answer)
+            asked.append(ask)
+            value = np.zeros(ask.query.shape(ask.params.transform.width(D)))
+            answer = Response(sizes if ask.label == COUNTS else value, 0.1)
+    except StopIteration as stop:
+        head = stop.value
+    labels = [ask.label for ask in asked]
+    assert labels[-3:] == [COUNTS, "correct rows", "correct rows of classes"]
+    for ask in asked[-2:]:
+        assert ask.params.weights == pytest.approx(join_intercept(head), rel=1e-6)
+    assert head.intercept - head.intercept[0] == pytest.approx(
+        np.log(sizes[0, 0] / sizes[:, 0]), abs=1e-6
+    )
+
+
+def test_the_mean_of_the_classes_is_expected_within_its_interval():
+    x, y = uneven(0)
+    facts = ProblemInfo(len(x), D, M)
+    head = fit(made("auto", facts, balanced=True, per_class_share=0.1), x, y, 4.0)
+    found = head.class_accuracy
+    each = [one.accuracy for one in found.each]
+    assert found.balanced.accuracy == pytest.approx(np.mean(each))
+    new, label = uneven(1, (3000, 3000, 3000))
+    right = np.mean(head.scores(new).argmax(1) == label)
+    assert found.balanced.low <= right <= found.balanced.high
+
+
+@pytest.mark.parametrize(
+    "setting", [{"loss": "sigmoid"}, {"loss": "squared"}, {"intercept": 0.0}]
+)
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fc"])
+def test_scores_without_the_log_of_a_frequency_are_not_adjusted(method, setting):
+    with pytest.raises(ValueError, match="balanced needs the softmax loss and an inter"):
+        made(method, ProblemInfo(5000, D, M), **setting, balanced=True)
