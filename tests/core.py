@@ -181,6 +181,18 @@ def toy(n=200, d=D, m=M, seed=0, scale=1.0):
     ), y.astype(np.int32)
 
 
+def without_the_group(relation, x, y, groups):
+    """Rows of data sets that differ from (x, y) in group 7, by this relation."""
+    mine = groups == 7
+    if relation == "zero_out":
+        return [(x, np.where(mine, -1, y), groups)]
+    if relation == "add_remove":
+        return [(x[~mine], y[~mine], groups[~mine])]
+    opposite = np.where(mine[:, None], -x, x)
+    one_row = np.where(mine & (np.cumsum(mine) > 1), -1, y)
+    return [(opposite, y, groups), (opposite, one_row, groups)]
+
+
 SIZES = np.array([0, 1e-45, 1e-38, 1e-19, 1e-3, 1, 1, 1, 1e4, 1e19, 3e38])
 
 

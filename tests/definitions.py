@@ -185,3 +185,29 @@ STATISTICS: dict[type[Statistic], Callable[..., np.ndarray]] = {
     ClassCorrectCounts: _class_correct_counts,
     RowCounts: _row_counts,
 }
+
+
+def means_of_groups(
+    x: np.ndarray, y: np.ndarray, groups: np.ndarray, cap: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and classes that count where the means of groups do: a group's first
+    slots hold the means of its finite rows of each class, for its `cap` lowest classes.
+
+    -1 in y and groups is no class and no group. NaN stands for the mean of no row.
+    """
+    rows, labels = np.zeros_like(x), np.full(len(y), -1)
+    for group in range(len(y)):  # the group that begins in this slot
+        own = (
+            [group] if groups[group] == -1 else np.flatnonzero(groups == groups[group])
+        )
+        if own[0] != group:
+            continue
+        classes = sorted({int(y[i]) for i in own if y[i] >= 0})[:cap]
+        for slot, label in zip(own, classes, strict=False):
+            finite = [x[i] for i in own if y[i] == label and counts(x[i])]
+            total = np.zeros(x.shape[1])
+            for row in finite:
+                total = total + row.astype(np.float64)
+            labels[slot] = label
+            rows[slot] = total / len(finite) if finite else np.nan
+    return rows, labels

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from definitions import means_of_groups
 from dphead_extract.features.format import FormatError, write_features
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -413,3 +414,32 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
         LeastSquares().fit(tmp_path / "bare.h5")
     model = LeastSquares(epsilon=8.0, classes=["x", "y", "z"]).fit(tmp_path / "bare.h5")
     assert model.score(tmp_path / "bare.h5") > 0.8
+
+
+def test_means_of_groups_stand_for_their_rows(blobs, tmp_path):
+    """In arrays and in a file alike: as if each group had its means alone."""
+    x, y = blobs
+    groups = np.arange(300) // 5
+    given = {"delta": 1e-4, "random_state": 0, "classes": range(3), "group_cap": 2}
+    model = LeastSquares(group_mean=True, **given).fit(x, y, groups=groups)
+    means, labels = means_of_groups(x.astype(np.float32), y, groups, 2)
+    alone = LeastSquares(**given).fit(means, labels, groups=groups)
+    assert_array_equal(model.coef_, alone.coef_)
+    path = tmp_path / "f.h5"
+    write_features(path, x.astype(np.float32), y, ["0", "1", "2"], group=groups)
+    filed = LeastSquares(group_mean=True, **given).fit(path)
+    assert_array_equal(model.coef_, filed.coef_)
+    unit = "one group with all its rows, of which at most 2 means count"
+    assert model.privacy_.protected_unit == unit
+    filed.save(tmp_path / "run")
+    loaded = dphead.DPHeadClassifier.load(tmp_path / "run")
+    assert loaded.group_mean and loaded.privacy_.protected_unit == unit
+    auto = dphead.DPAutoClassifier(group_mean=True, **given).fit(x, y, groups=groups)
+    assert auto.expected_accuracy_ is None
+    sets = np.eye(3, dtype=int)[y]
+    book = Ledger()
+    with pytest.raises(ValueError, match="group_mean needs one class for each row"):
+        dphead.DPMultiLabelClassifier(
+            group_mean=True, group_cap=2, delta=1e-4, ledger=book
+        ).fit(x, sets, groups=groups)
+    assert not book.fits()

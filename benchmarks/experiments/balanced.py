@@ -22,12 +22,11 @@ ANIMALS = (2, 4, 6, 7)  # bird, deer, frog, horse
 MODELS = {
     "auto": ("auto", {}),
     "auto, balanced": ("auto", {"balanced": True}),
-    "dp-fc": ("dp-fc", {}),
-    "dp-fc, balanced": ("dp-fc", {"balanced": True}),
     "prototypes": ("prototypes", {}),
 }
-EPSILONS = (0.5, 1.0, 3.0, 8.0)
-DRAWS = 5
+EPSILONS = (1.0, 8.0)
+DRAWS = 4
+C = 3.0  # of 3, 30 and 300, the best on held-out training rows of the first task
 
 
 @cache
@@ -80,11 +79,10 @@ def task(name, data):
 
 
 TASKS = (
+    "cat and dog, 1:3",
+    "ten classes, 1:50",
     "cat and 4 animals, 1:20",
     "truck and 4 classes, 1:20",
-    "cat and dog, 1:3",
-    "cat and 4 animals, 1:3",
-    "ten classes, 1:50",
 )
 
 
@@ -111,15 +109,12 @@ def main(folder, out, held_out, models, tasks, draws=DRAWS, epsilons=EPSILONS):
             (r["task"], r["model"], r["epsilon"], r["measured_on"]) for r in read(out)
         }
 
-        def left(model, epsilon):
-            return (name, model, epsilon, base["measured_on"]) not in done
-
         rows = ArrayRows(x, y)
         for model in models:
             method, settings = MODELS[model]
             solver = make_method(method, facts, settings).solver
             for epsilon in epsilons:
-                if not left(model, epsilon):
+                if (name, model, epsilon, base["measured_on"]) in done:
                     continue
                 plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
                 scores = []
@@ -127,7 +122,9 @@ def main(folder, out, held_out, models, tasks, draws=DRAWS, epsilons=EPSILONS):
                     run = Run(noise=NoiseSource(seed))
                     head = fit_head(solver, rows, facts, plan, run).head
                     scores.append(measured(head.scores(tx), ty))
-                append(out, base | dict(model=model, epsilon=epsilon, scores=scores))
+                append(
+                    out, base | {"model": model, "epsilon": epsilon, "scores": scores}
+                )
                 a = np.array(scores)
                 print(
                     name,
@@ -138,28 +135,19 @@ def main(folder, out, held_out, models, tasks, draws=DRAWS, epsilons=EPSILONS):
                     a.std(0).round(4),
                     flush=True,
                 )
-        for weight in ("balanced", None):
+        for weight in ("balanced",):
             model = f"logistic regression, {weight or 'not balanced'}, no privacy"
-            if not left(model, float("inf")):
+            if (name, model, float("inf"), base["measured_on"]) in done:
                 continue
-            (fx, fy), (vx, vy) = (x, y), (x, y)
-            best = None
-            order = np.random.default_rng(1).permutation(len(x))
-            cut = len(x) // 5
-            for c in (3.0, 30.0, 300.0):
-                own = LogisticRegression(C=c, class_weight=weight, max_iter=300)
-                own.fit(unit(x[order[cut:]]), y[order[cut:]])
-                p = own.predict(unit(x[order[:cut]]))
-                v = y[order[:cut]]
-                value = np.mean([np.mean(p[v == k] == k) for k in range(y.max() + 1)])
-                best = max(best or (0, 0), (value, c))
-            own = LogisticRegression(C=best[1], class_weight=weight, max_iter=300)
+            own = LogisticRegression(C=C, class_weight=weight, max_iter=200)
             own.fit(unit(x), y)
             p = own.predict(unit(tx))
             each = [np.mean(p[ty == k] == k) for k in range(y.max() + 1)]
             scores = [[float(np.mean(each)), float(np.min(each))]]
-            append(out, base | dict(model=model, epsilon=float("inf"), scores=scores))
-            print(name, "|", model, best, np.round(scores, 4), flush=True)
+            append(
+                out, base | {"model": model, "epsilon": float("inf"), "scores": scores}
+            )
+            print(name, "|", model, np.round(scores, 4), flush=True)
 
 
 if __name__ == "__main__":

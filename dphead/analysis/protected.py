@@ -33,8 +33,15 @@ def kind_of(report: dict[str, Any]) -> str:
     return "network" if report["method"]["name"].startswith(NETWORK) else "head"
 
 
-def protected_unit(group_cap: int | None, thing: str) -> str:
+def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) -> str:
     """Return the unit of privacy of a plan; its rows are called `thing`."""
     if group_cap is None:
         return f"one {thing}"
-    return f"one group with all its {thing}s, of which at most {group_cap} count"
+    counted = f"{group_cap} means" if group_mean else group_cap
+    return f"one group with all its {thing}s, of which at most {counted} count"
+
+
+def name_counted(report: dict[str, Any]) -> str:
+    """Return what counts of a report's groups: "images", "rows" or "means"."""
+    mean = report["guarantee"].get("group_mean", False)
+    return "means" if mean else f"{name_unit_in(report)}s"

@@ -280,7 +280,8 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             g["neighboring_relation"],
             g["calibrated_with"],
         )
-        return Plan(*guarantee, g["group_cap"], specs=specs)
+        means = g.get("group_mean", False)
+        return Plan(*guarantee, g["group_cap"], means, specs=specs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a report's releases must be those of a fit, got {error} in {file}. "
@@ -352,7 +353,8 @@ def _unit(report: dict[str, Any], plan: Plan) -> str:
     Older reports call every row an image.
     """
     rows = name_unit(report["data"].get("extraction"))
-    known = [protected_unit(plan.group_cap, thing) for thing in (rows, "image")]
+    cap, means = plan.group_cap, plan.group_mean
+    known = [protected_unit(cap, thing, means) for thing in (rows, "image")]
     found = report["guarantee"]["protected_unit"]
     return found if found in known else known[0]
 

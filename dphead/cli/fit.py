@@ -16,6 +16,7 @@ from dphead.cli.choices import ACCOUNTANTS, PATH, WithSettings, check_private
 from dphead.cli.command import config_text, option_group
 from dphead.cli.options import (
     GROUP_CAP,
+    GROUP_MEAN,
     GUARANTEE,
     METHOD,
     PRESET,
@@ -54,6 +55,7 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     "Guarantee",
     *GUARANTEE,
     GROUP_CAP,
+    GROUP_MEAN,
     click.option(
         "--accountant",
         type=ACCOUNTANTS,

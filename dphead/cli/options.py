@@ -45,6 +45,12 @@ GROUP_CAP = click.option(
     type=values.COUNT,
     help="Protect groups (patients), of which at most this many images count.",
 )
+GROUP_MEAN = click.option(
+    "--group-mean",
+    is_flag=True,
+    help="Count the mean of a group's images of each class, for at most --group-cap "
+    "classes, instead of its first images.",
+)
 _PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),

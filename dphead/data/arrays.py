@@ -15,10 +15,12 @@ from dphead_extract.features.format import (
 
 from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
 from dphead.privacy.contract import Block, Known
+from dphead.privacy.group_means import GroupMeans, group_means
 from dphead.privacy.sampling import within_cap
 
 __all__ = [
     "ArrayRows",
+    "capped",
     "declared_dtype",
     "group_ids",
     "held_labels",
@@ -46,11 +48,15 @@ class ArrayRows:
         Ids from `group_ids`; -1 for a row on its own.
     group_cap : int, optional
         Largest number of rows that count in each group: the first ones.
+    group_mean : bool, default False
+        Whether the means of each group's rows of one class count instead of its first
+        rows: at most `group_cap` means a group (`group_means`).
 
     Raises
     ------
     ValueError
-        If an array has the wrong type or shape, or if `group_cap` has no groups.
+        If an array has the wrong type or shape, if `group_cap` has no groups, or if
+        `group_mean` has no `group_cap` or label sets.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class ArrayRows:
         block_rows: int | None = None,
         groups: np.ndarray | None = None,
         group_cap: int | None = None,
+        group_mean: bool = False,
     ) -> None:
         _check_plain(x, "x")
         _check_plain(y, "y")
@@ -73,10 +80,14 @@ class ArrayRows:
         with np.errstate(all="ignore"):
             # C order and aligned: a chunk, masked or not, goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
-        self._y = held_labels(y)
         self.has_sets = y.ndim == 2
         self.within = within_group_cap(groups, group_cap, y.shape[:1])
-        self._y[~self.within] = -1
+        self._y, means = capped(
+            held_labels(y), self.within, groups, group_cap, group_mean
+        )
+        if means is not None:
+            own, self._x = self._x, np.empty_like(self._x)
+            means.write(np.arange(len(own)), own.__getitem__, self._x)
         self.group_cap = group_cap
         self._most, self._together = (
             (block_rows, 1) if block_rows else (BLOCK_ROWS, BLOCKS_TOGETHER)
@@ -157,3 +168,44 @@ def within_group_cap(
             f"{shape[0]} rows. Give one a row."
         )
     return within_cap(groups, group_cap)
+
+
+def capped(
+    y: np.ndarray,
+    within: np.ndarray,
+    groups: np.ndarray | None,
+    group_cap: int | None,
+    group_mean: bool,
+) -> tuple[np.ndarray, GroupMeans | None]:
+    """Return the labels that count in each slot, and the means in place of rows.
+
+    The means are None if rows count as they are. Then rows that are not `within` their
+    group's cap have no class.
+
+    Parameters
+    ----------
+    y, within : ndarray
+        Results of `held_labels` and of `within_group_cap`.
+    groups, group_cap, group_mean
+        As in `ArrayRows`.
+
+    Raises
+    ------
+    ValueError
+        If `group_mean` is set without a cap, or for label sets.
+    """
+    if not group_mean:
+        y[~within] = -1
+        return y, None
+    if groups is None or group_cap is None:
+        raise ValueError(
+            "group_mean needs the largest number of means a group, got "
+            f"{group_cap=}. Give the group cap: 1 if a group has one class, 2 if two."
+        )
+    if y.ndim == 2:
+        raise ValueError(
+            "group_mean needs one class for each row, got label sets. Leave it out: "
+            "the first rows of each group then count."
+        )
+    means, y = group_means(groups, y, group_cap)
+    return y, means

@@ -19,7 +19,7 @@ from dphead_extract.features.format import (
     open_features,
 )
 
-from dphead.data.arrays import ArrayRows, held_labels, within_group_cap
+from dphead.data.arrays import ArrayRows, capped, held_labels, within_group_cap
 from dphead.data.blocks import (
     BLOCK_ROWS,
     padded,
@@ -64,6 +64,8 @@ class FeaturesRows:
         Bytes that the loaded features may take. Larger features are streamed.
     group_cap : int, optional
         Largest number of rows that count in each of the file's groups: the first ones.
+    group_mean : bool, default False
+        Whether means count instead, as in `ArrayRows`.
     label_sets : ndarray of shape (n_rows, n_classes), optional
         Label sets of ones and zeros that replace the file's labels: one for each row of
         the split, in its order.
@@ -79,6 +81,8 @@ class FeaturesRows:
     FormatError
         If a row is not as it was written, if `group_cap` is given and the file has no
         groups, or if there is not one label set for each row.
+    ValueError
+        If `group_mean` is set without `group_cap`, or for label sets.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class FeaturesRows:
         memory: int = 2 << 30,
         group_cap: int | None = None,
         label_sets: np.ndarray | None = None,
+        group_mean: bool = False,
     ) -> None:
         check_blocks(file)
         self._file = file
@@ -100,12 +105,11 @@ class FeaturesRows:
         self.valid = file.valid[self._slots]
         self._y[~self.valid] = -1
         check_groups(file, group_cap)
-        self.within = within_group_cap(
-            None if file.group is None else file.group[self._slots],
-            group_cap,
-            self._y.shape[:1],
-        )
-        self._y[~self.within] = -1
+        groups = None if file.group is None else file.group[self._slots]
+        self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
+        cap = groups, group_cap, group_mean
+        self._y, self._means = capped(self._y, self.within, *cap)
+        self._whole = self  # a part's means are of rows of the whole split
         self.group_cap = group_cap
         self._loaded = None
         self._load(memory)
@@ -121,6 +125,8 @@ class FeaturesRows:
             a[start:stop] for a in (self._slots, self._y, self.within, self.valid)
         )
         own.n_rows, own._loaded = len(own._slots), None
+        if self._means is not None:
+            own._means = self._means.part(start, stop)
         own._load(memory)
         return own
 
@@ -211,14 +217,34 @@ class FeaturesRows:
     def _load(self, memory: int) -> None:
         if self.n_rows * self.n_features * 4 <= memory:
             # no cap is needed: labels of rows beyond it are -1 already
-            self._loaded = ArrayRows(self.features(), self._y)
+            self._loaded = ArrayRows(self._counted_rows(), self._y)
+
+    def _counted_rows(self) -> np.ndarray:
+        """Return the features that training uses, or the means in their places."""
+        if self._means is None:
+            return self.features()
+        x = np.empty((self.n_rows, self.n_features), np.float32)
+        self._write_means(np.arange(self.n_rows), self._buffer(), x)
+        return x
+
+    def _write_means(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
+        def read(rows: np.ndarray) -> np.ndarray:
+            x = np.empty((len(rows), self.n_features), np.float32)
+            self._whole._read(rows, raw, x)
+            return x
+
+        assert self._means is not None
+        self._means.write(index, read, out)
 
     def _buffer(self) -> np.ndarray:
         return np.empty((BLOCK_ROWS, self.n_features), self._file.dtype)
 
     def _block(self, index: np.ndarray, raw: np.ndarray, size: int) -> Block:
         x = np.empty((len(index), self.n_features), np.float32)
-        self._read(index, raw, x)
+        if self._means is None:
+            self._read(index, raw, x)
+        else:
+            self._write_means(index, raw, x)
         return padded(index, x, self._y[index], size)
 
     def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
@@ -313,7 +339,8 @@ def load_features(
     split: str | None = None,
     memory: int = 2 << 30,
     group_cap: int | None = None,
+    group_mean: bool = False,
 ) -> tuple[FeaturesRows, FeaturesFile]:
     """Open a features file, and return the rows of one split and the file."""
     file = open_features(path)
-    return FeaturesRows(file, split, memory, group_cap), file
+    return FeaturesRows(file, split, memory, group_cap, group_mean=group_mean), file

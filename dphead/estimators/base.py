@@ -20,7 +20,7 @@ from dphead.analysis.metrics import (
     probabilities,
 )
 from dphead.data.features import check_classes, load_features
-from dphead.estimators.fitting import GroupCap, PrivateClassifier
+from dphead.estimators.fitting import GroupCap, GroupMean, PrivateClassifier
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -74,6 +74,10 @@ class DPClassifier(PrivateClassifier):
     group_cap : int, default=None
         None protects each row. A number protects groups of rows (patients), of which
         the first so many count.
+    group_mean : bool, default=False
+        True counts the mean of a group's rows of each class instead, for at most
+        group_cap classes, the first in the order of `classes`. There is no accuracy to
+        expect then.
     protect : {"image"}, default=None
         "image" confirms that each row is protected for itself alone although a features
         file has groups; None refuses such a file, unless it is capped.
@@ -127,6 +131,7 @@ class DPClassifier(PrivateClassifier):
     method: ClassVar[str]
 
     group_cap: GroupCap = None
+    group_mean: GroupMean = False
     split: Annotated[str | None, Setting("Of a features file.")] = None
     unit_norm: bool | None = None
     center_share: float | None = None

@@ -44,6 +44,7 @@ _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # of estimators of heads; a network protects no groups
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
+GroupMean = Annotated[bool, Setting("Whether means of its rows count instead.")]
 
 
 class PrivacyWarning(UserWarning):
@@ -158,6 +159,7 @@ class PrivateEstimator(BaseEstimator):
             relation=self.relation,
             accountant=accountant,
             group_cap=self.group_cap,  # type: ignore[attr-defined]
+            group_mean=self.group_mean,  # type: ignore[attr-defined]
         )
         return Planned(solver, plan, verified_sum_for(solver, plan, facts))
 

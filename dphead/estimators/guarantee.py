@@ -126,7 +126,7 @@ def privacy_of(
         mu=accounting.total_mu(events) if plan.private else None,
         rho=total_rho(events) if plan.private else None,
         neighboring_relation=plan.relation,
-        protected_unit=protected_unit(plan.group_cap, "row"),
+        protected_unit=protected_unit(plan.group_cap, "row", plan.group_mean),
         n_rows=n_rows,
         releases=plan.summary(),
         notes=tuple(notes),

@@ -181,7 +181,7 @@ def of_arrays(
     `labels` returns positions in `names`, or label sets; it is called after the charge.
     `more` are further attributes of the data.
     """
-    cap = estimator.group_cap
+    cap, mean = estimator.group_cap, estimator.group_mean
     if (groups is None) != (cap is None):
         raise ValueError(
             f"groups and group_cap must be given together, got group_cap={cap}. Give "
@@ -191,7 +191,7 @@ def of_arrays(
     if groups is not None:
         groups = group_ids(groups, n_rows)
     return TrainingData(
-        lambda: ArrayRows(x, labels(), groups=groups, group_cap=cap),
+        lambda: ArrayRows(x, labels(), None, groups, cap, mean),
         ProblemInfo(_public_rows(estimator, n_rows), n_features, len(names)),
         names,
         **more,
@@ -272,7 +272,7 @@ def from_file(
             "a features file has its own groups, got groups besides. Leave them out."
         )
     vars(estimator).pop("feature_names_in_", None)
-    split, cap = estimator.split, estimator.group_cap
+    split, cap, mean = estimator.split, estimator.group_cap, estimator.group_mean
     with open_features(Path(path)) as file:
         check_groups(file, cap)
         n_rows = len(split_slots(file, split))
@@ -282,7 +282,9 @@ def from_file(
             names = classes
             check_one_each(label_sets, n_rows)
         yield TrainingData(
-            lambda: FeaturesRows(file, split, group_cap=cap, label_sets=label_sets),
+            lambda: FeaturesRows(
+                file, split, group_cap=cap, label_sets=label_sets, group_mean=mean
+            ),
             ProblemInfo(_public_rows(estimator, n_rows), file.n_features, len(names)),
             names,
             file.dataset_id,

@@ -69,6 +69,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
         As of `DPClassifier`.
+    group_mean : bool, default=False
+        Must be False: a mean is of rows of one class.
 
     Attributes
     ----------
@@ -190,6 +192,11 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     def _training_data(
         self, X: Any, y: Any, groups: Any
     ) -> AbstractContextManager[TrainingData]:
+        if self.group_mean:
+            raise ValueError(
+                "group_mean needs one class for each row, got label sets. Leave it "
+                "out: the first rows of each group then count."
+            )
         sets = indicators(y)
         names = columns(self.classes, sets.shape[1], _names_of(y))
         if is_path(X):

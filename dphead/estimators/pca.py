@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dphead.estimators.fitting import GroupCap, PrivateEstimator
+from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
 from dphead.estimators.inputs import as_arrays, checked_rows, refuse_weights
 from dphead.estimators.labels import unread_rows
 from dphead.solvers.components import PrincipalComponents
@@ -38,7 +38,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         to it. Never take it from the rows; `Normalizer` before this brings them to 1.
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean; 0: no centering.
-    relation, nominal_n, group_cap, ledger, allow_large_delta, random_state
+    relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
         As of `DPClassifier`.
 
     Attributes
@@ -73,6 +73,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     row_norm: float = 1.0
     mean_share: float = 0.1
     group_cap: GroupCap = None
+    group_mean: GroupMean = False
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, **refused: Any) -> "DPPCA":
         """Charge the ledger, then release.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from dphead.estimators.fitting import GroupCap, PrivateEstimator
+from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
 from dphead.estimators.inputs import (
     as_arrays,
     checked_rows,
@@ -60,7 +60,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     ridge : float, default=None
         In units of the mean Gram matrix of unit rows; None sets it from the noise
         alone.
-    relation, nominal_n, group_cap, ledger, allow_large_delta, random_state
+    relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
         As of `DPClassifier`.
 
     Attributes
@@ -90,6 +90,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     mean_share: float = 0.1
     ridge: float | None = None
     group_cap: GroupCap = None
+    group_mean: GroupMean = False
 
     def fit(self, X: Any, y: Any, groups: Any = None, **refused: Any) -> "DPRegressor":
         """Charge the ledger, then release and solve.

@@ -125,6 +125,7 @@ def load(kind: type["DPClassifier"], folder: str | Path) -> Any:
         delta=g["delta"],
         relation=g["neighboring_relation"],
         group_cap=g["group_cap"],
+        group_mean=g.get("group_mean", False),
         preset=method["preset"],
         classes=classes,
     )

@@ -29,6 +29,7 @@ def check_options(options: FitOptions) -> None:
     without = {
         "method": (options.method, "auto", "Fit the networks apart"),
         "preset": (options.preset, None, "Leave it out"),
+        "group_mean": (options.group_mean, False, "Fit the networks apart"),
         "prior": (options.settings.get("prior"), None, "It is of one network's"),
         "test": (options.test, None, "Use --test-split, or dphead evaluate afterwards"),
         "processes": (options.processes, None, "Use one process"),

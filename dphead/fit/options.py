@@ -80,17 +80,18 @@ class RunOptions:
         found = presets.delta_of(self.preset, self.delta)
         object.__setattr__(self, "delta", found)  # the class is frozen
 
-    def target(self, accountant: str, group_cap: int | None = None) -> Target:
+    def target(self, accountant: str, *groups: Any) -> Target:
         """Return what the noise is calibrated for.
 
-        `accountant` is used if the options name none.
+        `accountant` is used if the options name none. `groups` are the cap on groups,
+        and whether their means count.
         """
         return Target(
             self.epsilon,
             presets.delta_of(self.preset, self.delta),
             self.relation,
             self.accountant or accountant,
-            group_cap,
+            *groups,
         )
 
 
@@ -107,6 +108,8 @@ class FitOptions(RunOptions):
     group_cap : int or None
         Protects groups of the file's group column. Only the first `group_cap` rows of a
         group count. None protects each row.
+    group_mean : bool
+        Whether the means of each group's rows of one class count instead.
     backbones : tuple of Path
         Features files of the same images by other backbones. The fit chooses among all
         of them (`runs.backbones`).
@@ -121,6 +124,7 @@ class FitOptions(RunOptions):
     method: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
     group_cap: int | None = None
+    group_mean: bool = False
     backbones: tuple[Path, ...] = ()
     classes: tuple[str, ...] | None = None
     backend: str = "numpy"

@@ -101,8 +101,9 @@ def guarantee(
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": total_rho(events) if plan.private else None,
         "neighboring_relation": plan.relation,
-        "protected_unit": protected_unit(plan.group_cap, thing),
+        "protected_unit": protected_unit(plan.group_cap, thing, plan.group_mean),
         "group_cap": plan.group_cap,
+        "group_mean": plan.group_mean,
         "calibrated_with": plan.accountant,
         "target_epsilon": plan.epsilon,
         "profiles": all_profiles(events, plan.delta, plan.relation)

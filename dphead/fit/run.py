@@ -195,7 +195,8 @@ def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
     check_options(options)
     runs = []
     for path in (options.features, *options.backbones):
-        rows, file = load_features(path, options.split, 0, options.group_cap)
+        cap = options.group_cap, options.group_mean
+        rows, file = load_features(path, options.split, 0, *cap)
         files.enter_context(file)
         runs.append(prepare(options, rows, file))
     return _prepare_selection(runs) if options.backbones else runs[0]
@@ -213,7 +214,7 @@ def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
     method = first.method
     assert isinstance(method.solver, Auto)  # `check_options` refused other methods
     solver = BackboneSelection(widths, method.solver)
-    target = options.target(method.accountant, options.group_cap)
+    target = options.target(method.accountant, options.group_cap, options.group_mean)
     plan = make_plan(solver, facts, **vars(target))
     return replace(
         first,
@@ -247,7 +248,7 @@ def prepare(
     classes = class_names(file, options.classes)
     facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
     method = make_method(options.method, facts, options.settings, options.preset)
-    target = options.target(method.accountant, options.group_cap)
+    target = options.target(method.accountant, options.group_cap, options.group_mean)
     plan = make_plan(method.solver, facts, **vars(target))
     return PreparedHead(
         options=options,
@@ -265,7 +266,8 @@ def prepare(
         plan=plan,
         name=options.method,
         settings=asdict(method.solver),  # type: ignore[call-overload]
-        space=f"{file.feature_space}/{options.split}",
+        space=f"{file.feature_space}/{options.split}"
+        + (" group means" if options.group_mean else ""),
         warnings=check_delta(options, plan, facts) + ungrouped,
         rows=rows,
         file=file,
@@ -389,7 +391,7 @@ def agreed(run: PreparedHead) -> dict[str, str]:
         "dataset_id": file.dataset_id,
         "config": file.config_hash,
         "settings": run.plan.digest(
-            run.method.solver, f"{options.split} {options.backend}", options.seed
+            run.method.solver, f"{run.space} {options.backend}", options.seed
         ),
         "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
     }

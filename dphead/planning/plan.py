@@ -41,6 +41,9 @@ class Target:
     group_cap : int, optional
         None protects one row. Otherwise a group is protected, and at most `group_cap`
         rows of it count.
+    group_mean : bool, default False
+        Whether the means of a group's rows of one class count, instead of its first
+        rows.
     """
 
     epsilon: float
@@ -48,13 +51,14 @@ class Target:
     relation: str = "zero_out"
     accountant: str = "auto"
     group_cap: int | None = None
+    group_mean: bool = False
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
         """Return the facts with this budget and unit of privacy, for solvers."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
-        return replace(facts, mu=mu, group_cap=cap)
+        return replace(facts, mu=mu, group_cap=cap, group_mean=self.group_mean)
 
     def cost(self, events: Sequence[GaussianEvent]) -> float:
         """Return epsilon of the events at delta, by this accountant."""
@@ -145,6 +149,7 @@ def make_plan(
     relation: str = "zero_out",
     accountant: str = "auto",
     group_cap: int | None = None,
+    group_mean: bool = False,
 ) -> Plan:
     """Calibrate the solver's releases to (epsilon, delta).
 
@@ -156,7 +161,7 @@ def make_plan(
         Public sizes; the budget is filled in.
     epsilon : float
         Target ε. inf turns noise and clipping off.
-    delta, relation, accountant, group_cap
+    delta, relation, accountant, group_cap, group_mean
         As in `Target`.
 
     Returns
@@ -167,8 +172,9 @@ def make_plan(
     Raises
     ------
     ValueError
-        If epsilon, delta or group_cap is out of range, if fixed noise alone exceeds the
-        budget, or if a release does not fit 64-bit integers.
+        If epsilon, delta or group_cap is out of range, if `group_mean` has no
+        group_cap, if fixed noise alone exceeds the budget, or if a release does not fit
+        64-bit integers.
     """
     check_budget(epsilon, delta)
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
@@ -176,7 +182,12 @@ def make_plan(
             "a group must keep a whole number of rows, at least one, got "
             f"{group_cap=}. Use 1 or more."
         )
-    target = Target(epsilon, delta, relation, accountant, group_cap)
+    if group_mean and group_cap is None:
+        raise ValueError(
+            "group_mean needs the largest number of means a group, got "
+            "group_cap=None. Give the group cap: 1 if a group has one class, 2 if two."
+        )
+    target = Target(epsilon, delta, relation, accountant, group_cap, group_mean)
     wanted = solver.plan(target.budgeted(facts))
     sigmas = [0.0] * len(wanted) if np.isinf(epsilon) else _calibrated(wanted, target)
     specs = [

@@ -162,11 +162,14 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
             "a group must keep a whole number of rows, at least one, got "
             f"group_cap={cap}. Use 1 or more."
         )
-    # Stable, so that the rows of a group stay in the order of their slots.
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    first = np.searchsorted(ordered, ordered)  # position of the group's first row
-    rank = np.arange(len(groups)) - first
-    kept = np.empty(len(groups), bool)
-    kept[order] = (rank < cap) | (ordered == NO_GROUP)
-    return kept
+    return (ranks(groups) < cap) | (groups == NO_GROUP)
+
+
+def ranks(ids: np.ndarray) -> np.ndarray:
+    """Return how many earlier rows (n,) have the same id as each row."""
+    # Stable, so that the rows of an id stay in the order of their slots.
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    found = np.empty(len(ids), np.int64)
+    found[order] = np.arange(len(ids)) - np.searchsorted(ordered, ordered)
+    return found

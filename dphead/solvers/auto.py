@@ -237,14 +237,24 @@ class Auto:
         """Return the share of μ² for the count of correct rows; 0 without privacy.
 
         Without noise, the exact count of training rows would be published. It would
-        also be far above the accuracy on new rows.
+        also be far above the accuracy on new rows. Means of groups are easier than the
+        rows that they are made of, so their count says little of new rows.
         """
-        if not self.estimate or _exact(facts):
+        if not self.estimate or _exact(facts) or facts.group_mean:
             return 0.0
         return count_share(facts) if self.counted is None else self.counted
 
     def _class_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the counts of each class; 0 without privacy."""
+        """Return the share of μ² for the counts of each class; 0 without privacy.
+
+        Raises ValueError for means of groups.
+        """
+        if self.per_class_share and facts.group_mean:
+            raise ValueError(
+                "per_class_share counts rows, which are means of groups, got "
+                f"per_class_share={self.per_class_share} with group_mean. Leave one "
+                "out."
+            )
         return 0.0 if _exact(facts) else self.per_class_share
 
     def _counts_share(self, facts: ProblemInfo) -> float:

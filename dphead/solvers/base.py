@@ -31,6 +31,8 @@ class ProblemInfo:
         that takes the whole budget. `Target.budgeted` sets it. inf means no privacy.
     group_cap : int, default 1
         Largest number of rows that one protected unit has. `Target.budgeted` sets it.
+    group_mean : bool, default False
+        Whether rows are means of a unit's rows. `Target.budgeted` sets it.
     """
 
     n_rows: int
@@ -38,6 +40,7 @@ class ProblemInfo:
     n_classes: int
     mu: float = float("inf")
     group_cap: int = 1
+    group_mean: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_rows", "n_features", "n_classes", "group_cap"):

@@ -39,7 +39,7 @@ BAD = {
     "config": ("{file}", "dp-ls"),
     "backbones": ("{other}", "auto"),
 }
-FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose"}
+FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose", "group_mean"}
 
 
 def options():

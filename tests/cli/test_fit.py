@@ -17,6 +17,7 @@ from commands import (
     report_of,
     rows,
 )
+from definitions import means_of_groups
 from dphead_extract.features.format import open_features, write_features
 
 from dphead.analysis.rounding import percent_up
@@ -484,3 +485,38 @@ def test_details_are_printed_with_v(features, run):
     ):
         assert part in text, part
     assert text.index("To be released") < text.index("Trained")
+
+
+def test_means_of_groups_count_and_are_named_in_the_report(tmp_path, run):
+    """Of the group column's rows, by at most two classes; and no accuracy is counted.
+    The same command on the means themselves, each a group of its own, gives the head.
+    """
+    x, y = rows()
+    groups = np.arange(240) // 6
+    given = ("--epsilon", 4, "--delta", "1e-4", "--group-cap", 2, "--seed", 1)
+    file = features_file(tmp_path / "train.h5", group=groups)
+    own = ("--group-mean", "--ledger", tmp_path / "own.sqlite")
+    done = fitted("fit", file, "-o", run, *given, *own)
+    report = report_of(run)
+    unit = "one group with all its rows, of which at most 2 means count"
+    assert report["guarantee"]["protected_unit"] == unit
+    assert report["guarantee"]["group_mean"] and report["guarantee"]["group_cap"] == 2
+    assert report["expected_accuracy"] is None and "expected on new" not in done.out
+    assert dphead("check", run).code in (0, 1)
+    means, labels = means_of_groups(x, y, groups, 2)
+    kept = np.where(labels < 0, len(CLASSES), labels)  # no class
+    write_features(tmp_path / "means.h5", means, kept, CLASSES, group=groups)
+    fit(tmp_path / "means.h5", run.with_name("means"), *given)
+    fit(file, run.with_name("same"), *given, *own)
+    heads = [load_head(run.with_name(name))[0] for name in ("means", "same")]
+    assert np.array_equal(heads[0].weights, heads[1].weights)
+
+
+def test_means_of_groups_need_a_cap_and_count_no_classes(tmp_path, run):
+    file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
+    command = ("fit", file, "-o", run, "--delta", "1e-4", "--group-mean")
+    said = refused(dphead(*command, "--protect", "image"))
+    assert "group_mean needs the largest number of means a group" in said
+    said = refused(dphead(*command, "--group-cap", 2, "--per-class-share", 0.1))
+    assert "per_class_share counts rows, which are means of groups" in said
+    assert charges() == 0 and not run.exists()

@@ -27,6 +27,7 @@ WRONG = {
     "preset": "nothing",
     "accountant": "nothing",
     "group_cap": 0,
+    "group_mean": 1,
     "split": "",
     "unit_norm": 1,
     "center_share": 1.0,

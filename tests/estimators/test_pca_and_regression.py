@@ -152,6 +152,12 @@ def test_at_most_so_many_rows_of_a_group_count():
     fitted = DPRegressor(bounds=(0, 1), ridge=1e-3, **(budget | {"mean_share": 0.1}))
     fitted.fit(same, target, groups=groups)
     assert fitted.predict(same[:1])[0] < 0.1
+    # the means of 400 equal rows are one row, as the first of them is
+    for first, fit in ((model, (x,)), (fitted, (same, target))):
+        mean = clone(first).set_params(group_mean=True, random_state=0)
+        first = clone(first).set_params(random_state=0)
+        heads = [one.fit(*fit, groups=groups).head_.weights for one in (first, mean)]
+        np.testing.assert_allclose(*heads, atol=1e-6)
 
 
 def test_a_private_number_of_rows_is_published_nowhere(rows):

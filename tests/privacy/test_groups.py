@@ -17,6 +17,7 @@ from core import (
     run,
     spec_of,
     toy,
+    without_the_group,
 )
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
@@ -69,18 +70,6 @@ def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
     ):
         with pytest.raises(ValueError, match=r"whole number|at least one|a row"):
             make()
-
-
-def without_the_group(relation, x, y, groups):
-    """Rows of data sets that differ from (x, y) in group 7, by this relation."""
-    mine = groups == 7
-    if relation == "zero_out":
-        return [(x, np.where(mine, -1, y), groups)]
-    if relation == "add_remove":
-        return [(x[~mine], y[~mine], groups[~mine])]
-    opposite = np.where(mine[:, None], -x, x)
-    one_row = np.where(mine & (np.cumsum(mine) > 1), -1, y)
-    return [(opposite, y, groups), (opposite, one_row, groups)]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

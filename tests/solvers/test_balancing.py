@@ -1,6 +1,7 @@
 """Balanced decisions: scores less the log of noisy class frequencies."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ SIZES = np.array([4000, 400, 100])
 METHODS = ("auto", "dp-sgd", "dp-adam", "dp-fc")
 
 
-def uneven(seed, sizes=SIZES):
+def uneven(seed, sizes=tuple(SIZES)):
     """Rows of overlapping classes of these sizes."""
     rng = np.random.default_rng(seed)
     y = rng.permutation(np.repeat(np.arange(M), sizes))
@@ -97,7 +98,8 @@ def test_the_expected_accuracy_is_that_of_the_adjusted_head():
     facts = replace(ProblemInfo(5000, D, M), mu=0.3)
     solver = Auto(balanced=True, per_class_share=0.05)
     sizes = np.array([[4000.0], [800.0], [200.0]])
-    steps, answer, asked = solver.solve(facts), None, []
+    steps, asked = solver.solve(facts), []
+    answer: Any = None
     try:
         while True:
             ask: Request = steps.send(answer)
@@ -120,6 +122,7 @@ def test_the_mean_of_the_classes_is_expected_within_its_interval():
     facts = ProblemInfo(len(x), D, M)
     head = fit(made("auto", facts, balanced=True, per_class_share=0.1), x, y, 4.0)
     found = head.class_accuracy
+    assert found is not None
     each = [one.accuracy for one in found.each]
     assert found.balanced.accuracy == pytest.approx(np.mean(each))
     new, label = uneven(1, (3000, 3000, 3000))
@@ -132,5 +135,7 @@ def test_the_mean_of_the_classes_is_expected_within_its_interval():
 )
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fc"])
 def test_scores_without_the_log_of_a_frequency_are_not_adjusted(method, setting):
-    with pytest.raises(ValueError, match="balanced needs the softmax loss and an inter"):
+    with pytest.raises(
+        ValueError, match="balanced needs the softmax loss and an inter"
+    ):
         made(method, ProblemInfo(5000, D, M), **setting, balanced=True)

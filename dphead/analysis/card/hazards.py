@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
+from dphead.analysis.protected import (
+    kind_of,
+    made_of_images,
+    name_counted,
+    name_unit_in,
+)
 from dphead.planning.plan import large_delta
 
 MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
@@ -68,7 +73,8 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
     if g["group_cap"] is None:
         how = f"One {thing}: people with several {thing}s are protected for each alone"
     else:
-        how = f"One group with all its {thing}s; {g['group_cap']} of each count"
+        counted = f"{g['group_cap']} {name_counted(report)}"
+        how = f"One group with all its {thing}s; at most {counted} of each count"
     yield Hazard("A unit that is less than a person", STATED, how)
     if ledger["elsewhere"]:
         how = "Other ledgers hold fits, or may, that this run's ledger does not count"

@@ -15,7 +15,7 @@ import yaml
 from dphead.analysis.card import words
 from dphead.analysis.card.page import expected_bar, number, test_bar
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import kind_of, name_unit_in
+from dphead.analysis.protected import kind_of, name_counted, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
@@ -102,7 +102,8 @@ def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
     thing = name_unit_in(report)
     unit = "group" if grouped else thing
     relation = _RELATIONS[g["neighboring_relation"]].format(unit=unit, thing=thing)
-    cap = f"; at most {g['group_cap']} {thing}s of a group count" if grouped else ""
+    counted = f"{g['group_cap']} {name_counted(report)}"
+    cap = f"; at most {counted} of a group count" if grouped else ""
     parameters = {"epsilon": g["epsilon"], "delta": g["delta"]}
     if g["rho"] is not None:
         parameters["rho"] = g["rho"]

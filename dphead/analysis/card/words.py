@@ -10,7 +10,7 @@ from typing import Any
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import kind_of, name_unit_in
+from dphead.analysis.protected import kind_of, name_counted, name_unit_in
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
@@ -48,7 +48,7 @@ def unit_of(report: dict[str, Any]) -> str:
     cap, thing = report["guarantee"]["group_cap"], name_unit_in(report)
     if cap is None:
         return f"one {thing}"
-    return f"one group, of which at most {cap} {thing}s count"
+    return f"one group, of which at most {cap} {name_counted(report)} count"
 
 
 def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
