@@ -33,9 +33,11 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         turns clipping and noise off: not private.
     delta : float, default=None
         Of the budget; below 1/n_rows. None: 1e-5.
-    row_norm : float, default=1.0
-        A public number: rows, and rows around the mean, that are longer are shortened
-        to it. Never take it from the rows; `Normalizer` before this brings them to 1.
+    row_norm : float, default=None
+        A public number. Rows, and rows around the mean, are clipped to this norm. Never
+        take it from the rows. None is for rows of norm 1, which `Normalizer` before
+        this gives. Rows around the mean are then clipped to their typical length, which
+        the released mean tells at no further cost.
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean; 0: no centering.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
@@ -48,7 +50,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     mean_ : ndarray of shape (n_features,)
         The noisy mean.
     explained_variance_ : ndarray of shape (n_components,)
-        Variances along the components, at least 0; the largest are too large by noise.
+        Variances along the components, at least 0, of the clipped rows; noise makes the
+        largest too large.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Over the noisy total variance.
     noise_sd_ : float
@@ -62,7 +65,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     >>> from dphead import DPPCA
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(5000, 8)) * [0.5, 0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
-    >>> pca = DPPCA(n_components=2, epsilon=2.0, row_norm=1.0).fit(X)
+    >>> pca = DPPCA(n_components=2, epsilon=2.0).fit(X)
     >>> pca.transform(X).shape
     (5000, 2)
     >>> bool(abs(pca.components_[0, 0]) > 0.9)
@@ -70,7 +73,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     """
 
     n_components: int = 2
-    row_norm: float = 1.0
+    row_norm: float | None = None
     mean_share: float = 0.1
     group_cap: GroupCap = None
     group_mean: GroupMean = False

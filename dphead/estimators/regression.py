@@ -50,11 +50,13 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         clipping and noise off: not private.
     delta : float, default=None
         Of the budget; below 1/n_rows. None: 1e-5.
-    row_norm : float, default=1.0
-        A public number, the norm of a row of features: with its target, a longer row is
-        shortened. `Normalizer` before this brings rows to 1.
+    row_norm : float, default=None
+        A public number. Rows of features, and rows around the mean, are clipped to this
+        norm, each together with its target. None is for rows of norm 1, which
+        `Normalizer` before this gives. Rows around the mean are then clipped to 0.6
+        times their typical length, which the released mean tells at no further cost.
     target_weight : float, default=1.0
-        Size of the target's column beside row_norm.
+        Size of the target's column, as a multiple of row_norm (None: 1).
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean, which gives the intercept; 0: none.
     ridge : float, default=None
@@ -85,7 +87,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     """
 
     bounds: tuple[float, float] | None = None
-    row_norm: float = 1.0
+    row_norm: float | None = None
     target_weight: float = 1.0
     mean_share: float = 0.1
     ridge: float | None = None

@@ -29,6 +29,8 @@ _COUNT_PART = 0.1
 # The count replaces n_rows if it differs by more than so many standard deviations of
 # its noise; chosen.
 COUNT_DEVIATIONS = 2.0
+# least typical length of centered unit rows: noise could make it zero; chosen
+_SHORTEST = 0.1
 
 
 CENTER_SHARE = Setting(
@@ -161,6 +163,28 @@ def rows_that_count(answer: Response, n_rows: int) -> float:
     if abs(found - n_rows) <= COUNT_DEVIATIONS * answer.noise_sd:
         return float(n_rows)
     return max(found, answer.noise_sd, 1.0)
+
+
+def typical_length(mean: np.ndarray) -> float:
+    """Return the root of the mean squared distance of unit rows from a released mean.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n_features,)
+        The shrunk mean c̃ of `noisy_mean`.
+
+    Returns
+    -------
+    float
+        sqrt(1 - ‖c̃‖²), at least 0.1.
+
+    Notes
+    -----
+    Unit rows with the mean c have the mean squared distance 1 - 2 c·c̃ + ‖c̃‖² from c̃.
+    The shrinkage makes c·c̃ and ‖c̃‖² equal on average over the noise, since
+    c̃ = (1 - D/‖r‖²) r for a noisy mean r with E‖r‖² = ‖c‖² + D.
+    """
+    return float(np.sqrt(max(_SHORTEST**2, 1 - float(mean @ mean))))
 
 
 def square_clip(n_features: int) -> float:

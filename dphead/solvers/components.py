@@ -10,7 +10,7 @@ from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gram
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
-from dphead.solvers.centering import noisy_mean, planned_mean
+from dphead.solvers.centering import noisy_mean, planned_mean, typical_length
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
@@ -21,7 +21,12 @@ from dphead.solvers.settings import (
 )
 
 _N_COMPONENTS = Setting("Number of components, at most n_features.", AT_LEAST_ONE)
-ROW_NORM = Setting("Clip norm of rows.", POSITIVE)
+ROW_NORM = Setting("Clip norm of rows; None: unit rows.", POSITIVE)
+CENTERED_CLIP = Setting(
+    "Clip norm of centered unit rows, over their typical length.",
+    POSITIVE,
+    "benchmarks/results/centered",
+)
 MEAN_SHARE = Setting(
     "Fraction of mu² spent on the mean used for centering; 0: no centering.",
     BELOW_ONE,
@@ -32,37 +37,52 @@ MEAN_SHARE = Setting(
 class CenteredGram:
     """Release a mean, and the Gram matrix of the rows around it.
 
-    The mean comes with the number of rows that count. Rows are clipped to `row_norm` in
-    both. Everything else is post-processing of these releases. `mean_share` is the
+    The mean comes with the number of rows that count. Rows are clipped to `clip_norm`
+    in both. Everything else is post-processing of these releases. `mean_share` is the
     fraction of the budget (μ²) spent on the mean; 0 means no centering.
+
+    If `centered_clip` is given, the features are those of unit rows. Centered rows are
+    then divided by `centered_clip` times their typical length before they are clipped.
+    The last `n_targets` columns are not features and are not divided.
     """
 
-    row_norm: float
+    clip_norm: float
     mean_share: float
+    centered_clip: float | None
+    n_targets: int = 0
 
     def plan(self) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G."""
         share = self.mean_share
-        gram = PlannedRelease("gram", Gram(1), self.row_norm, 1 - share)
+        gram = PlannedRelease("gram", Gram(1), self.clip_norm, 1 - share)
         if not share:
             return [gram]
-        return [*planned_mean("mean", 1, self.row_norm, share), gram]
+        return [*planned_mean("mean", 1, self.clip_norm, share), gram]
 
     def solve(
         self, facts: ProblemInfo
     ) -> Generator[Request, Response, tuple[np.ndarray, Response, float]]:
-        """Ask for the releases, and return the mean (n_features,), G, and row count."""
+        """Ask for the releases, and return the mean (n_features,), G, and row count.
+
+        G is that of centered rows before they were divided. Its `noise_sd` is that of
+        the features' entries.
+        """
+        width = facts.n_features - self.n_targets
         mean, n_rows = np.zeros(facts.n_features), float(facts.n_rows)
+        unit = np.ones(facts.n_features)
+        transform = RowTransform()
         if self.mean_share:
-            mean, n_rows = yield from noisy_mean(
-                "mean", 1, facts.n_rows, RowTransform()
-            )
-            length = float(np.linalg.norm(mean))
-            if np.isfinite(facts.mu):  # the mean of clipped rows is no longer than they
-                mean /= max(1.0, length / self.row_norm)
-        params = Params(RowTransform(center=mean if self.mean_share else None))
-        gram = yield Request("gram", Gram(1), params)
-        return mean, gram, n_rows
+            mean, n_rows = yield from noisy_mean("mean", 1, facts.n_rows, transform)
+            if np.isfinite(facts.mu):
+                # the mean of clipped rows is no longer than they
+                length = float(np.linalg.norm(mean))
+                mean /= max(1.0, length / self.clip_norm)
+                if self.centered_clip is not None:
+                    unit[:width] = self.centered_clip * typical_length(mean[:width])
+            transform = RowTransform(center=mean, scale=1 / unit)
+        gram = yield Request("gram", Gram(1), Params(transform))
+        value = gram.value * np.outer(unit, unit)
+        return mean, Response(value, gram.noise_sd * unit[0] ** 2), n_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +114,19 @@ class PrincipalComponents:
     """
 
     n_components: Annotated[int, _N_COMPONENTS]
-    row_norm: Annotated[float, ROW_NORM] = 1.0
+    row_norm: Annotated[float | None, ROW_NORM] = None
     mean_share: Annotated[float, MEAN_SHARE] = 0.1
+    centered_clip: Annotated[float, CENTERED_CLIP] = 1.0
     name: str = "dp-pca"
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def _sums(self) -> CenteredGram:
+        if self.row_norm is None:
+            return CenteredGram(1.0, self.mean_share, self.centered_clip)
+        return CenteredGram(self.row_norm, self.mean_share, None)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G.
@@ -112,12 +139,11 @@ class PrincipalComponents:
                 f"n_components={self.n_components}, "
                 f"n_features={facts.n_features}. Correct it."
             )
-        return CenteredGram(self.row_norm, self.mean_share).plan()
+        return self._sums.plan()
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Components]:
         """Ask for the releases, and return the leading eigenvectors."""
-        sums = CenteredGram(self.row_norm, self.mean_share)
-        mean, gram, n_rows = yield from sums.solve(facts)
+        mean, gram, n_rows = yield from self._sums.solve(facts)
         values, vectors = np.linalg.eigh(gram.value)
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = vectors[:, : self.n_components]

@@ -11,7 +11,12 @@ import numpy as np
 
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
-from dphead.solvers.components import MEAN_SHARE, ROW_NORM, CenteredGram
+from dphead.solvers.components import (
+    CENTERED_CLIP,
+    MEAN_SHARE,
+    ROW_NORM,
+    CenteredGram,
+)
 from dphead.solvers.head import LinearHead
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
@@ -27,8 +32,9 @@ class RidgeRegression:
 
     Parameters
     ----------
-    row_norm : float, default 1.0
-        Clip norm of rows.
+    row_norm : float, optional
+        Clip norm of rows and of centered rows. None means unit rows: centered rows are
+        then divided by `centered_clip` times their typical length, and clipped to 1.
     target_weight : float, default 1.0
         Size of the target's column at an end of its range, as a multiple of `row_norm`.
     mean_share : float, default 0.1
@@ -36,6 +42,8 @@ class RidgeRegression:
         centering.
     ridge : float, optional
         λ, as a multiple of n_rows · `row_norm`². None sets it from the noise alone.
+    centered_clip : float, default 0.6
+        Clip norm of centered unit rows, as a multiple of their typical length.
 
     Notes
     -----
@@ -49,10 +57,11 @@ class RidgeRegression:
     FC23, Algorithm 3, for a real target and with one release instead of two.
     """
 
-    row_norm: Annotated[float, ROW_NORM] = 1.0
+    row_norm: Annotated[float | None, ROW_NORM] = None
     target_weight: Annotated[float, _TARGET_WEIGHT] = 1.0
     mean_share: Annotated[float, MEAN_SHARE] = 0.1
     ridge: Annotated[float | None, RIDGE] = None
+    centered_clip: Annotated[float, CENTERED_CLIP] = 0.6
     name: str = "dp-ridge"
 
     def __post_init__(self) -> None:
@@ -61,12 +70,17 @@ class RidgeRegression:
     @property
     def column_size(self) -> float:
         """Return the value of the target's column at the upper end of its range."""
-        return self.target_weight * self.row_norm
+        return self.target_weight * self._norm
+
+    @property
+    def _norm(self) -> float:
+        return 1.0 if self.row_norm is None else self.row_norm
 
     @property
     def _sums(self) -> CenteredGram:
-        whole = float(np.hypot(self.row_norm, self.column_size))
-        return CenteredGram(whole, self.mean_share)
+        whole = float(np.hypot(self._norm, self.column_size))
+        centered_clip = self.centered_clip if self.row_norm is None else None
+        return CenteredGram(whole, self.mean_share, centered_clip, n_targets=1)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G.
@@ -83,7 +97,7 @@ class RidgeRegression:
         """
         mean, gram, _ = yield from self._sums.solve(facts)
         width = facts.n_features - 1
-        least = None if self.ridge is None else self.ridge * self.row_norm**2
+        least = None if self.ridge is None else self.ridge * self._norm**2
         ridge = ridge_for(facts, gram.noise_sd, least)
         solver = RidgeSolver(gram.value[:width, :width], ridge)
         weights = solver(gram.value[:width, width]) / self.column_size

@@ -62,7 +62,7 @@ WRONG = {
     "weight_decay": "0",
     "rule": "nothing",
     "n_components": 7,
-    "row_norm": None,
+    "row_norm": 0.0,
     "mean_share": 1.0,
     "bounds": (-1.7e308, 1.7e308),
     "target_weight": 0.0,
