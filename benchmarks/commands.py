@@ -137,6 +137,12 @@ def curves() -> None:
     experiment("curves").run()
 
 
+@command("experiments")
+def centered() -> None:
+    """Regression and components of unit rows, by the clip of centered rows."""
+    experiment("centered").run()
+
+
 # --- speed --------------------------------------------------------------------
 
 
