@@ -30,7 +30,7 @@ _RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
 # computed from report.json; `analysis.card.kept` compares them with it
-DERIVED = {"report.html", "README.md", "registry.yaml"}
+DERIVED = {"report.html", "README.md"}
 _RUN_FILES |= DERIVED
 _PRIVATE_METRICS = (
     "accuracy",

@@ -1,4 +1,4 @@
-"""Implement `dphead report`: cards and registry entry, from a run's report alone."""
+"""Implement `dphead report`: the cards, from a run's report alone."""
 
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,19 @@ from dphead.cli.choices import PATH
 @click.argument("run", type=PATH)
 @click.option("--card", is_flag=True, help="A Hugging Face model card: RUN/README.md.")
 @click.option(
-    "--registry", is_flag=True, help="An entry of OpenDP's registry: RUN/registry.yaml."
-)
-@click.option(
     "-o", "--output", "out", type=PATH, help="Write elsewhere; - is standard output."
 )
-def report(run: Path, card: bool, registry: bool, out: Path | None) -> None:
+def report(run: Path, card: bool, out: Path | None) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
     Each is made of report.json alone, whose epsilon is computed again first, and holds
     public values only.
     """
-    if card and registry:
-        raise click.UsageError("Give one of --card and --registry.")
     from dphead.analysis.card.kept import rendered
     from dphead.analysis.records import read_run
     from dphead.privacy.atomic_write import write_text
 
-    name = "README.md" if card else "registry.yaml" if registry else "report.html"
+    name = "README.md" if card else "report.html"
     finished: Any = read_run(run)
     text = rendered(name, finished.report)
     if str(out) == "-":

@@ -21,7 +21,6 @@ from commands import (
 from dphead.analysis.card.hazards import OPEN, hazards_of
 from dphead.analysis.card.model_card import model_card
 from dphead.analysis.card.page import page
-from dphead.analysis.card.registry import registry_entry
 from dphead.analysis.records import read_run
 from dphead.fit.report import write
 
@@ -99,8 +98,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkey
     assert "made of each image alone" not in (tmp_path / "run/report.html").read_text()
     report = report_of(tmp_path / "run")
     card = model_card(report)
-    entry = registry_entry(report)
-    for text in (report["statement"], page(report), card, entry):
+    for text in (report["statement"], page(report), card):
         assert "image" not in text
         assert "row" in text
     older = report["guarantee"] | {"protected_unit": "one image"}

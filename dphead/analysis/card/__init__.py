@@ -1,6 +1,6 @@
 """Render a run's report for readers who are not engineers: the privacy card.
 
-It is a page, a Hugging Face model card, and an entry of OpenDP's registry of
-deployments. All three are functions of the report alone, which holds public values. No
-function here may read a run's other files. Start reading at `page.py`.
+It is a page, and a Hugging Face model card. Both are functions of the report alone,
+which holds public values. No function here may read a run's other files. Start reading
+at `page.py`.
 """

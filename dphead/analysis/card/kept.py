@@ -12,12 +12,10 @@ from dphead.analysis.sealed import explain_damage
 _RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
     "README.md": "dphead.analysis.card.model_card:model_card",
-    "registry.yaml": "dphead.analysis.card.registry:registry_entry",
 }
 _OPTIONS = {  # file: arguments of `dphead report` that write it
     "report.html": "RUN/",
     "README.md": "RUN/ --card",
-    "registry.yaml": "RUN/ --registry",
 }
 assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
 
