@@ -132,12 +132,6 @@ def defects(only: str, audits: int) -> None:
 
 
 @command("experiments")
-def curves() -> None:
-    """Accuracy against epsilon during one run (TB21, Figures 3 and 11)."""
-    experiment("curves").run()
-
-
-@command("experiments")
 def centered() -> None:
     """Regression and components of unit rows, by the clip of centered rows."""
     experiment("centered").run()

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.experiments import curves
 from benchmarks.heads import METHODS
 from benchmarks.store import RESULTS, read
 from benchmarks.tables import HEADS
@@ -36,8 +35,6 @@ def write(folder: Path = FOLDER) -> list[Path]:
                     HEADS.get(path.stem, path.stem),
                 )
             )
-    if epochs := read(curves.OUT):
-        paths.append(convergence(folder / "tb21-convergence.png", epochs))
     return paths
 
 
@@ -73,44 +70,6 @@ def accuracy(path: Path, rows: list[Row], title: str) -> Path:
     )
     axes.set_title(title, fontsize=11)
     axes.legend(frameon=False, fontsize=9, ncols=2)
-    save_figure(figure, path)
-    return path
-
-
-def convergence(path: Path, rows: list[Row]) -> Path:
-    """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and
-    against what was spent by then.
-    """
-    figure, (left, right) = new_figure(path, 2, (9.6, 4.4))
-    rates = sorted({r["job"]["settings"]["base_learning_rate"] for r in rows})
-    for row in rows:
-        epochs, accuracies, pld, rdp = zip(*row["points"], strict=True)
-        color = COLORS[rates.index(row["job"]["settings"]["base_learning_rate"])]
-        percent = [100 * a for a in accuracies]
-        rate = f"base learning rate {row['job']['settings']['base_learning_rate']:g}"
-        if row["job"]["clip_only"]:
-            left.plot(
-                epochs, percent, color=color, linestyle="--", label=f"{rate}, no noise"
-            )
-            continue
-        left.plot(
-            epochs, percent, color=color, label=f"{rate}, ε = {row['job']['epsilon']}"
-        )
-        right.plot(pld, percent, color=color, label=f"{rate}, PLD")
-        right.plot(
-            rdp, percent, color=color, linestyle=":", label=f"{rate}, as TB21 counts"
-        )
-    low = min(100 * min(p[1] for p in r["points"][2:]) for r in rows)
-    left.set(xlabel="epoch", ylabel="test accuracy in %", ylim=(low - 0.5, None))
-    right.set(xlabel="ε spent so far (δ = 1e-5)", ylim=left.get_ylim())
-    for axes in (left, right):
-        axes.legend(frameon=False, fontsize=8)
-    job = rows[0]["job"]
-    left.set_title(
-        f"{job['dataset']}, group norm, batches of {job['settings']['batch_size']}",
-        fontsize=11,
-    )
-    right.set_title("the same runs with noise", fontsize=11)
     save_figure(figure, path)
     return path
 
