@@ -131,12 +131,6 @@ def defects(only: str, audits: int) -> None:
     module.run_sound(audits)
 
 
-@command("experiments")
-def centered() -> None:
-    """Regression and components of unit rows, by the clip of centered rows."""
-    experiment("centered").run()
-
-
 # --- speed --------------------------------------------------------------------
 
 

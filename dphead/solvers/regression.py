@@ -22,8 +22,8 @@ from dphead.solvers.ridge import WIDEST_SPECTRUM, RidgeSolver, ridge_for
 from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 
 # Share of the noise's spectral edge. The classifiers' share of 0.6 shrinks predictions:
-# an argmax does not see that, R² does. Trials on held-out training rows
-# (benchmarks/results/centered).
+# an argmax does not see that, R² does. Chosen by first trials on held-out training
+# rows, not stored; results/centered has what it is worth.
 _EDGE_SHARE = 0.4
 _TARGET_WEIGHT = Setting(
     "Size of the target's column at an end of its range, beside row_norm.", POSITIVE
