@@ -4,7 +4,7 @@ A solver plans its releases, asks for each one, receives its value, and returns 
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Protocol
 
@@ -40,7 +40,7 @@ class ProblemInfo:
     n_classes: int
     mu: float = float("inf")
     group_cap: int = 1
-    group_mean: bool = False
+    group_mean: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("n_rows", "n_features", "n_classes", "group_cap"):
