@@ -358,6 +358,7 @@ def test_a_member_that_unpacks_to_less_or_more_than_it_says_is_refused(tmp_path)
     [
         ("", "must have columns of features"),
         ("a,b,label\n", "at least one row"),
+        ("a,b,label", "at least one row"),
         ("a,a\n1,2\n", "'a' twice"),
         ("a,b\n1,2\n1\n", "line=3"),
         ('a,b\n1,"2\n3,4\n"5,6\n', "line=2"),

@@ -40,22 +40,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
             "weights must be a safetensors, pth or npz file, got "
             f"weights={str(path)!r}: {first_line(error)}. Download or convert it again."
         ) from error
-    ours = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    theirs = {key: tuple(value.shape) for key, value in state.items()}
-    optional = {key for key in ours if key.endswith("num_batches_tracked")}
-    wrong = sorted(
-        key
-        for key in set(ours) | set(theirs)
-        if ours.get(key) != theirs.get(key) and key not in optional
-    )
-    if wrong:
-        key = wrong[0]
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        # torch names every tensor that is missing or has another shape, a line each
+        lines = [line.strip() for line in str(error).splitlines()]
         raise ExtractError(
-            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in "
-            f"the file, {ours.get(key, 'missing')} in the model ({len(wrong)} such "
-            "tensors). Set --model-arg (num_classes=...?) as the weights were trained."
-        )
-    model.load_state_dict(state, strict=not optional)
+            f"weights must fit the model, got {lines[1][:200]} ({len(lines) - 1} such "
+            "lines). Set --model-arg (num_classes=...?) as the weights were trained."
+        ) from error
 
 
 def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:

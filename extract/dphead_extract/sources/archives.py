@@ -19,7 +19,19 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError)
 class Archive:
     """Give the files of an open archive in its own order.
 
-    Raises ExtractError if it is damaged.
+    One thread at a time may read it.
+
+    Parameters
+    ----------
+    path : Path
+        The archive.
+    is_zip : bool, default False
+        Whether it is a zip; otherwise it is a tar, packed or not.
+
+    Raises
+    ------
+    ExtractError
+        If it is damaged, or a pipe or a device.
     """
 
     def __init__(self, path: Path, is_zip: bool = False) -> None:

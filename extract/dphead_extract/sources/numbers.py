@@ -17,7 +17,19 @@ def width_and_dtype(
 ) -> tuple[int, np.dtype, bool]:
     """Return the width and dtype of features, and whether one column holds lists.
 
-    Raises ExtractError if the header does not say both, or a column is not of numbers.
+    Parameters
+    ----------
+    kinds : dict
+        The type of each column of features. Texts of a CSV count as numbers.
+    declared : int or None
+        Number of entries in a list, if its type does not say it.
+    path : Path
+        The file, for errors.
+
+    Raises
+    ------
+    ExtractError
+        If the header does not say both, or a column is not of numbers.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind)]
     entries = {
@@ -61,10 +73,20 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def floats(column: Any, width: int | None = None) -> np.ndarray:
-    """Return float64 (k, width) of a column of lists, or (k, 1) of one of numbers.
+    """Return a column of a table as features, each row by itself.
 
-    An entry is NaN if it is missing or no number, and so are all entries of a list of
-    another length.
+    Parameters
+    ----------
+    column : pyarrow.ChunkedArray of shape (k,)
+        Numbers, texts that say them, or lists of numbers.
+    width : int, optional
+        Number of entries of a list. Default: the column holds no lists.
+
+    Returns
+    -------
+    (k, width) or (k, 1) float64
+        The features. An entry is NaN if it is missing or no number, and so are all
+        entries of a list of another length.
     """
     if width is None:
         return _numbers(column)[:, None]

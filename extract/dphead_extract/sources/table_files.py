@@ -133,10 +133,22 @@ def _ipc(source: Any) -> Any:
 
 
 def tables(path: Path, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """Yield the columns `names` of `rows` rows at a time, in the file's order.
+    """Yield some columns of a file, a number of rows at a time, in its order.
 
-    Only the last table has fewer rows. Texts of Parquet stay in dictionaries, so that
-    one long text is not repeated.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    names : sequence of str
+        The columns.
+    rows : int
+        Number of rows of each table; only the last one has fewer.
+
+    Yields
+    ------
+    pyarrow.Table
+        The rows. Texts of Parquet stay in dictionaries, so that one long text is not
+        repeated.
 
     Raises
     ------
@@ -178,25 +190,28 @@ def _delimited(path: Path) -> Iterator[pa.RecordBatch]:
     closes would swallow the lines between.
     """
     names = _header(path)
-    reader = pacsv.open_csv(
-        path,
-        pacsv.ReadOptions(
-            column_names=names,
-            skip_rows=1,
-            block_size=MAX_LINE_BYTES,
-            use_threads=False,
-        ),
-        pacsv.ParseOptions(
-            delimiter=SEPARATORS[path.suffix.lower()],
-            # an empty line of a single column is a row without a value
-            ignore_empty_lines=len(names) > 1,
-        ),
-        pacsv.ConvertOptions(
-            column_types={name: pa.string() for name in names},
-            null_values=[""],
-            strings_can_be_null=True,
-        ),
+    read = pacsv.ReadOptions(
+        column_names=names,
+        skip_rows=1,
+        block_size=MAX_LINE_BYTES,
+        use_threads=False,
     )
+    parse = pacsv.ParseOptions(
+        delimiter=SEPARATORS[path.suffix.lower()],
+        # an empty line of a single column is a row without a value
+        ignore_empty_lines=len(names) > 1,
+    )
+    convert = pacsv.ConvertOptions(
+        column_types={name: pa.string() for name in names},
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    try:
+        reader = pacsv.open_csv(path, read, parse, convert)
+    except pa.ArrowInvalid as error:
+        if "Could not skip" in str(error):  # nothing comes after the header
+            return
+        raise
     line = 2
     for batch in reader:
         for column in batch.columns:
