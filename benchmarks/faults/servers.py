@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 60  # in which a server must start or stop
-OWNER, CLIENT = "owner", "client"  # roles: of the tables; that may charge
+OWNER, CLIENT = "olga", "claire"  # roles: of the tables; that may charge
 GRANTS = (
     f"CREATE ROLE {CLIENT} LOGIN PASSWORD 'secret'",
     f"GRANT USAGE ON SCHEMA dphead TO {CLIENT}",

@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
 
 HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, whichever variable sets it
@@ -50,7 +51,7 @@ def named(path: str, folder: Path) -> str:
     An absolute path may contain a user's name. The path starts at the home of ledgers,
     at the user's home, or at the report's folder.
     """
-    if path == IN_MEMORY:
+    if path == IN_MEMORY or is_on_server(path):
         return path
     starts = {"~": os.path.expanduser("~")}
     with suppress(LedgerError):  # without a home the ledger was named
@@ -62,8 +63,10 @@ def named(path: str, folder: Path) -> str:
     return os.path.relpath(path, os.path.realpath(folder))
 
 
-def located(name: str, folder: Path) -> Path:
+def located(name: str, folder: Path) -> Path | str:
     """Return the path of a ledger that a report in `folder` names."""
+    if is_on_server(name):
+        return name
     if name.startswith(f"{HOME}/"):
         return ledger_home() / name.removeprefix(f"{HOME}/")
     name = os.path.expanduser(name)

@@ -22,6 +22,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
+from dphead.privacy.ledger.server import is_on_server, team_url
 
 SCHEMA = 1  # the report schema that this module reads
 _FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their types
@@ -386,12 +387,19 @@ def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
 ) -> list[dict[str, Any]] | None:
     path = given or located(report["ledger"]["path"], file.parent)
-    path = Path(path)
-    if not path.is_file():
+    if is_on_server(path):
+        if given is None and team_url() is None:
+            return None
+    elif not Path(path).is_file():
         if given is not None:
             raise ValueError(f"a ledger must exist, got ledger={path}. Check the path.")
         return None
-    book = Ledger(path, read_only=True)
+    # a server's URL is of all its data sets, and is not for messages
+    on_server = is_on_server(given)
+    book = Ledger(
+        path, report["data"].get("dataset_id") if on_server else None, read_only=True
+    )
+    path = book.path
     problems = book.verify()
     if problems:
         raise ValueError(

@@ -5,22 +5,24 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import PATH
+from dphead.cli.choices import LEDGER, PATH
 from dphead.cli.options import AS_JSON
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, section
 
 
-def _with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
+def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
     """Return the run with the ledgers of this home that its own does not count."""
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located
-    from dphead.fit.ledgers import charged_elsewhere
+    from dphead.fit.ledgers import charged_elsewhere, ledger_name
 
-    own = (located(run.report["ledger"]["path"], folder), *([ledger] if ledger else []))
-    found = charged_elsewhere(run.report["data"].get("dataset_id"), *own)
+    dataset_id = run.report["data"].get("dataset_id")
+    given = [ledger_name(ledger, dataset_id)] if ledger else []
+    own = (located(run.report["ledger"]["path"], folder), *given)
+    found = charged_elsewhere(dataset_id, *own)
     return replace(run, elsewhere=tuple(map(str, found))) if found else run
 
 
@@ -47,11 +49,11 @@ def _unknown_images(run: Any) -> list[str]:
 @click.argument("run", type=PATH)
 @click.option(
     "--ledger",
-    type=PATH,
+    type=LEDGER,
     help="The data set's ledger, if it is not where the report says.",
 )
 @AS_JSON
-def check(run: Path, ledger: Path | None, as_json: bool) -> None:
+def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     """List what the guarantee of RUN (a run folder or a report.json) does not cover,
     each with what mends it and why it matters.
 
@@ -60,7 +62,7 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     was changed.
     """
     check_there("a run folder or a report", run)
-    check_there("a ledger", ledger)
+    check_there("a ledger", None if isinstance(ledger, str) else ledger)
 
     from dphead.analysis.card.kept import altered
     from dphead.analysis.check import check as find

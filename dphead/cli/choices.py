@@ -28,6 +28,18 @@ class NamedPath(click.Path):
 PATH = NamedPath(path_type=Path)
 
 
+class LedgerPlace(NamedPath):
+    """Accept a path, or the URL of a PostgreSQL server, which stays as it was typed."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the URL as str, or the path."""
+        url = isinstance(value, str) and "://" in value
+        return value if url else super().convert(value, param, ctx)
+
+
+LEDGER = LedgerPlace(path_type=Path)
+
+
 class KeptChoice(click.Choice):
     """Accept a choice from a list that another module keeps.
 

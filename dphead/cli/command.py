@@ -116,7 +116,8 @@ def config_text() -> str:
     ctx = click.get_current_context()
     lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
     for name, value in ctx.meta[_GIVEN].items():
-        if name not in _NOT_KEPT:
+        # a server's URL names its host and users
+        if name not in _NOT_KEPT and not (name == "ledger" and "://" in str(value)):
             lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 

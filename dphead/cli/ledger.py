@@ -1,4 +1,4 @@
-"""Implement `dphead ledger show|budget|verify`: show charges, and fix a limit on them.
+"""Implement `dphead ledger init|move|show|budget|verify`: see charges and limit them.
 
 No command may change what was charged.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH
+from dphead.cli.choices import LEDGER, PATH
 from dphead.cli.paths import check_there
 from dphead.cli.text import TIE, print_json, section, table, tied
 
@@ -18,16 +18,61 @@ from dphead.cli.text import TIE, print_json, section, table, tied
 def ledger() -> None:
     """The append-only record of every release from one data set.
 
-    WHICH is a ledger file, or a features file, whose data set's own ledger is meant.
+    WHICH is a ledger file, or a features file, whose data set's own ledger is meant, or
+    the URL of a team's server.
     """
 
 
 @ledger.command()
-@click.argument("which", type=PATH)
+@click.argument("url", envvar="DPHEAD_LEDGER")
+def init(url: str) -> None:
+    """Make the tables of a team's ledgers on a PostgreSQL server, once.
+
+    URL is postgresql://OWNER@HOST/DATABASE (default: DPHEAD_LEDGER). Its role owns the
+    tables; give others the right to charge by GRANT (docs/team-ledger.md).
+    """
+    from dphead.privacy.ledger import server
+
+    click.echo(section("Server", [f"ready: its id is {server.init(url)}"]))
+    click.echo(section("Next", ["GRANT USAGE ON SCHEMA dphead TO role", _GRANT]))
+
+
+_GRANT = "GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO role"
+
+
+@ledger.command()
+@click.argument("source", type=LEDGER)
+@click.argument("url", envvar="DPHEAD_LEDGER")
+def move(source: Any, url: str) -> None:
+    """Move a data set's ledger to the team's server, and close the file for charges.
+
+    SOURCE is a ledger file, or a features file whose data set's own ledger is meant.
+    Budget, charges and digests stay. An interrupted move continues by the same command.
+    """
+    from dphead.fit.ledgers import note_ledger
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.ledger.moving import move as move_rows
+
+    (book,) = _open(source, write=True, own=True)
+    dataset_id = book.meta("dataset_id")
+    target = Ledger(url, dataset_id)
+    move_rows(book, target)
+    note_ledger(target.path, dataset_id)
+    moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
+    click.echo(section("Ledger", [target.path]))
+    click.echo(section("Moved", [moved]))
+
+
+@ledger.command()
+@click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
-def show(which: Path, as_json: bool) -> None:
+def show(which: Any, as_json: bool) -> None:
     """List the fits, their releases, their plain sum and the budget that they keep."""
-    book = _open(which)
+    for book in _open(which):
+        _show(book, as_json)
+
+
+def _show(book: Any, as_json: bool) -> None:
     if problems := book.verify():
         raise ValueError(
             f"a ledger must be undamaged to be shown, got {problems[0]} in "
@@ -38,7 +83,7 @@ def show(which: Path, as_json: bool) -> None:
     from dphead.analysis.records import fit_events
     from dphead.fit.ledgers import charged_elsewhere
     from dphead.privacy.ledger import rounded_down
-    from dphead.privacy.ledger.store import IN_MEMORY
+    from dphead.privacy.ledger.store import IN_MEMORY, MOVED
 
     fits = book.fits()
     if as_json:
@@ -46,6 +91,8 @@ def show(which: Path, as_json: bool) -> None:
         return
     if book.path != IN_MEMORY:
         click.echo(section("Ledger", [str(book.path)]))
+    if place := book.meta(MOVED):
+        click.echo(section("Moved", [f"! to {place}: this copy takes no more charges"]))
     click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
     if fits:
         click.echo(_fits_table(fits))
@@ -116,7 +163,7 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
     from dphead.fit.ledgers import fix_budget
 
-    book = _open(which, write=True)
+    (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)
     limit = f"epsilon {epsilon:g} at delta {delta:g}"
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
@@ -145,40 +192,56 @@ def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
 
 
 @ledger.command()
-@click.argument("which", type=PATH)
-def verify(which: Path) -> None:
+@click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
+def verify(which: Any) -> None:
     """Hold every charge and fixed fact against its digests.
 
     Exit code 0: nothing found; 1: damage, listed; 2: the file cannot be used.
     """
-    book = _open(which)
-    problems = book.verify()
-    for problem in problems:
-        click.echo(f"damaged: {problem}")
-    if problems:
+    damaged = False
+    for book in _open(which):
+        problems = book.verify()
+        damaged |= bool(problems)
+        for problem in problems:
+            click.echo(f"damaged: {problem}")
+        if not problems:
+            click.echo(section("Ledger", [str(book.path)]))
+            found = f"nothing found, in {_in_words(len(book.fits()))}"
+            click.echo(section("Damage", [found]))
+    if damaged:
         raise SystemExit(1)
-    click.echo(section("Ledger", [str(book.path)]))
-    number = len(book.fits())
-    fits = f"{number} fit{'s' if number != 1 else ''}"
-    click.echo(section("Damage", [f"nothing found, in {fits}"]))
 
 
-def _open(which: Path, write: bool = False) -> Any:
+def _in_words(fits: int) -> str:
+    return f"{fits} fit{'s' if fits != 1 else ''}"
+
+
+def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
+    """Return the ledgers that an argument means: several only for a server's URL.
+
+    `own`: of a features file, the ledger in the home, also beside a team's server.
+    """
+    from dphead.privacy.ledger import Ledger, server
+
+    if server.is_on_server(which):
+        return [
+            Ledger(which, dataset_id, read_only=True)
+            for dataset_id in server.data_sets(which)
+        ]
     check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import default_ledger_path
-    from dphead.privacy.ledger import Ledger
+    from dphead.fit.ledgers import default_ledger_path, ledger_path
     from dphead.privacy.ledger.store import IN_MEMORY
 
-    if is_features_file(which):
-        with open_features(which) as file:
-            dataset_id = file.dataset_id
-        path = default_ledger_path(dataset_id)
-        if not write and not path.exists():
-            click.echo("no ledger yet: nothing was charged to this data set's own")
-            return Ledger(IN_MEMORY, dataset_id)
-        return Ledger(path, dataset_id, read_only=not write)
-    return Ledger(which, read_only=not write)
+    if not is_features_file(which):
+        return [Ledger(which, read_only=not write)]
+    with open_features(which) as file:
+        dataset_id = file.dataset_id
+    path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
+    if isinstance(path, Path) and not write and not path.exists():
+        click.echo("no ledger yet: nothing was charged to this data set's own")
+        return [Ledger(IN_MEMORY, dataset_id)]
+    return [Ledger(path, dataset_id, read_only=not write)]

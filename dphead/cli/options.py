@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import METHODS, PATH, RELATIONS, TUNING, NamedPath
+from dphead.cli.choices import LEDGER, METHODS, PATH, RELATIONS, TUNING, NamedPath
 from dphead.cli.command import CONFIG
 
 # --- what a run guarantees ------------------------------------------------------------
@@ -59,8 +59,9 @@ _PROTECT = click.option(
 )
 _LEDGER = click.option(
     "--ledger",
-    type=PATH,
-    help="The data set's ledger (default: one for each data set, in DPHEAD_HOME).",
+    type=LEDGER,
+    help="The data set's ledger: a file, or a team's postgresql:// URL (default: "
+    "DPHEAD_LEDGER, or one for each data set in DPHEAD_HOME).",
 )
 _TUNED = click.option(
     "--tuning",

@@ -15,6 +15,7 @@ from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger import rounded_down
+from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 
 _NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
@@ -131,6 +132,8 @@ def guarantee(report: dict[str, Any]) -> str:
     counted = f"charged to the ledger {Path(path).name}"
     if path == IN_MEMORY:
         counted = "counted alone"
+    elif is_on_server(path):
+        counted = "charged to the team's ledger"
     elif Path(path).name == f"{dataset_id}.sqlite":
         counted = "charged to the data set's ledger"
     relation = tied(f"relation {g['neighboring_relation']}")

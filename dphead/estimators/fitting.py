@@ -34,6 +34,7 @@ from dphead.fit.report import uncounted
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
@@ -97,7 +98,7 @@ class PrivateEstimator(BaseEstimator):
                 "file."
             )
         if isinstance(self._ledger, str):
-            if not os.path.isfile(self._ledger):
+            if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):
                 raise LedgerError(
                     "the ledger that counted a fit must be where it was, got no "
                     f"path={self._ledger!r}. Put it back there."

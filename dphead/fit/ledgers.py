@@ -9,15 +9,17 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dphead_extract.index import ImageIndex, Overlap
 
 from dphead.analysis.ledger_place import ledger_home, named
+from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger.store import HeldLedger
+from dphead.privacy.ledger.server import held, is_on_server, team_url
+from dphead.privacy.ledger.store import MOVED, HeldLedger
 
 IN_MEMORY = ":memory:"  # a ledger that counts one run alone
 
@@ -42,12 +44,27 @@ def default_ledger_path(dataset_id: str) -> Path:
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
     """Return the absolute path of the ledger that a run uses.
 
-    It is `path`, else the data set's default ledger, else ":memory:". A relative path
-    would change its meaning in another working folder.
+    It is `path`, else the data set's ledger (on the team's server, DPHEAD_LEDGER, or
+    in the home), else ":memory:". A relative path would change its meaning in another
+    working folder.
     """
-    if path is None:
-        path = IN_MEMORY if dataset_id is None else default_ledger_path(dataset_id)
-    return path if path == IN_MEMORY else Path(path).absolute()
+    if path is None and dataset_id is not None:
+        path = team_url() or default_ledger_path(dataset_id)
+    if path is None or path == IN_MEMORY:
+        return IN_MEMORY
+    return str(path) if is_on_server(path) else Path(path).absolute()
+
+
+def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:
+    """Return the path of the ledger that a run uses; on a server, its name.
+
+    No file is made.
+    """
+    path = ledger_path(path, dataset_id)
+    if not is_on_server(path):
+        return path
+    with closing(Ledger(path, dataset_id, read_only=True)) as book:
+        return book.path
 
 
 def open_ledger(
@@ -74,14 +91,15 @@ def open_ledger(
 def data_set_of(ledger: str | Path | None) -> str | None:
     """Return the ledger's data set id, or None if it is not set or there is no file."""
     if ledger is None or not os.path.isfile(ledger):
-        return None
+        return None  # a server has ledgers of several data sets
     with closing(Ledger(ledger, read_only=True)) as book:
         return book.meta("dataset_id")
 
 
 def image_index() -> ImageIndex:
-    """Return the private index of the images that were extracted under this home."""
-    return ImageIndex(ledger_home() / "images")
+    """Return the private index of known images: the team's, or else this home's."""
+    url = team_url()
+    return ImageIndex(ledger_home() / "images") if url is None else TeamImages(url)
 
 
 @dataclass(frozen=True)
@@ -184,7 +202,7 @@ def charging(ledger: Ledger) -> Iterator[None]:
     if dataset_id is None or not has_home():
         yield
         return
-    with _held_home():
+    with _held_home(), _held_team(ledger):
         check_alone(dataset_id, ledger.path, ledger.budget())
         note_ledger(ledger.path, dataset_id)
         yield
@@ -203,7 +221,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
     if dataset_id is None or not has_home():
         ledger.set_budget(epsilon, delta)
         return
-    with _held_home():
+    with _held_home(), _held_team(ledger):
         check_alone(dataset_id, ledger.path, {"epsilon": epsilon, "delta": delta})
         note_ledger(ledger.path, dataset_id)
         ledger.set_budget(epsilon, delta)
@@ -225,6 +243,17 @@ def _held_home() -> Iterator[None]:
             os.close(lock)
 
 
+@contextmanager
+def _held_team(ledger: Ledger) -> Iterator[None]:
+    """Hold the lock of all ledgers of the team's server, if there is one.
+
+    Raises LedgerError if it was lost before the charge: no row is read then.
+    """
+    url = ledger.url or team_url()
+    with nullcontext() if url is None else held(url):
+        yield
+
+
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return the ledgers other than a run's `own` on the images of a data set.
 
@@ -236,13 +265,21 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     index, found = image_index(), []
     for name, overlap in _sharing(index, dataset_id):
         default = str(default_ledger_path(name))
-        for path in (default, *noted_ledgers(name)):
+        for path in (default, *noted_ledgers(name), *_on_team(name)):
             if any(path == str(one) or _one_file(path, one) for one in own):
                 continue
             # a default ledger that is missing was never made
             if path != default or os.path.lexists(path):
                 found.append(Elsewhere(path, *_held_by(path), overlap))
     return found
+
+
+def _on_team(dataset_id: str) -> list[str]:
+    """Return the name of a data set's ledger on the team's server, if it has one."""
+    if (url := team_url()) is None:
+        return []
+    with closing(Ledger(url, dataset_id, read_only=True)) as book:
+        return [book.path] if book.meta("dataset_id") else []
 
 
 def has_home() -> bool:
@@ -253,14 +290,15 @@ def has_home() -> bool:
         return False
 
 
-def ledger_holding(dataset_id: str | None, fit_id: str) -> Path | None:
+def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
     """Return the known ledger of a data set that holds a fit, or None."""
     if dataset_id is None or not has_home():
         return None
-    for path in (str(default_ledger_path(dataset_id)), *noted_ledgers(dataset_id)):
+    own = str(default_ledger_path(dataset_id))
+    for path in (*_on_team(dataset_id), own, *noted_ledgers(dataset_id)):
         with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
             if book.holds(fit_id):
-                return Path(path)
+                return path
     return None
 
 
@@ -281,10 +319,12 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
     A ledger that is gone cannot be read. Raises HeldLedger while another process keeps
     the file from being read.
     """
-    if not os.path.isfile(path):
+    if not (is_on_server(path) or os.path.isfile(path)):
         return None, None
     try:
         with closing(Ledger(path, read_only=True)) as book:
+            if book.meta(MOVED):
+                return 0, None  # all of it counts where it is now
             return book.count_fits(), book.budget()
     except HeldLedger:
         raise
@@ -318,7 +358,8 @@ def note_ledger(path: str, dataset_id: str) -> None:
     if not has_home():
         return
     own = os.path.realpath(default_ledger_path(dataset_id))
-    name = os.path.realpath(path)  # note the file: a link to it may be removed first
+    # note the file: a link to it may be removed first
+    name = path if is_on_server(path) else os.path.realpath(path)
     if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
         return
     with suppress(OSError):

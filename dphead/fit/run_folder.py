@@ -22,7 +22,7 @@ from dphead.fit.ledgers import (
     Elsewhere,
     charged_elsewhere,
     check_alone,
-    ledger_path,
+    ledger_name,
 )
 from dphead.fit.loop import FitResult, reserve
 from dphead.fit.options import RunOptions
@@ -195,7 +195,7 @@ def beside_others(run: R) -> R:
         As `check_alone`, unless the run continues a fit, which may be charged already.
     """
     options, dataset_id = run.options, run.source.dataset_id
-    own = ledger_path(options.ledger, dataset_id)
+    own = ledger_name(options.ledger, dataset_id)
     if interrupted(options.out) is None:
         check_alone(dataset_id, own, None)  # makes no file; `charging` checks again
     found = charged_elsewhere(dataset_id, own)

@@ -117,9 +117,7 @@ class ImageIndex:
         images = np.union1d(known, digests).astype("<u8")
         if len(images) > len(known):
             data = images.tobytes()
-            write_private(
-                self.folder / f"{dataset_id}{_ENDING}", self._seal(data) + data
-            )
+            self._keep(dataset_id, self._seal(data) + data)
 
     def images(self, dataset_id: str) -> np.ndarray:
         """Return the sorted digests of a data set's images, uint64.
@@ -127,17 +125,16 @@ class ImageIndex:
         There are none if it is not known. Raises FormatError if they are not as they
         were written.
         """
-        path = self.folder / f"{dataset_id}{_ENDING}"
-        try:
-            found = path.read_bytes()
-        except FileNotFoundError:
+        found = self._kept(dataset_id)
+        if found is None:
             return np.empty(0, np.uint64)
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
                 "the index of images must be as it was written, got "
-                f"{str(path)!r} damaged, or under another key. Put back a copy of the "
-                "folder, or remove the file: then its images count as unseen."
+                f"{dataset_id=} in {str(self.folder)!r} damaged, or under another key. "
+                "Put back a copy of the folder, or remove the file: then its images "
+                "count as unseen."
             )
         return np.frombuffer(data, "<u8")
 
@@ -147,13 +144,28 @@ class ImageIndex:
         The one that holds most comes first.
         """
         own, found = np.unique(digests), []
-        for path in self.folder.glob(f"*{_ENDING}"):
-            name = path.name.removesuffix(_ENDING)
+        for name in self._names():
             theirs = self.images(name)
             shared = _count_shared(own, theirs)
             if shared and name != but:
                 found.append(Overlap(name, shared, len(own), len(theirs)))
         return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
+
+    def _names(self) -> list[str]:
+        """Return the ids of the data sets that the index knows."""
+        found = self.folder.glob(f"*{_ENDING}")
+        return [path.name.removesuffix(_ENDING) for path in found]
+
+    def _kept(self, dataset_id: str) -> bytes | None:
+        """Return what was kept last for a data set, or None."""
+        try:
+            return (self.folder / f"{dataset_id}{_ENDING}").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, dataset_id: str, data: bytes) -> None:
+        """Keep the bytes of a data set, durably, instead of those before."""
+        write_private(self.folder / f"{dataset_id}{_ENDING}", data)
 
     def _seal(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key()).digest()
@@ -171,7 +183,7 @@ class ImageIndex:
         """
         path = self.folder / "key"
         # Look for digests first: another process may make the key and then digests now.
-        if any(self.folder.glob(f"*{_ENDING}")) and not path.exists():
+        if self._names() and not path.exists():
             raise FormatError(
                 f"an index of images must have its key, got none at {str(path)!r}. Put "
                 "it back, or remove the folder: then all images count as unseen."

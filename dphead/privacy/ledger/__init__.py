@@ -2,7 +2,7 @@
 
 `schema` defines the tables, `store` keeps them in a file, `server` on PostgreSQL,
 `ledger` charges fits, `budget` computes what was spent, `charge` hands out a fit's
-reserved releases, and `seals` detects damage.
+reserved releases, `seals` detects damage, and `moving` takes a ledger elsewhere.
 """
 
 from dphead.privacy.ledger.budget import Spent, rounded_down, spent

@@ -341,8 +341,12 @@ class Ledger(LedgerFile):
         target, delta = budget["epsilon"], budget["delta"]
         number = self.count_fits() + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
+        # After the last of a budget, nothing more: not even what rounds to no spend.
+        before = 0.0
+        if old and total >= target:
+            before = spent(old, number - 1, delta, relation, budget).epsilon
         # `not <=` refuses NaN too.
-        if not total <= target * (1 + 1e-9):
+        if not total <= target * (1 + 1e-9) or before >= target:
             left = remaining(old, number - 1, new, relation, budget)
             raise LedgerError(
                 f"the budget must not be exceeded, got a total of epsilon={total:.6g} "

@@ -5,19 +5,23 @@ through views that show one data set's rows, so every statement is the same for 
 No message names the server, its users or the driver's own words, which contain them.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    CheckConstraint,
     Column,
     Connection,
     Engine,
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
+    Table,
     Text,
     create_engine,
     exc,
@@ -41,6 +45,21 @@ _ARGUMENTS = {
     "tcp_user_timeout": 1000 * _SILENT,
     "prepare_threshold": None,  # a pooler may change the server between transactions
 }
+# The index of images (fit/team_images.py): what was kept for a data set, and its key.
+_INDEX = MetaData(schema=VIEWS)
+IMAGES = Table(
+    "images",
+    _INDEX,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("dataset_id", Text, nullable=False, index=True),
+    Column("digests", LargeBinary, nullable=False),
+)
+SECRET = Table(
+    "secret",
+    _INDEX,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True),
+    Column("key", LargeBinary, nullable=False),
+)
 # Each holds until its transaction ends, so that a pooler cannot hand it to another
 # client. Whatever the role's defaults are, a charge must be on the server's disk when
 # COMMIT is answered, and each statement after the lock must see every earlier charge.
@@ -57,6 +76,58 @@ _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 def is_on_server(path: object) -> bool:
     """Return whether a ledger's path is a URL, or a name, of a PostgreSQL server."""
     return isinstance(path, str) and path.startswith((NAME, "postgresql+", "postgres:"))
+
+
+def team_url() -> str | None:
+    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None.
+
+    Raises LedgerError if it is set to something else, such as a file.
+    """
+    url = os.environ.get("DPHEAD_LEDGER")
+    if url and not (is_on_server(url) and "://" in url):
+        raise LedgerError(
+            "DPHEAD_LEDGER must be postgresql://user@host/database, got another text. "
+            "Name a file with --ledger."
+        )
+    return url or None
+
+
+def url_of(path: str) -> str:
+    """Return the URL of a ledger's path: its own, or the team's for a name."""
+    url = path if "://" in path else team_url()
+    if url is None:
+        raise LedgerError(
+            f"a ledger on a server needs its URL, got the name {path} alone. Set "
+            "DPHEAD_LEDGER=postgresql://user@host/database."
+        )
+    return url
+
+
+@contextmanager
+def session(url: str) -> Iterator[Connection]:
+    """Run a block in one transaction on a new connection to a team's server."""
+    with one_error(), _engine(url).connect() as connection, connection.begin():
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        yield connection
+
+
+@contextmanager
+def held(url: str) -> Iterator[None]:
+    """Hold the lock of all ledgers of a server.
+
+    Raises LedgerError after the block if the lock was lost meanwhile.
+    """
+    with one_error(), _engine(url).connect() as connection, connection.begin():
+        connection.execute(text(_LOCK).bindparams(dataset_id=""))
+        yield
+        connection.exec_driver_sql("SELECT 1")
+
+
+def data_sets(url: str) -> list[str]:
+    """Return the ids of the data sets that have a ledger on a server."""
+    with one_error(), _engine(url).connect() as connection:
+        rows = connection.exec_driver_sql(f"SELECT dataset_id FROM {VIEWS}.data_sets")
+        return sorted(rows.scalars())
 
 
 def beginning(kind: str, dataset_id: str) -> list[Any]:
@@ -165,9 +236,7 @@ def init(url: str) -> str:
     (docs/team-ledger.md), and none of them can change or delete a row.
     """
     with one_error(), _engine(url).connect() as connection, connection.begin():
-        connection.exec_driver_sql(
-            "SELECT pg_advisory_xact_lock(hashtextextended('dphead', 0))"
-        )
+        connection.execute(text(_LOCK).bindparams(dataset_id=""))
         there = connection.exec_driver_sql(f"SELECT to_regclass('{VIEWS}.store')")
         if there.scalar() is None:
             for statement in _schema():
@@ -199,15 +268,24 @@ def _schema() -> Iterator[Any]:
         if table is PROGRESS:
             once = {"unique": True, "postgresql_where": kept.c.state == "committed"}
             Index("one_commit", kept.c.dataset_id, *of_fit, **once)
-        yield CreateTable(kept)
-        yield from map(CreateIndex, kept.indexes)
-        yield text(
-            f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE "
-            f"ON {_ROWS}.{table.name} EXECUTE FUNCTION {_ROWS}.refuse()"
-        )
-        yield text(
-            f"CREATE VIEW {VIEWS}.{table.name} AS SELECT {', '.join(names)} "
-            f"FROM {_ROWS}.{table.name} WHERE dataset_id = {own}"
-        )
+        yield from _append_only(kept, ", ".join(names), f"dataset_id = {own}")
+    for table in _INDEX.tables.values():
+        yield from _append_only(table.to_metadata(tables, schema=_ROWS), "*", "true")
+    yield text(
+        f"CREATE VIEW {VIEWS}.data_sets AS SELECT DISTINCT dataset_id FROM {_ROWS}.meta"
+    )
     yield text(f"CREATE TABLE {_ROWS}.store AS SELECT gen_random_uuid()::text AS id")
     yield text(f"CREATE VIEW {VIEWS}.store AS SELECT max(id) AS id FROM {_ROWS}.store")
+
+
+def _append_only(table: Table, names: str, where: str) -> Iterator[Any]:
+    """Yield the statements that make a table, and the view of it that clients see."""
+    yield CreateTable(table)
+    yield from map(CreateIndex, table.indexes)
+    yield text(
+        f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE "
+        f"ON {table} EXECUTE FUNCTION {_ROWS}.refuse()"
+    )
+    yield text(
+        f"CREATE VIEW {VIEWS}.{table.name} AS SELECT {names} FROM {table} WHERE {where}"
+    )

@@ -20,6 +20,7 @@ from sqlalchemy import (
     create_engine,
     exc,
     func,
+    literal,
     select,
     text,
 )
@@ -37,6 +38,7 @@ from dphead.privacy.ledger.schema import (
     LostAnswer,
 )
 
+MOVED = "moved"  # the fact that says where a ledger was moved to
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
@@ -86,7 +88,7 @@ class LedgerFile:
         read_only: bool = False,
     ) -> None:
         self.path, self._process = str(path), _process()
-        self.dataset_id, self._db = dataset_id, None
+        self.dataset_id, self.url, self._db = dataset_id, None, None
         if server.is_on_server(path):
             self._open_on_server(self.path, dataset_id)
         else:
@@ -96,22 +98,32 @@ class LedgerFile:
         kept = self.meta("dataset_id")
         if kept is None and not read_only:
             kept = self.set_once("dataset_id", dataset_id)
-        if kept != dataset_id:
+        # a server has no file that is missing: an empty ledger is a new one
+        new = kept is None and self._db is None
+        if kept != dataset_id and not new:
             raise LedgerError(
                 f"the ledger must belong to this data set, got dataset_id={kept}. "
                 f"The features say {dataset_id}: use their own ledger."
             )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
+        if "://" not in url:
+            dataset_id = url.rpartition("/")[2]
         if not dataset_id:
             raise LedgerError(
                 "a ledger on a server must be of a data set, got rows without an id. "
                 "Fit a features file, or name an SQLite file with --ledger."
             )
-        self._connection = server.connected(url)
+        self.dataset_id, self.url = dataset_id, server.url_of(url)
+        self._connection = server.connected(self.url)
         (store,) = self.first("SELECT id FROM dphead.store")
         # where a ledger is, without its host and user: it may be published
         self.path = f"{server.NAME}{store}/{dataset_id}"
+        if "://" not in url and url != self.path:
+            raise LedgerError(
+                f"a ledger must be on the server that made it, got {url} where "
+                f"DPHEAD_LEDGER is {self.path}. Set DPHEAD_LEDGER to its own."
+            )
 
     def _open_file(self, path: str | Path, read_only: bool) -> None:
         if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
@@ -194,10 +206,10 @@ class LedgerFile:
         """Fix a fact as `value` unless it was fixed before; return the fact."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
-            kept = self.meta(key)
-            if kept is None:
-                self.add(META, {"key": key, "value": value})
-            return kept or value
+            absent = ~select(META.c.key).where(META.c.key == key).exists()
+            fact = select(literal(key), literal(value)).where(absent)
+            self.query(META.insert().from_select(["key", "value"], fact))
+            return self.meta(key) or value
 
     def count_fits(self) -> int:
         """Return how many fits were charged."""
@@ -298,6 +310,14 @@ class LedgerFile:
         """
         try:
             with self._begun("write"):
+                place = None
+                with suppress(LedgerError):  # damage is found by who looks for it
+                    place = self.meta(MOVED)
+                if place is not None:
+                    raise LedgerError(
+                        "a ledger must be used where it is, got one that was moved to "
+                        f"{place}. Set DPHEAD_LEDGER to that server's URL."
+                    )
                 yield
             return
         except LostAnswer as lost:

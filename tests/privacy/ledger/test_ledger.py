@@ -91,6 +91,20 @@ def test_a_number_is_rounded_down_to_four_digits(epsilon):
     assert found >= epsilon * 0.999
 
 
+@pytest.mark.parametrize("sigma", [1e9, 1e154, 1e300])
+def test_nothing_is_charged_after_a_budget_is_exhausted(path, sigma):
+    """Not even what rounds to no spend, though the total does not move."""
+    ledger = Ledger(path)
+    ledger.set_budget(1.0, DELTA)
+    all_of_it = sigma_for(1.0)
+    while Ledger().spent(DELTA, GaussianEvent(all_of_it)).epsilon < 1.0:
+        all_of_it = math.nextafter(all_of_it, 0.0)
+    reserve(specs(1, all_of_it), ledger)
+    with pytest.raises(LedgerError, match="must not be exceeded"):
+        reserve(specs(1, sigma), ledger)
+    assert len(ledger.fits()) == 1
+
+
 def test_a_refused_fit_leaves_no_trace(path):
     ledger = Ledger(path)
     ledger.set_budget(0.5, DELTA)

@@ -335,7 +335,7 @@ def test_no_error_names_the_server_or_its_users(team, dataset_id):
         wrong,
         team.url("nobody"),
         team.url(CLIENT, free_port()),
-        "postgresql://client:secret@127.0.0.1:port/x",
+        "postgresql://claire:secret@127.0.0.1:port/x",
         team.url(CLIENT) + "?sslmode=verify-full",
     )
     for url in urls:

@@ -1,0 +1,63 @@
+"""Keep the index of images on the team's server, so that all machines know them."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dphead_extract.index import ImageIndex
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from dphead.privacy.ledger import server
+from dphead.privacy.ledger.server import IMAGES, SECRET
+
+
+class TeamImages(ImageIndex):
+    """Index the images of each data set that a team has extracted.
+
+    Rows are only added: the last one of a data set counts. The key is the server's.
+
+    Parameters
+    ----------
+    url : str
+        The URL of the team's ledgers.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Path(server.NAME))  # no folder: a name for messages
+        self._url = url
+
+    def _names(self) -> list[str]:
+        with server.session(self._url) as connection:
+            return [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
+
+    def _kept(self, dataset_id: str) -> bytes | None:
+        last = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == dataset_id)
+        with server.session(self._url) as connection:
+            return connection.scalar(last.order_by(IMAGES.c.id.desc()).limit(1))
+
+    def _keep(self, dataset_id: str, data: bytes) -> None:
+        with server.session(self._url) as connection:
+            connection.execute(
+                IMAGES.insert().inline(), {"dataset_id": dataset_id, "digests": data}
+            )
+
+    def _read_key(self) -> bytes:
+        """Return the server's secret; the first process that asks makes it."""
+        new = SECRET.insert().inline(), {"id": 1, "key": secrets.token_bytes(32)}
+        with server.session(self._url) as connection:
+            key = connection.scalar(select(SECRET.c.key))
+        if key is not None:
+            return key
+        try:
+            with server.session(self._url) as connection:
+                connection.execute(*new)
+        except IntegrityError:
+            pass  # another process made it meanwhile
+        return self._read_key()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with server.held(self._url):
+            yield

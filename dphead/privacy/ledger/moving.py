@@ -1,0 +1,81 @@
+"""Move a data set's ledger to another place, once, so that one counts its fits."""
+
+from sqlalchemy import Table, column, select
+
+from dphead.privacy.ledger import seals
+from dphead.privacy.ledger.ledger import Ledger
+from dphead.privacy.ledger.schema import META, PROGRESS, SEALS, TABLES, LedgerError
+from dphead.privacy.ledger.store import MOVED
+
+
+def move(source: Ledger, target: Ledger) -> None:
+    """Copy all rows of a ledger to an empty one, and close the source for charges.
+
+    A move that was interrupted is finished by the same call.
+
+    Raises
+    ------
+    LedgerError
+        If the source is damaged or was moved elsewhere, if the target holds anything
+        else, or if the two are of different data sets.
+
+    Guarantee
+    ---------
+    At no time do two ledgers take charges: the source is closed, durably, before the
+    target gets its first row. A fit that runs meanwhile is refused at its next release,
+    and continues in the target. Budget, digests and the order of charges stay.
+    """
+    seals.check_undamaged(source)
+    _check_target(source, target)
+    before = source.meta(MOVED)
+    if before not in (None, target.path):
+        raise LedgerError(
+            f"a ledger must be moved once, got target={target.path}. It was moved to "
+            f"{before}: use it there."
+        )
+    if before is None:
+        with source.transaction():
+            source.set_once(MOVED, target.path)
+            seals.seal(source)
+    with target.transaction(kept=lambda: _holds_all(source, target)):
+        _check_target(source, target)
+        if _holds_all(source, target):
+            return
+        for table in TABLES.sorted_tables:
+            _copy(table, source, target)
+        seals.check_undamaged(target)
+
+
+def _check_target(source: Ledger, target: Ledger) -> None:
+    ids = {source.meta("dataset_id"), target.meta("dataset_id")}
+    if len(ids) != 1 or None in ids:
+        raise LedgerError(
+            "a ledger must be moved to one of the same data set, got "
+            f"dataset_id={source.meta('dataset_id')} and {target.meta('dataset_id')}."
+        )
+    if set(target.facts()) - {"dataset_id"} and not _holds_all(source, target):
+        raise LedgerError(
+            "a ledger must be moved to an empty one, got "
+            f"{target.path} with fits or a budget of its own. Keep both: they do not "
+            "become one."
+        )
+
+
+def _holds_all(source: Ledger, target: Ledger) -> bool:
+    """Return whether the target has every seal of the source but that of its move."""
+    theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
+    digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]
+    return bool(digests) and target.query(theirs)[: len(digests)] == digests
+
+
+def _copy(table: Table, source: Ledger, target: Ledger) -> None:
+    # the server numbers progress and fits in the order in which they arrive
+    order = column("rowid") if "id" not in table.c else table.c.id
+    kept = [one for one in table.c if one is not PROGRESS.c.id]
+    found = [dict(row._mapping) for row in source.query(select(*kept).order_by(order))]
+    if table is META:
+        found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
+    if table is SEALS:
+        found.pop()  # of the move itself
+    if found:
+        target.add(table, *found)

@@ -1,0 +1,157 @@
+"""Commands with a team's ledger: `ledger init`, `ledger move`, `DPHEAD_LEDGER`."""
+
+import json
+import uuid
+
+import pytest
+from commands import dphead, features_file, fitted, ledger_of, refused, report_of
+from core import reserve
+from dphead_extract.features.format import open_features
+from ledgers import specs
+
+from benchmarks.faults.servers import CLIENT, OWNER
+from dphead.fit import ledgers as module
+from dphead.privacy.ledger import Ledger, LedgerError, moving
+
+LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "train.h5")
+
+
+@pytest.fixture
+def url(team, monkeypatch):
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    return team.url(CLIENT)
+
+
+def id_of(features):
+    with open_features(features) as file:
+        return file.dataset_id
+
+
+def secrets_in(folder, *texts):
+    """What a folder's files, and texts, say of the server, its users and the home."""
+    said = b"".join(p.read_bytes() for p in folder.rglob("*") if p.is_file())
+    said += " ".join(texts).encode()
+    names = ("127.0.0.1", "secret", CLIENT, OWNER, "postgresql://")
+    return [name for name in names if name.encode() in said]
+
+
+def test_fits_are_charged_to_the_teams_ledger(features, url, tmp_path):
+    """In the run folder, the export and what is printed: no host, user or password."""
+    said = fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
+    run = tmp_path / "run"
+    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
+    assert "charged to the team's ledger" in " ".join(done.out.split())
+    book = Ledger(url, id_of(features), read_only=True)
+    assert len(book.fits()) == 1 and book.budget()["epsilon"] == 3
+    assert report_of(run)["ledger"]["path"] == book.path
+    shown = fitted("ledger", "show", features)
+    assert book.path in shown.out.replace("\n           ", "")
+    assert dphead("check", run).code in (0, 1)
+    other = tmp_path / "other"
+    fitted("fit", features, "-o", other, *LS, "--epsilon", 1, "--ledger", url)
+    assert len(book.fits()) == 2
+    assert "--ledger" not in (other / "run.toml").read_text()
+    for words in (said, done, shown):
+        assert secrets_in(run, words.out, words.err) == []
+    assert secrets_in(other) == []
+    assert not module.default_ledger_path(id_of(features)).exists()
+    too_much = dphead("fit", features, "-o", tmp_path / "x", *LS, "--epsilon", 3)
+    assert "budget must not be exceeded" in refused(too_much)
+
+
+def test_check_says_that_a_restored_backup_lacks_a_fit(
+    features, team, url, tmp_path, monkeypatch
+):
+    """Its seals are whole, so the ledger alone cannot say so."""
+    run = tmp_path / "run"
+    fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
+    team.run("CREATE DATABASE restored")
+    restored = team.url(OWNER).replace("/postgres", "/restored")
+    fitted("ledger", "init", restored)
+    book = Ledger(restored, id_of(features))
+    assert book.verify() == [] and book.fits() == []
+    done = dphead("check", run, "--ledger", restored, "--json")
+    names = [one["name"] for one in json.loads(done.out)["findings"]]
+    assert "fit not in the ledger" in names
+    monkeypatch.setenv("DPHEAD_LEDGER", restored)
+    with pytest.raises(LedgerError, match="on the server that made it"):
+        Ledger(report_of(run)["ledger"]["path"])
+
+
+def test_a_moved_ledger_keeps_its_budget_and_takes_no_more_charges(
+    features, url, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
+    run = tmp_path / "run"
+    fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
+    file = ledger_of(features)
+    before, budget = file.fits(), file.budget()
+    for _ in range(2):  # the second finishes what is finished
+        moved = fitted("ledger", "move", features, url)
+        assert "1 fit" in moved.out and secrets_in(tmp_path / "run", moved.out) == []
+    book = Ledger(url, id_of(features))
+    assert book.fits() == before and book.budget() == budget and book.verify() == []
+    assert "Moved" in fitted("ledger", "show", file.path).out
+    again = dphead("fit", features, "-o", tmp_path / "no", *LS, "--epsilon", 1)
+    assert again.code == 2 and len(ledger_of(features).fits()) == 1
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    fitted("fit", features, "-o", tmp_path / "two", *LS, "--epsilon", 1)
+    assert len(book.fits()) == 2
+    too_much = dphead("fit", features, "-o", tmp_path / "x", *LS, "--epsilon", 2.9)
+    assert "budget must not be exceeded" in refused(too_much)
+
+
+def test_a_move_that_died_between_its_two_ledgers_leaves_none_that_takes_charges(
+    features, url, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    fitted("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            moving.move(ledger_of(features), Ledger(url, id_of(features)))
+    assert Ledger(url, id_of(features)).fits() == []
+    with pytest.raises(LedgerError, match="was moved to"):
+        ledger_of(features).set_once("x", "y")
+    fitted("ledger", "move", features, url)
+    assert len(Ledger(url, id_of(features)).fits()) == 1
+
+
+def test_two_ledgers_of_a_data_set_do_not_become_one(url, tmp_path):
+    dataset_id = uuid.uuid4().hex
+    books = [Ledger(tmp_path / f"{i}.sqlite", dataset_id) for i in range(2)]
+    for book in books:
+        book.set_budget(1.0, 1e-5)
+        reserve(specs(1, 20.0), book)
+    moving.move(books[0], Ledger(url, dataset_id))
+    with pytest.raises(LedgerError, match="to an empty one"):
+        moving.move(books[1], Ledger(url, dataset_id))
+    reserve(specs(1, 20.0), books[1])  # it stays where it was
+    with pytest.raises(LedgerError, match="same data set"):
+        moving.move(books[1], Ledger(url, f"{dataset_id}2"))
+
+
+def test_a_teams_ledger_is_not_passed_by_for_a_file(
+    features, url, tmp_path, monkeypatch
+):
+    """With a budget there, fits of the same images are refused elsewhere."""
+    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
+    own = ("--ledger", tmp_path / "own.sqlite")
+    done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1, *own)
+    assert "ledger that keeps it" in refused(done)
+    monkeypatch.delenv("DPHEAD_LEDGER")  # the home still knows of it
+    fitted_here = dphead("fit", features, "-o", tmp_path / "b", *LS, "--epsilon", 1)
+    assert fitted_here.code == 0 and "may hold fits" in fitted_here.out
+
+
+def test_what_is_no_url_is_refused_without_showing_it(features, tmp_path, monkeypatch):
+    for text in ("mysql://me:secret@host/db", "/home/secret.sqlite"):
+        monkeypatch.setenv("DPHEAD_LEDGER", text)
+        done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
+        assert "DPHEAD_LEDGER must be" in refused(done) and "secret" not in done.err

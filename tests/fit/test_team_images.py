@@ -1,0 +1,102 @@
+"""The index of images on a team's server: two machines know the same images."""
+
+import multiprocessing
+import os
+import uuid
+
+import numpy as np
+import pytest
+from dphead_extract.errors import FormatError
+from dphead_extract.index import ImageIndex
+
+from benchmarks.faults.servers import CLIENT
+from dphead.fit.ledgers import check_alone, image_index
+from dphead.fit.team_images import TeamImages
+from dphead.privacy.ledger import Ledger, LedgerError
+
+
+@pytest.fixture
+def machines(team, monkeypatch, tmp_path):
+    """What two machines with a home each use, once they have a team's server."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    return [image_index(), TeamImages(team.url(CLIENT))]
+
+
+def images():
+    """Digests of 100 images that no other test has."""
+    return np.frombuffer(os.urandom(800), np.uint64)
+
+
+def test_two_machines_know_the_same_images(machines):
+    one, other = machines
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    assert one.digest(pixels) == other.digest(pixels)  # under one key
+    seen = images()
+    dataset_id, known = one.claim(seen)
+    assert not known and other.claim(seen) == (dataset_id, True)
+    other.add(dataset_id, images())
+    assert len(one.images(dataset_id)) == 200
+    (overlap,) = one.overlaps(seen)
+    assert (overlap.dataset_id, overlap.shared, overlap.theirs) == (
+        dataset_id,
+        100,
+        200,
+    )
+
+
+def test_two_machines_that_begin_together_get_one_id(team, machines):
+    seen = images()
+    forks = multiprocessing.get_context("fork")
+    found = forks.Queue()
+
+    def claim():
+        found.put(TeamImages(team.url(CLIENT)).claim(seen)[0])
+        found.close()
+        found.join_thread()
+        os._exit(0)
+
+    started = [forks.Process(target=claim) for _ in range(4)]
+    for process in started:
+        process.start()
+    assert len({found.get(timeout=60) for _ in started}) == 1
+    for process in started:
+        process.join()
+
+
+def test_a_budget_of_one_machine_counts_for_the_images_on_another(team, machines):
+    """Under other ids: the second is refused, and pointed to the first."""
+    seen = images()
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    for dataset_id in (first, second):
+        machines[0].add(dataset_id, seen)
+    Ledger(team.url(CLIENT), first).set_budget(1.0, 1e-5)
+    other = Ledger(team.url(CLIENT), second)
+    with pytest.raises(LedgerError, match="ledger that keeps it"):
+        check_alone(second, other.path, None)
+    check_alone(first, Ledger(team.url(CLIENT), first).path, {"epsilon": 1.0})
+
+
+def test_images_that_were_changed_on_the_server_are_refused(team, machines):
+    dataset_id, _ = machines[0].claim(images())
+    team.run(
+        "SET session_replication_role = replica; UPDATE dphead_rows.images SET digests "
+        f"= digests || '\\x0000000000000000' WHERE dataset_id = '{dataset_id}'"
+    )
+    with pytest.raises(FormatError, match="damaged"):
+        machines[1].images(dataset_id)
+    team.run(
+        "SET session_replication_role = replica; DELETE FROM dphead_rows.images "
+        f"WHERE dataset_id = '{dataset_id}'"
+    )
+
+
+def test_a_server_that_is_away_is_one_error(team):
+    away = TeamImages(team.url(CLIENT, 1))
+    for use in (away._names, lambda: away.claim(images()), away._key):
+        with pytest.raises(LedgerError, match="does not answer"):
+            use()
+
+
+def test_without_a_server_the_index_is_the_homes(monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    assert type(image_index()) is ImageIndex
