@@ -148,3 +148,36 @@ def test_what_cannot_have_error_bars_is_refused():
     for ask in (head.weights_std, lambda: head.scores_std(DIGITS)):
         with pytest.raises(ValueError, match="error_bars=True"):
             ask()
+
+
+@pytest.mark.parametrize("floor", [-np.inf, 150.0])
+def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
+    """The derivative along each entry's noise, by central differences of step 1e-4 of
+    the matrix: 1e-5 relative.
+
+    A floor within the spectrum raises half of it. Entries (i, j) and (j, i) move
+    together, by half a normal each.
+    """
+    gram, sums, rows = problem()
+
+    def weights(matrix):
+        values, vectors = np.linalg.eigh(matrix)
+        return vectors @ (
+            (vectors.T @ center_classes(sums))
+            / (np.maximum(values, floor) + 5.0)[:, None]
+        )
+
+    values = np.linalg.eigvalsh(gram)
+    assert floor == -np.inf or 2 < (values < floor).sum() < D - 2
+    total = np.zeros((len(rows), 1))
+    step = 1e-3
+    for i in range(D):
+        for j in range(D):
+            move = np.zeros((D, D))
+            move[i, j] += step / 2
+            move[j, i] += step / 2
+            total += (
+                rows @ (weights(gram + move) - weights(gram - move)) @ TWO / (2 * step)
+            ) ** 2
+    bars = ErrorBars(gram, 3.0, sums, 0.0, 5.0, floor)
+    np.testing.assert_allclose(bars.std(rows, TWO), 3.0 * np.sqrt(total), rtol=1e-5)
