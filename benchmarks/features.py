@@ -68,7 +68,7 @@ def cache() -> Path:
 def extract_options(dataset: str, features: str) -> str:
     """Options of `dphead extract` for `mobilenetv2-128` or a ScatterNet.
 
-    TB21's published code scales CIFAR-10's colours by ImageNet's public means and
+    TB21's published code scales CIFAR-10's colors by ImageNet's public means and
     deviations before the ScatterNet, which the paper does not say;
     `scatternet-unscaled` does not.
     """
@@ -131,7 +131,7 @@ def files(
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
     """The train and test features files, extracted if they are missing; `load`
-    normalises groups.
+    normalizes groups.
     """
     features = features.partition("-g")[0]
     paths = [

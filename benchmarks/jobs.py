@@ -282,7 +282,7 @@ def own() -> list[Job]:
 
 
 def own_de22() -> list[Job]:
-    """De22's last layer on the same network: full batches, normalised update, EMA, the
+    """De22's last layer on the same network: full batches, normalized update, EMA, the
     steps of its Table 21.
     """
     columns = presets.load("de22")["columns"]

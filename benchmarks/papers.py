@@ -24,7 +24,7 @@ OURS = {  # our stored rows for a data set and the papers' kind of features
     ("cifar10", True): ("cifar10-mobilenetv2", "MobileNetV2, ImageNet-1k"),
     ("cifar10", False): (
         "cifar10-deep-patches-scales",
-        "patches of ScatterNet's maps, two scales, opponent colours, mirrored",
+        "patches of ScatterNet's maps, two scales, opponent colors, mirrored",
     ),
     ("mnist", False): ("mnist-deep-patches", "patches of ScatterNet's maps"),
     ("fashion-mnist", False): (
@@ -36,8 +36,8 @@ NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws, whose number is
 brackets. The papers tuned their settings on these data and did not count it (FC23: 200
 trials a number), so their ε is that of one fit alone, and in brackets its exact value;
 `auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
-was run). ScatterNet's wavelets are the same on both sides; ours are normalised without
-looking at data, and take opponent colours, the mirror image, a second scale or layers
+was run). ScatterNet's wavelets are the same on both sides; ours are normalized without
+looking at data, and take opponent colors, the mirror image, a second scale or layers
 of random filters where the last column says so. FC23's and De22's networks are not at
 hand and far larger than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
@@ -54,7 +54,7 @@ Rows = list[dict[str, Any]]
 
 def chosen() -> Iterator[Claim]:
     """The best printed head of each paper, data set and epsilon, on public features
-    that were learnt without them.
+    that were learned without them.
     """
     best: dict[tuple[str, str, str], Claim] = {}
     for paper, table in (("TB21", "1"), ("FC23", "3"), ("De22", "5")):

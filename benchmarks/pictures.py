@@ -60,7 +60,7 @@ COMMANDS = {
     "--noise-multiplier 3 --delta 1e-5 --more-data 2",
 }
 EXIT_CODES = {"verify": 1}  # of what has something to say
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
 OUTER_FONT = re.compile(r"@font-face \{\{.*?\n    \}\}\n", re.DOTALL)
 
 
@@ -78,7 +78,7 @@ def write(out: Path = OUT, card: Path = CARD) -> list[Path]:
 
 
 def printed(folder: Path, width: int = WIDTH) -> dict[str, str]:
-    """What each command prints in a terminal so wide, with its colours.
+    """What each command prints in a terminal so wide, with its colors.
 
     folder: an empty one, for the images and all that the commands write. SystemExit
     with what was printed if one ends as it should not, or prints a wider line.
@@ -98,7 +98,7 @@ def printed(folder: Path, width: int = WIDTH) -> dict[str, str]:
 
 def widest(text: str) -> int:
     """Columns of the widest line."""
-    lines = COLOURS.sub("", text).splitlines()
+    lines = COLORS.sub("", text).splitlines()
     return max(map(len, lines), default=0)
 
 
@@ -174,7 +174,7 @@ def draw(out: Path, name: str, text: str, width: int = WIDTH) -> Path:
 
 
 def photograph(browser: str, page: Path, picture: Path) -> None:
-    """A page as Chromium shows it, in its light colours, of which 64 are enough."""
+    """A page as Chromium shows it, in its light colors, of which 64 are enough."""
     from PIL import Image
 
     width, height = PAGE

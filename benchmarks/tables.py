@@ -22,12 +22,12 @@ from benchmarks.store import RESULTS, read
 
 HEADS = {  # what rows in results/heads/ are of
     "mnist-scatternet": "MNIST, ScatterNet as it is (60,000 × 3,969)",
-    "mnist-scatternet-synthetic": "MNIST, ScatterNet normalised by synthetic images",
+    "mnist-scatternet-synthetic": "MNIST, ScatterNet normalized by synthetic images",
     "mnist-scatternet-local": "MNIST, ScatterNet by places, the default",
     "mnist-deep-patches": "MNIST, patches of ScatterNet's maps (60,000 × 9,216)",
     "fashion-mnist-scatternet": "Fashion-MNIST, ScatterNet as it is (60,000 × 3,969)",
     "fashion-mnist-scatternet-synthetic": (
-        "Fashion-MNIST, ScatterNet normalised by synthetic images"
+        "Fashion-MNIST, ScatterNet normalized by synthetic images"
     ),
     "fashion-mnist-scatternet-local": (
         "Fashion-MNIST, ScatterNet by places, the default"
@@ -40,11 +40,11 @@ HEADS = {  # what rows in results/heads/ are of
     ),
     "cifar10-scatternet": "CIFAR-10, ScatterNet as it is (50,000 × 15,552)",
     "cifar10-scatternet-synthetic": (
-        "CIFAR-10, ScatterNet normalised by synthetic images"
+        "CIFAR-10, ScatterNet normalized by synthetic images"
     ),
-    "cifar10-scatternet-opponent": "CIFAR-10, the same in opponent colours",
+    "cifar10-scatternet-opponent": "CIFAR-10, the same in opponent colors",
     "cifar10-scatternet-local": (
-        "CIFAR-10, ScatterNet by places, opponent colours, mirrored"
+        "CIFAR-10, ScatterNet by places, opponent colors, mirrored"
     ),
     "cifar10-deep-patches": (
         "CIFAR-10, patches of ScatterNet's maps, in the same way (50,000 × 9,216)"
@@ -74,7 +74,7 @@ missing; every row, with its settings, commit, machine and ε under every profil
 SCATTERNET = """Test accuracy in %, mean ± sd over noise draws (one draw where there is
 no sd). Each line adds to the one before it: as it is, `--normalize none`; by synthetic
 images, `--normalize synthetic`; by places, the default, `--normalize local`; two
-scales, `--scatter-j 1,2`; `--colours opponent`; `--mirror`; `--backbone deep-patches`.
+scales, `--scatter-j 1,2`; `--colors opponent`; `--mirror`; `--backbone deep-patches`.
 Each was chosen on held-out training rows, except patches of Fashion-MNIST's maps (one
 scale), which lose on test rows. Only lines by places and of patches are of today's
 `auto`; the others' took fewer steps above ε = 0.5, which may cost them a point at ε = 3

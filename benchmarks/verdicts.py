@@ -38,7 +38,7 @@ OWN = """A row of our own, with a public network that is at hand: CIFAR-10 from
 MobileNetV2 of ImageNet-1K at 128 px. Our defaults with the paper's number of epochs, no
 search, exact accounting, δ = 1e-5; the paper has no such row."""
 OWN_DE22 = """A row of our own, MobileNetV2 at 128 px: the last layer by De22's Table 21
-(full batches, since 2^18 is more than all rows, normalised update, learning rate 25.6,
+(full batches, since 2^18 is more than all rows, normalized update, learning rate 25.6,
 EMA), exact accounting, δ = 1e-5, no search."""
 Row = dict[str, Any]
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}

@@ -1,7 +1,6 @@
-"""Differentially private classifier heads on frozen image features.
+"""Train differentially private classifier heads on frozen image features.
 
-The names below are imported on first use, so `import dphead` itself loads no numerical
-library.
+Names are imported on first use, so `import dphead` loads no numerical library.
 """
 
 from importlib import import_module
@@ -42,7 +41,7 @@ __all__ = [
     "__version__",
 ]
 
-# what needs PyTorch, which `from dphead import *` must not
+# names that need PyTorch, excluded from `from dphead import *`
 ELSEWHERE = {"DPFinetuneClassifier": "dphead.finetune"}
 
 

@@ -1,6 +1,6 @@
-"""The `dphead` command: its signals, its standard streams and its exit codes.
+"""Run the `dphead` command, with its signals, streams and exit codes.
 
-Signals are handled before anything else of dphead is imported: imports take seconds.
+Signal handlers are installed before other imports, which take seconds.
 """
 
 import io
@@ -11,27 +11,27 @@ import traceback
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# seconds until a signal is raised again whose exception a library dropped; chosen,
-# above what ending in order takes
+# seconds until a signal is raised again if a library dropped its exception; chosen,
+# longer than a regular exit
 _AGAIN_AFTER = 1.0
-_UNCHARGED = "nothing was charged by this process. Type the same command again."
+_UNCHARGED = "nothing was charged by this process. Run the same command again."
 
 
 class Interrupted(BaseException):
-    """A signal asks the process to end."""
+    """Report that a signal asks the process to end."""
 
 
 class Output(io.FileIO):
-    """A standard stream whose failure does not stop the command.
+    """Wrap a standard stream, and keep the command running if the stream fails.
 
-    A reader that went away (`dphead ... | head`) wants no more. failed: the first other
-    error, such as that of a full disk.
+    A closed pipe (`dphead ... | head`) is ignored. `failed` is the first other error,
+    such as a full disk.
     """
 
     failed: OSError | None = None
 
     def write(self, data: Any) -> int | None:
-        """Write bytes, or drop them where they cannot be written."""
+        """Write bytes, or drop them if the stream failed."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -44,8 +44,8 @@ class Output(io.FileIO):
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: the command's own; 2 for an error, also of the program itself or of
-    standard output; 130 after SIGINT and 143 after SIGTERM.
+    Exit codes: the command's own; 2 for any error, including bugs and a failed standard
+    output; 130 after SIGINT and 143 after SIGTERM.
     """
     received = handle_signals()
     output = _tolerant_streams()
@@ -57,18 +57,17 @@ def main() -> None:
         told = about_charge(error) or _UNCHARGED
         if not received:
             traceback.print_exc()
-    for number in (*_SIGNALS, signal.SIGALRM):  # what has ended ends no other way
+    for number in (*_SIGNALS, signal.SIGALRM):  # the command has ended: ignore signals
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.flush()
     if received and code:
         print(f"Ended by {received[0].name}: {told}", file=sys.stderr, flush=True)
-        os._exit(128 + received[0])  # threads may be at work for long
+        os._exit(128 + received[0])  # do not wait for threads
     if output.failed is not None and code != 2:
         reason = output.failed.strerror
         print(
-            f"Error: standard output could not be written ({reason}). The command "
-            "itself has ended: what it charged is charged, and the files that it wrote "
-            "are whole.",
+            f"Error: standard output could not be written ({reason}). The command has "
+            "finished: its charges stand, and its files are complete.",
             file=sys.stderr,
         )
         code = 2
@@ -76,7 +75,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command, and return its exit code."""
+    """Run the command and return its exit code."""
     from dphead.cli import main as command
 
     try:
@@ -87,10 +86,10 @@ def _run() -> int:
 
 
 def handle_signals() -> list[signal.Signals]:
-    """Raise `Interrupted` for a signal, and return the list of those received.
+    """Raise `Interrupted` for a signal, and return the list of received signals.
 
-    Compiled code and careless libraries drop exceptions, so it is raised again until
-    the command has ended. A signal that the caller ignores (nohup) stays ignored.
+    Some libraries drop exceptions, so it is raised again until the command has ended. A
+    signal ignored by the caller (nohup) stays ignored.
     """
     received: list[signal.Signals] = []
     report = sys.unraisablehook
@@ -114,12 +113,11 @@ def handle_signals() -> list[signal.Signals]:
 
 
 def _tolerant_streams() -> Output:
-    """Replace standard output and standard error, and return the former's file.
+    """Replace standard output and error, and return the former's file.
 
-    Text that the encoding lacks is escaped; a name of a file that is no UTF-8 keeps its
-    bytes.
+    Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
     """
-    for number in range(3):  # of a closed one, another file would take the number
+    for number in range(3):  # another file could take the number of a closed stream
         try:
             os.fstat(number)
         except OSError:
@@ -141,7 +139,7 @@ def _tolerant_streams() -> Output:
 
 
 def about_charge(error: BaseException | None) -> str:
-    """Return what a run's note says of its charge, or "" without one."""
+    """Return a run's note about its charge, or ""."""
     while error is not None:
         for note in getattr(error, "__notes__", ()):
             if "charged" in note:

@@ -85,7 +85,7 @@ def world(
     sampled[unit] = True
     x[unit], y[unit] = pair.canary
     if not inside and relation == "replace_one":
-        x[unit], y[unit] = pair.neighbour
+        x[unit], y[unit] = pair.neighbor
     elif not inside:
         x[unit] = 0
         y[unit] = NO_CLASS

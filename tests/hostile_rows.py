@@ -30,12 +30,12 @@ WRONG_SCORE = 5.0
 class Pair:
     """Hold two rows that may be in the same slots.
 
-    `canary` and `neighbour` are (row, class). The neighbour is for replace_one.
+    `canary` and `neighbor` are (row, class). The neighbor is for replace_one.
     """
 
     name: str
     canary: tuple[np.ndarray, int]
-    neighbour: tuple[np.ndarray, int]
+    neighbor: tuple[np.ndarray, int]
 
 
 def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:

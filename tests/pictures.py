@@ -8,11 +8,11 @@ import numpy as np
 from PIL import Image
 
 # from black to white, and neither symmetric nor square
-GREY = np.add.outer(np.arange(40) * 3, np.arange(48) * 2).astype(np.uint8)
-GREY[:12, :20] = 255
-COLOR = np.stack([GREY, GREY[::-1], 255 - GREY // 2], axis=-1)
+GRAY = np.add.outer(np.arange(40) * 3, np.arange(48) * 2).astype(np.uint8)
+GRAY[:12, :20] = 255
+COLOR = np.stack([GRAY, GRAY[::-1], 255 - GRAY // 2], axis=-1)
 # the same in 16 bits, at full range
-WIDE, WIDE_COLOR = GREY.astype(np.uint16) * 257, COLOR.astype(np.uint16) * 257
+WIDE, WIDE_COLOR = GRAY.astype(np.uint16) * 257, COLOR.astype(np.uint16) * 257
 
 
 WHOLE = {530: (1, 1)}  # a TIFF's colors are not subsampled
@@ -115,15 +115,15 @@ def on_white(levels, alpha):
 def ycck():
     """COLOR as a JPEG of YCCK, as Adobe stores it: inverted."""
     parts = np.asarray(Image.fromarray(255 - COLOR).convert("YCbCr"))
-    inverted = np.dstack([255 - parts, np.zeros_like(GREY)])
+    inverted = np.dstack([255 - parts, np.zeros_like(GRAY)])
     data = encoded(Image.fromarray(inverted, "CMYK"), "JPEG", quality=100)
     at = data.index(b"Adobe")
     return data[: at + 11] + b"\x02" + data[at + 12 :]
 
 
 def turned(orientation):
-    """GREY as it is stored under an orientation."""
-    stored = Image.fromarray(GREY)
+    """GRAY as it is stored under an orientation."""
+    stored = Image.fromarray(GRAY)
     back = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
@@ -140,7 +140,7 @@ def turned(orientation):
 def meant():
     """{name: (bytes of a file, the array that it means)}."""
     alpha = np.tile(np.arange(48, dtype=np.uint8) * 5, (40, 1))
-    seen = on_white(GREY.astype(float), alpha)
+    seen = on_white(GRAY.astype(float), alpha)
     seen_color = on_white(COLOR.astype(float), alpha[..., None])
     wide_alpha = alpha.astype(np.uint16) * 257
     palette = Image.fromarray(COLOR).quantize(64)
@@ -150,24 +150,24 @@ def meant():
     shorter = WIDE >> 4
     keyed = chunk(b"tRNS", struct.pack(">H", int(WIDE[20, 5])))
     moving = {"save_all": True, "append_images": [Image.fromarray(255 - COLOR)]}
-    four = (GREY[:, ::2] & 0xF0) | (GREY[:, 1::2] >> 4)
-    of_four = (GREY >> 4) * 17
+    four = (GRAY[:, ::2] & 0xF0) | (GRAY[:, 1::2] >> 4)
+    of_four = (GRAY >> 4) * 17
     found = {
-        "png grey": (encoded(GREY), GREY),
+        "png gray": (encoded(GRAY), GRAY),
         "png color": (encoded(COLOR), COLOR),
         "png 1 bit": (
-            encoded(Image.fromarray(GREY).convert("1")),
-            np.asarray(Image.fromarray(GREY).convert("1")) * np.uint8(255),
+            encoded(Image.fromarray(GRAY).convert("1")),
+            np.asarray(Image.fromarray(GRAY).convert("1")) * np.uint8(255),
         ),
         "png 4 bits": (png(four, 0, 4, width=48), of_four),
         "png 4 bits, one clear": (
             png(four, 0, 4, chunk(b"tRNS", b"\0\5"), 48),
             np.where(of_four == 85, 255, of_four),
         ),
-        "png 16 bits": (png(WIDE.astype(">u2"), 0), GREY),
+        "png 16 bits": (png(WIDE.astype(">u2"), 0), GRAY),
         "png 16 bits, one clear": (
             png(WIDE.astype(">u2"), 0, more=keyed),
-            np.where(GREY[20, 5] == GREY, 255, GREY),
+            np.where(GRAY[20, 5] == GRAY, 255, GRAY),
         ),
         "png 16 bits, alpha": (
             png(np.stack([WIDE, wide_alpha], -1).astype(">u2"), 4),
@@ -177,24 +177,24 @@ def meant():
             png((COLOR.astype(">u2") * 257).astype(">u2"), 2),
             COLOR,
         ),
-        "png grey alpha": (encoded(np.stack([GREY, alpha], -1)), seen),
+        "png gray alpha": (encoded(np.stack([GRAY, alpha], -1)), seen),
         "png color alpha": (encoded(np.dstack([COLOR, alpha])), seen_color),
         "png palette": (encoded(palette), of_palette),
         "png palette, one clear": (
             encoded(palette, transparency=3),
             np.where(clear[..., None], 255, of_palette),
         ),
-        "png, damaged EXIF": (encoded(GREY, exif=b"Exif\0\0junkjunk"), GREY),
+        "png, damaged EXIF": (encoded(GRAY, exif=b"Exif\0\0junkjunk"), GRAY),
         "webp, damaged EXIF": (
             encoded(COLOR, "WEBP", lossless=True, exif=b"Exif\0\0junkjunk"),
             COLOR,
         ),
-        "jpeg": (encoded(GREY, "JPEG", quality=100), GREY),
+        "jpeg": (encoded(GRAY, "JPEG", quality=100), GRAY),
         "jpeg cmyk": (encoded(cmyk, "JPEG", quality=100), COLOR),
         "jpeg ycck": (ycck(), COLOR),
         "jpeg, damaged EXIF": (
-            encoded(GREY, "JPEG", quality=100, exif=b"Exif\0\0junkjunk"),
-            GREY,
+            encoded(GRAY, "JPEG", quality=100, exif=b"Exif\0\0junkjunk"),
+            GRAY,
         ),
         "gif, two frames": (
             encoded(palette, "GIF", **moving),
@@ -206,7 +206,7 @@ def meant():
             b"P5 48 40 4095\n" + shorter.astype(">u2").tobytes(),
             shorter / 4095 * 255,
         ),
-        "jpeg 2000, 16 bits": (encoded(WIDE, "JPEG2000"), GREY),
+        "jpeg 2000, 16 bits": (encoded(WIDE, "JPEG2000"), GRAY),
         "tiff cmyk": (encoded(cmyk, "TIFF"), np.asarray(cmyk.convert("RGB"))),
         "tiff, two pages": (encoded(COLOR, "TIFF", **moving), COLOR),
         "tiff 12 bits": (
@@ -227,28 +227,28 @@ def meant():
     for packed in (False, True):
         how = ", packed" if packed else ""
         found |= {
-            f"tiff{how}": (tiff(GREY, packed=packed), GREY),
-            f"tiff, white is zero{how}": (tiff(255 - GREY, 0, packed=packed), GREY),
-            f"tiff 16 bits{how}": (tiff(WIDE, packed=packed), GREY),
+            f"tiff{how}": (tiff(GRAY, packed=packed), GRAY),
+            f"tiff, white is zero{how}": (tiff(255 - GRAY, 0, packed=packed), GRAY),
+            f"tiff 16 bits{how}": (tiff(WIDE, packed=packed), GRAY),
             f"tiff 16 bits, big-endian{how}": (
                 tiff(WIDE, order=">", packed=packed),
-                GREY,
+                GRAY,
             ),
             f"tiff 16 bits, white is zero{how}": (
                 tiff(65535 - WIDE, 0, packed=packed),
-                GREY,
+                GRAY,
             ),
         }
     for orientation in range(1, 9):
         stored, tags = turned(orientation), exif(orientation)
-        found[f"png turned {orientation}"] = (encoded(stored, exif=tags), GREY)
+        found[f"png turned {orientation}"] = (encoded(stored, exif=tags), GRAY)
         found[f"tiff turned {orientation}"] = (
             encoded(np.asarray(stored).astype(np.uint16) * 257, "TIFF", exif=tags),
-            GREY,
+            GRAY,
         )
         found[f"jpeg turned {orientation}"] = (
             encoded(stored, "JPEG", exif=tags, quality=100),
-            GREY,
+            GRAY,
         )
     return found
 
@@ -256,15 +256,15 @@ def meant():
 def unclear():
     """{name: (bytes of a file that is refused, a part of the reason)}."""
     signed = (WIDE.astype(int) - 2**15).astype(np.int16)
-    floats = (GREY / 255).astype(np.float32)
+    floats = (GRAY / 255).astype(np.float32)
     data = encoded(Image.fromarray(COLOR).convert("CMYK"), "JPEG")
-    stream = encoded(GREY, "JPEG2000")
+    stream = encoded(GRAY, "JPEG2000")
     siz = stream[stream.index(b"\xff\x4f\xff\x51") :][:43]  # ends in the precision
     adobe = data.index(b"\xff\xee")  # a segment of 16 bytes with its marker
     return {
         "tiff signed 8 bits": (tiff(signed.astype(np.int8), kind=2), "known range"),
         "tiff signed 16 bits": (tiff(signed, kind=2), "known range"),
-        "tiff 32 bits": (tiff(GREY.astype(np.uint32)), "known range"),
+        "tiff 32 bits": (tiff(GRAY.astype(np.uint32)), "known range"),
         "tiff floating-point": (tiff(floats, kind=3), "known range"),
         "tiff signed, packed big-endian": (
             tiff(signed, kind=2, order=">", packed=True),
@@ -275,7 +275,7 @@ def unclear():
             "separate planes",
         ),
         "tiff without photometric interpretation": (
-            tiff(GREY, photometric=None),
+            tiff(GRAY, photometric=None),
             "whether white is zero",
         ),
         "png 16-bit colors, one clear": (
@@ -287,7 +287,7 @@ def unclear():
             "one of which is transparent",
         ),
         "tiff of four samples": (
-            tiff(np.dstack([COLOR, GREY]), 2),
+            tiff(np.dstack([COLOR, GRAY]), 2),
             "fourth sample has no declared meaning",
         ),
         "tiff of YCbCr": (
@@ -299,7 +299,7 @@ def unclear():
             "whether it is Adobe's",
         ),
         "jpeg 2000, signed": (
-            encoded(GREY, "JPEG2000").replace(siz, siz[:-1] + b"\x87"),
+            encoded(GRAY, "JPEG2000").replace(siz, siz[:-1] + b"\x87"),
             "signed or of more than 16 bits",
         ),
         "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "format"),

@@ -24,7 +24,7 @@ TRAIN, TEST = 400, 150
 def made(tmp_path_factory):
     """A folder with images and features.
 
-    Normalisation and size are not the defaults: predict must repeat them.
+    Normalization and size are not the defaults: predict must repeat them.
     """
     from sklearn.datasets import load_digits
 

@@ -151,9 +151,9 @@ def scattering() -> None:
         torch_frontend,
     )
 
-    for shape, colours, n in (((28, 28), 1, 1024), ((32, 32), 3, 512)):
+    for shape, colors, n in (((28, 28), 1, 1024), ((32, 32), 3, 512)):
         images = torch.rand(
-            n, colours, *shape, generator=torch.Generator().manual_seed(0)
+            n, colors, *shape, generator=torch.Generator().manual_seed(0)
         )
         networks: dict[str, Network] = {
             "kymatio": torch_frontend.ScatteringTorch2D(2, shape),
@@ -170,7 +170,7 @@ def scattering() -> None:
             networks, images, {"kymatio": (64, 128, 256), "dphead": (64, 128, 256)}
         )
         facts = {
-            "shape": [*shape, colours],
+            "shape": [*shape, colors],
             "images": n,
             "relative_difference": difference,
         }

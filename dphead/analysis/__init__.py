@@ -1,4 +1,4 @@
-"""Analyze runs: accountants of papers, trade-offs, TAN, audits, checks.
+"""Analyze runs: accountants of papers, trade-offs, TAN, audits and checks.
 
-Nothing here decides a charge, and nothing here may charge a ledger.
+Code here must not compute charges or charge a ledger.
 """

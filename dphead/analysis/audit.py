@@ -2,12 +2,11 @@
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
 every row and sees every release. Its score is the log-likelihood ratio of the whole
-transcript: no test of the two worlds is better (Neyman, Pearson). Since it knows the
-rows, it also knows the noise of each release and the sample, and judges their laws
-(`audit_laws`). It computes the claim again from the releases (`audit_accounting`).
+transcript, which is the best test of the two worlds (Neyman, Pearson). It also knows
+the noise of each release and the sample, and tests their distributions (`audit_laws`).
+It recomputes the claim from the releases (`audit_accounting`).
 
-It may use only public or synthetic rows: a thousand fits are a thousand releases, and
-none of them is charged.
+Rows must be public or synthetic, because thousands of releases go uncharged.
 """
 
 import math
@@ -44,7 +43,7 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
-# Choices, not measured.
+# Chosen, not measured.
 _SIMULATED = 50_000  # simulated perfect attacks on sampled batches, for their AUC
 # relative tolerance for the rounding of a sum's unit and of two square roots
 _ROUNDING = 1e-9
@@ -62,10 +61,9 @@ class Record:
     evidence : Evidence
         Noise and samples of all releases.
     share : float
-        Largest distance that the canary moved a sum, over the one that the noise is
-        for.
+        Largest movement of a sum by the canary, divided by the sensitivity.
     stated : float
-        Largest relative error of the standard deviation that a release states.
+        Largest relative error of the standard deviation stated by a release.
     """
 
     def __init__(self, problems: Sequence[Problem], fits: int) -> None:
@@ -94,7 +92,7 @@ class Record:
             else:
                 self.scores[world, fit] += reading.ratio
         for start in range(0, len(allocated), epoch):
-            # a step that was not made shows nothing: its ratio stays 0
+            # a skipped step reveals nothing: its ratio stays 0
             ratios = np.zeros(epoch)
             made = allocated[start : start + epoch]
             ratios[: len(made)] = made
@@ -132,7 +130,7 @@ def scores(
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     noise = NoiseSource()
     record = Record(problems, fits)
-    # for small products starting a thread takes longer than the product
+    # starting a thread takes longer than a small product
     small = problems[0].facts.n_features <= 64
     parts = np.array_split(np.arange(fits), len(problems))
     with threadpool_limits(1 if small else None, "blas"):
@@ -150,7 +148,7 @@ def scores(
 
 
 def claim_of(plan: Plan) -> Claim:
-    """Return what the plan promises. Raises ValueError for a plan without noise."""
+    """Return the claim of a plan."""
     if not plan.private:
         raise ValueError(
             f"an audit needs a private plan, got epsilon={plan.epsilon}. Give a finite "
@@ -168,7 +166,7 @@ def attack(
     confidence: float = 0.9999,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Run the audit and return what it found (`statements` and the laws).
+    """Run the audit and return its results (`statements` and the tests).
 
     Parameters
     ----------
@@ -188,19 +186,19 @@ def attack(
     Returns
     -------
     dict
-        The results. "passed" is False if a bound exceeds the claim, a law is broken, a
-        row moves a sum further than its noise is for, or the claim is below the epsilon
-        that is computed again.
+        The results. "passed" is False if a bound exceeds the claim, a test fails, a row
+        moves a sum by more than its sensitivity, or the claim is below the recomputed
+        epsilon.
 
     Notes
     -----
-    A sound mechanism fails with a probability of at most 2 (1 - confidence). The bounds
-    have half of it, the laws the other half.
+    A sound mechanism fails with probability at most 2 (1 - confidence): half for the
+    bounds, half for the tests.
     """
     claim = claim_of(plan)
     # The threshold is fixed before the fits, for the canary's own mu, which one fit
-    # tells exactly. That mu is the same in every fit if the audit's canary reaches its
-    # clip norms. Otherwise it is a good guess.
+    # determines. That mu is the same in every fit if the canary reaches its clip norms.
+    # Otherwise it is an approximation, and the bound stays valid.
     aimed = claim
     if claim.mu is not None:
         own = float(np.sqrt(scores(solver, plan, problems[:1], 1).own[0, 0]))
@@ -224,7 +222,7 @@ def attack(
 
 
 def _laws(plan: Plan, record: Record, confidence: float) -> dict[str, Any]:
-    """Return the verdict on what needs no bound."""
+    """Return the verdict on the tests of distributions."""
     again = recomputed_epsilon(plan.specs, plan.delta, plan.relation)
     findings = [*record.evidence.findings(), _auc(record, plan)]
     findings += _certain(record, plan, again)
@@ -232,7 +230,7 @@ def _laws(plan: Plan, record: Record, confidence: float) -> dict[str, Any]:
 
 
 def _certain(record: Record, plan: Plan, again: float | None) -> Iterator[Finding]:
-    """Yield the findings without chance: p is 0 or 1."""
+    """Yield the findings without chance, where p is 0 or 1."""
 
     def certain(name: str, about: str, ok: bool, shown: str) -> Finding:
         return Finding(name, about, float(ok), shown)

@@ -1,10 +1,10 @@
-"""Compute a plan's epsilon again, from its releases alone, for `dphead audit`.
+"""Recompute a plan's epsilon from its releases, for `dphead audit`.
 
-This is a second opinion. It must not import the accountant that decides charges
-(`dphead.privacy.accounting` and what it uses), or one error would hide in both.
-Full batches have a closed form. Losses of sampled batches are put on a grid and
-composed by a Fourier transform. Rounding goes to both sides: the result is near the
-truth, but no upper bound.
+This is an independent check. It must not import the accountant of charges
+(`dphead.privacy.accounting` and its imports), or one error could affect both. Full
+batches have a closed form. Losses of sampled batches are put on a grid and composed by
+a Fourier transform. Rounding goes in both directions, so the result is accurate, but
+not an upper bound.
 """
 
 import math
@@ -20,8 +20,8 @@ from scipy.stats import norm
 
 from dphead.privacy.contract import ReleaseSpec
 
-# Choices, not measured: their error is far below RELATIVE_ERROR, which tests check.
-_LOSS_GRID = 2.0**-11  # distance of two losses
+# Chosen; tests check that the error is far below RELATIVE_ERROR.
+_LOSS_GRID = 2.0**-11  # spacing of losses
 _LARGEST_LOSS = 128.0  # largest absolute loss of the composition
 _OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
 _TAILS = 12.0
@@ -33,9 +33,9 @@ RELATIVE_ERROR = 0.01  # for sampled batches, as tested against exact values
 def recomputed_epsilon(
     specs: Sequence[ReleaseSpec], delta: float, relation: str
 ) -> float | None:
-    """Return the epsilon of these releases at `delta`, computed again.
+    """Return the recomputed epsilon of these releases at `delta`.
 
-    It is None for groups in sampled batches, and for losses that the grid cannot hold.
+    It is None for groups in sampled batches, and for losses beyond the grid.
     """
     kinds = Counter(
         (s.noise_multiplier, s.sampling_prob, s.epoch_steps, s.group_cap or 1)
@@ -49,12 +49,12 @@ _Kinds = tuple[tuple[tuple[float, float, int, int], int], ...]
 
 @lru_cache(maxsize=64)
 def _epsilon(kinds: _Kinds, delta: float, relation: str) -> float | None:
-    """Return the epsilon of releases by kind, with the number of each kind.
+    """Return the epsilon of releases from the number of each kind.
 
     A kind is (sigma, q, steps of an epoch, group cap).
     """
     full = [(key, n) for key, n in kinds if key[1] == 1 and key[2] == 1]
-    # each unit has `cap` rows, and each moves a sum by 1 / sigma of its noise
+    # each unit has `cap` rows, each with 1 / sigma of the noise's deviation
     mu = math.sqrt(sum(n * (cap / sigma) ** 2 for (sigma, *_, cap), n in full))
     sampled = tuple((key, n) for key, n in kinds if key[1] < 1 or key[2] > 1)
     if not sampled:
@@ -99,7 +99,7 @@ def _composed_epsilon(
     delta: float,
     direction: str,
 ) -> float | None:
-    """Return the least epsilon of one direction at `delta`."""
+    """Return the smallest epsilon of one direction at `delta`."""
     half = round(_LARGEST_LOSS / _LOSS_GRID)
     size = 2 * half
     parts = []
@@ -143,11 +143,11 @@ def _composed_epsilon(
 def _normal_cells(
     z: np.ndarray, means: Sequence[float], weights: Sequence[float]
 ) -> np.ndarray:
-    """Return the chances of the cells around the points of an even grid, normalized."""
+    """Return normalized probabilities of the cells around points of an even grid."""
     edges = np.append(z, 2 * z[-1] - z[-2]) - (z[1] - z[0]) / 2
     chances = np.zeros(len(z))
     for mean, weight in zip(means, weights, strict=True):
-        # the smaller of both tails, so that far cells keep their digits
+        # use the smaller tail, so that far cells keep their digits
         below = np.diff(norm.cdf(edges - mean))
         above = -np.diff(norm.sf(edges - mean))
         chances += weight * np.where(z < mean, below, above)
@@ -157,7 +157,7 @@ def _normal_cells(
 def _poisson_batch(
     sigma: float, prob: float, direction: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (losses, chances) of one Poisson batch, in units of its noise."""
+    """Return (losses, probabilities) of one Poisson batch, in units of its noise."""
     step = 1 / sigma
     z = np.linspace(-_TAILS - step, _TAILS + step, _OUTCOMES)
 
@@ -173,15 +173,15 @@ def _poisson_batch(
 
 
 def _epoch(mu: float, steps: int, direction: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (losses, chances) of an epoch in which each row is in one of the steps.
+    """Return (losses, probabilities) of an epoch with each row in one step.
 
-    The likelihood ratio is the mean over steps of exp(mu z - mu**2/2), where one z has
-    mean mu if the row is there.
+    The likelihood ratio is the mean over steps of exp(mu z - mu**2/2). If the row is
+    used, one z has mean mu.
     """
     z = np.linspace(-_RATIO_TAILS, _RATIO_TAILS + mu, _OUTCOMES)
     ratios = np.exp(mu * z - mu * mu / 2)
     width = float(ratios[-1]) / _RATIO_CELLS
-    # the mean of all other steps is 1, and they seldom exceed it by much
+    # the other steps have mean 1 and rarely exceed it by much
     size = 2 ** math.ceil(math.log2(2 * _RATIO_CELLS + steps / width))
 
     def on_grid(mean: float) -> np.ndarray:

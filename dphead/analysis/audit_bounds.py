@@ -1,8 +1,7 @@
-"""Bound epsilon and mu from below by the counts of an audit.
+"""Bound epsilon and mu from below by the error counts of an audit.
 
-Beside each bound is what a perfect attack would have reached. No threshold may depend
-on the scores that it cuts. Fixed beforehand, every bound holds with its stated
-confidence, whatever the scores are.
+Each bound comes with the expected bound of a perfect attack. Thresholds are fixed
+before the scores, so every bound holds with its stated confidence.
 
 References: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022.
 """
@@ -19,7 +18,7 @@ from scipy.stats import beta, rankdata
 from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
-# false-positive rates at which a trade-off curve is evaluated; a choice, not measured
+# false-positive rates of an evaluated trade-off curve; chosen, not measured
 _CURVE_RATES = np.concatenate(
     [np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)]
 )
@@ -35,11 +34,11 @@ def _rate_upper_bound(
     Parameters
     ----------
     events : float or array
-        How often the event happened.
+        Number of times the event happened.
     trials : float
         Number of trials.
     error : float
-        Probability that the bound may fail.
+        Probability that the bound fails.
     """
     with np.errstate(invalid="ignore"):
         bound = beta.ppf(
@@ -57,7 +56,7 @@ def epsilon_bound(
     delta: float,
     error: float,
 ) -> np.ndarray:
-    """Return a lower bound on epsilon at `delta`; 0 where it says nothing.
+    """Return a lower bound on epsilon at `delta`, or 0 if there is none.
 
     The bound is ln((1 - beta - delta) / alpha).
 
@@ -70,7 +69,7 @@ def epsilon_bound(
     delta : float
         The delta at which epsilon is bounded.
     error : float
-        Probability that the bound may fail; the two rates share it equally.
+        Probability that the bound fails, split equally over the two rates.
 
     References
     ----------
@@ -88,15 +87,15 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
 
     Notes
     -----
-    The mistakes are 2 fits independent trials of unequal rates. A binomial of their
-    mean rate has the heavier tail (Hoeffding 1956, theorem 4). So one Clopper-Pearson
-    bound is enough, and it is narrower than one for each rate.
+    The mistakes are `2 fits` independent trials with unequal rates. A binomial with
+    their mean rate has a heavier tail (Hoeffding 1956, theorem 4). So one
+    Clopper-Pearson bound is enough, and is narrower than one per rate.
     """
     return max(0.0, 1 - 2 * float(_rate_upper_bound(mistakes, 2 * fits, error)))
 
 
 def _mu_of_advantage(advantage: float) -> float:
-    """Return the mu of the Gaussian mechanism whose best attack has this advantage.
+    """Return the mu of the Gaussian mechanism with this largest advantage.
 
     It is 2 Phi^-1((1 + advantage) / 2).
     """
@@ -105,18 +104,18 @@ def _mu_of_advantage(advantage: float) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold what a plan promises, and what a perfect attack would measure.
+    """Hold a plan's claim, and what a perfect attack would measure.
 
-    The attack is on a mechanism that just keeps the promise. Thresholds and ceilings
-    come from the claim alone, before any fit. Guarantee of the ceilings: they are
-    expected counts under the claim's own trade-off curve.
+    The attack is on a mechanism that exactly meets the claim. Thresholds and ceilings
+    depend on the claim only and are set before any fit. Ceilings are expected counts
+    under the claim's trade-off curve.
 
     Attributes
     ----------
     epsilon, delta, relation : float, float and str
         The promise.
     events : tuple of GaussianEvent
-        Its releases.
+        The claimed releases.
     """
 
     epsilon: float
@@ -136,11 +135,11 @@ class Claim:
 
     @cached_property
     def curve(self) -> np.ndarray:
-        """Return the least false-negative rate at each of CURVE_RATES."""
+        """Return the smallest false-negative rate at each of CURVE_RATES."""
         return tradeoff(self.events, _CURVE_RATES, self.relation)
 
     def threshold(self, fits: float, confidence: float) -> float:
-        """Return where to cut the scores for `epsilon_bound`."""
+        """Return the threshold on scores for `epsilon_bound`."""
         return self.best(fits, (1 - confidence) / 2)[0]
 
     def best(self, fits: float, error: float) -> tuple[float, float]:
@@ -164,10 +163,10 @@ class Claim:
         return math.log(max(slope, 1e-300)), bound
 
     def ceilings(self, fits: float, error: float) -> dict[str, float | None]:
-        """Return what a perfect attack is expected to reach.
+        """Return the expected results of a perfect attack.
 
-        The bounds are for `fits` draws in each world. The AUC and the advantages are
-        for infinitely many.
+        Bounds are for `fits` draws in each world; AUC and advantages are for infinitely
+        many.
         """
         reached = advantage_lower_bound(fits * (1 - self.advantage), fits, error / 2)
         mu = _mu_of_advantage(reached)
@@ -201,7 +200,7 @@ def statements(
     threshold: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the bounds and estimates of an audit, each beside its ceiling.
+    """Return the bounds and estimates of an audit, each with its ceiling.
 
     Parameters
     ----------
@@ -224,9 +223,8 @@ def statements(
     Notes
     -----
     The error 1 - confidence is split over the two bounds, so a correct mechanism fails
-    with at most that probability. AUC and advantage are estimates: no verdict depends
-    on them. With Poisson batches there is no mu. Then the advantage must not exceed the
-    claim's.
+    with at most that probability. AUC and advantage are estimates without a verdict.
+    Poisson batches have no mu, so the advantage must not exceed the claim's.
     """
     error, n = 1 - confidence, scores.shape[1]
     out, hit = (int(row.sum()) for row in scores > threshold)

@@ -1,9 +1,9 @@
-"""Judge an audit's noise, samples and scores by the laws that a sound release obeys.
+"""Test an audit's noise, samples and scores against their distributions.
 
 The auditor knows every row, so it knows the noise of each release exactly. A sound
-mechanism draws independent normal numbers of the planned deviation, and a fresh sample
-for each step. For such a mechanism each p-value below is exact or too large. `judge`
-corrects for the number of tests.
+mechanism draws independent normal numbers with the planned deviation, and a new sample
+for each step. Then each p-value below is exact or too large. `judge` corrects for the
+number of tests.
 """
 
 import math
@@ -17,13 +17,13 @@ from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, t
 
 from dphead.analysis.audit_bounds import auc_of
 
-# Choices, not measured.
-_MOST_WATCHED = 64  # most entries of a release whose draws are kept
-_MOST_KEPT = 10_000_000  # most numbers that are kept for one kind of release
-_MOST_COMPARED = 200_000  # most numbers in one Kolmogorov-Smirnov test
+# Chosen, not measured.
+_MOST_WATCHED = 64  # largest number of entries kept per release
+_MOST_KEPT = 10_000_000  # largest number of values kept per kind of release
+_MOST_COMPARED = 200_000  # largest sample of a Kolmogorov-Smirnov test
 _TAILS = (1.0, 2.0, 3.0, 4.0)  # standard deviations beyond which draws are counted
-_LIKELY_REPEATS = 1e-3  # with this many expected repeats, a repeat proves nothing
-_POWER = 0.99  # probability to see a defect with the number of fits that it "needs"
+_LIKELY_REPEATS = 1e-3  # above this number of expected repeats, repeats are not tested
+_POWER = 0.99  # probability to detect a defect with the number of fits in `needs`
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Finding:
     Attributes
     ----------
     name, about : str
-        The test, and the releases that it is about.
+        Name of the test, and the tested releases.
     p : float
-        Probability that a sound mechanism looks as bad.
+        p-value: probability of such a result for a sound mechanism.
     measured : str
-        What was seen.
+        Measured value in words.
     """
 
     name: str
@@ -52,13 +52,13 @@ def _lesser_tail(law: Any, value: Any) -> Any:
 
 
 def _before(law: Any, value: Any) -> Any:
-    """Return the point at which sf is the probability of `value` or more."""
+    """Return the point where sf is the probability of `value` or more."""
     discrete = hasattr(law.dist, "pmf")
     return np.asarray(value) - 1 if discrete else value
 
 
 def _least_of(ps: Any) -> float:
-    """Return the p-value of the least of several p-values (Bonferroni)."""
+    """Return the p-value of the smallest of several p-values (Bonferroni)."""
     ps = np.asarray(ps, float).ravel()
     return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
 
@@ -66,14 +66,14 @@ def _least_of(ps: Any) -> float:
 def _correlation_p(x: np.ndarray, y: np.ndarray) -> float:
     """Return the two-sided p-value of the correlation of two vectors of mean 0.
 
-    It is exact if one of them has independent normal numbers of any one deviation.
+    It is exact if one of them has independent normal numbers of equal deviation.
     """
     return float(_correlated_p(_correlation(x, y), len(x)))
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
     lengths = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / lengths if lengths else 0.0  # zeros are judged elsewhere
+    return float(x @ y) / lengths if lengths else 0.0  # zeros have their own test
 
 
 def _correlated_p(r: Any, n: int) -> Any:
@@ -86,19 +86,19 @@ def _correlated_p(r: Any, n: int) -> Any:
 
 
 def _uniform_p(values: np.ndarray) -> float:
-    """Return the Kolmogorov-Smirnov p-value of numbers that should be uniform."""
+    """Return the Kolmogorov-Smirnov p-value for uniform numbers."""
     return float(kstest(_some(values), "uniform").pvalue) if len(values) else 1.0
 
 
 def _normal_p(values: np.ndarray) -> tuple[float, str]:
-    """Return the p-value of numbers that should be normal, and what was seen."""
+    """Return the p-value for normal numbers, and the measured distance."""
     some = _some(values)
     test = kstest(some, "norm")
     return float(test.pvalue), f"distance {test.statistic:.2g} of {len(some):,}"
 
 
 def _some(values: np.ndarray) -> np.ndarray:
-    """Return at most MOST_COMPARED of the numbers, evenly over the audit."""
+    """Return at most MOST_COMPARED of the numbers, spread evenly over the audit."""
     return values[:: max(1, -(-len(values) // _MOST_COMPARED))]
 
 
@@ -113,15 +113,15 @@ class NoiseRecord:
     shape : tuple of int
         Shape of the sum.
     symmetric : bool
-        Whether the sum is symmetric. Its upper triangle is kept then; off the diagonal
-        the planned deviation is sqrt(1/2).
+        Whether the sum is symmetric. Then only its upper triangle is kept, and the
+        planned deviation off the diagonal is sqrt(1/2).
     sd_units : float
         The planned deviation in units of the integer sum.
     kept, lengths, along, insides : lists
-        Of each release: watched entries, squared length, part along the worlds'
+        For each release: watched entries, squared length, component along the worlds'
         difference, and whether the canary was in the fit.
     asymmetric : int
-        Number of sums that should be symmetric and are not.
+        Number of sums that violate their symmetry.
     """
 
     label: str
@@ -153,9 +153,9 @@ class NoiseRecord:
         self._random = np.random.default_rng(0)
 
     def _block(self) -> np.ndarray:
-        """Choose entries where some places of each axis cross.
+        """Choose entries at the intersections of some indices of each axis.
 
-        Entries of one row and of one column are then among them.
+        They include entries with a common row and with a common column.
         """
         rng = np.random.default_rng(0)
         each = max(2, int(_MOST_WATCHED ** (1 / len(self.shape))))
@@ -179,7 +179,8 @@ class NoiseRecord:
         noise : array
             The noise, of the sum's shape.
         along : float or None
-            Its part along the worlds' difference; None if the worlds do not differ.
+            Its component along the worlds' difference; None if the worlds do not
+            differ.
         inside : bool
             Whether the canary is in the fit.
         """
@@ -187,7 +188,7 @@ class NoiseRecord:
             # the rounding of sums without noise is far below 1e-6
             gap = np.abs(noise - np.swapaxes(noise, -1, -2)).max()
             self.asymmetric += int(gap > 1e-6)
-        # undo the rounding to integers: else a draw of exactly 0 would have p = 0
+        # undo the rounding to integers, or a draw of exactly 0 would have p = 0
         spread = self._random.uniform(-0.5, 0.5, self.entries) / self.sd_units
         own = (noise.ravel()[self.places] + spread) * self.scale
         self.sums += own
@@ -201,7 +202,7 @@ class NoiseRecord:
         return watched
 
     def findings(self, releases: int) -> Iterator[Finding]:
-        """Test the noise. `releases` is the number of this kind in one fit."""
+        """Test the noise; `releases` counts this kind in one fit."""
         yield from self._scale(releases)
         yield from self._law()
         yield from self._dependence(releases)
@@ -301,7 +302,7 @@ class NoiseRecord:
         yield from self._repeats(draws)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
-        """Count equal draws and opposite ones: a sound release has none."""
+        """Count equal and opposite draws, which a sound release does not have."""
         units = np.rint(draws * self.sd_units / self.scale[self.watched])
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]
         units = units * np.where(first < 0, -1, 1)[:, None]
@@ -316,10 +317,11 @@ class NoiseRecord:
             yield Finding("repeated noise", self.label, p, shown)
 
     def _scores(self, releases: int) -> Iterator[Finding]:
-        """Test the part of the noise that the score sees.
+        """Test the component of the noise along the score.
 
-        A release's part of the score is N(-mu**2/2, mu**2) without the canary and
-        N(mu**2/2, mu**2) with it. `along` is this number less its mean, over mu.
+        A release's contribution to the score is N(-mu**2/2, mu**2) without the canary
+        and N(mu**2/2, mu**2) with it. `along` is this number minus its mean, divided by
+        mu.
         """
         along = np.array(self.along)
         inside = np.array(self.insides)
@@ -353,7 +355,7 @@ class SampleRecord:
     prob : float
         Probability of a slot in one release.
     slots : int
-        Number of slots that both worlds have.
+        Number of slots common to both worlds.
     epoch_steps : int
         Steps of an epoch; 1 for Poisson batches.
     """
@@ -366,7 +368,7 @@ class SampleRecord:
     missing: int = 0
     canary: list[bool] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    # (common slots, pairs) of samples that follow each other, and of successive fits
+    # (common slots, pairs) of successive samples, and of successive fits
     common: dict[str, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -386,7 +388,7 @@ class SampleRecord:
         fit : int
             Number of the fit.
         number : int
-            Number of the release among those of its kind in this fit.
+            Index of the release among its kind in this fit.
         indices : array of int
             The slots of the sample.
         has_canary : bool or None
@@ -417,7 +419,7 @@ class SampleRecord:
             self._compare("epochs", self._steps.copy(), len(self.sizes))
 
     def _compare(self, name: str, now: np.ndarray, turn: int) -> None:
-        """Count what two samples share; pairs do not overlap in each of two counts."""
+        """Count the slots common to two samples, in two counts of disjoint pairs."""
         before = self._last.get(name)
         self._last[name] = now
         if before is None:
@@ -454,7 +456,7 @@ class SampleRecord:
             yield Finding("sampling rate of each row", self.label, p, shown)
         sizes = np.array(self.sizes)
         law: Any = binom(self.slots, self.prob)
-        # randomized p-values: exactly uniform, although the law is discrete
+        # randomized p-values are exactly uniform for a discrete distribution
         draw = np.random.default_rng(0).random(n)
         p = _uniform_p(law.cdf(sizes) - draw * law.pmf(sizes))
         shown = f"deviation {sizes.std():.3g} for {law.std():.3g}"
@@ -488,7 +490,7 @@ class Evidence:
         self._fit = 0
         self._numbers: Counter[Any] = Counter()  # releases in this fit, by kind
         self._before: tuple[int, np.ndarray] | None = None
-        self._neighbours: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self._neighbors: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def begin(self) -> None:
         """Start a fit."""
@@ -504,14 +506,14 @@ class Evidence:
         along: float | None,
         inside: bool,
     ) -> int:
-        """Record a release's noise and return its number among its kind in this fit."""
+        """Record a release's noise, and return its index among its kind in this fit."""
         known = self.noise.setdefault(kind, record)
         kept = known.add(noise, along, inside)
         place = sum(self._numbers.values())
         number = self._numbers[kind]
         self._numbers[kind] += 1
         if self._before is not None:
-            pairs = self._neighbours.setdefault(place, [])
+            pairs = self._neighbors.setdefault(place, [])
             size = min(len(kept), len(self._before[1]))
             if len(pairs) < _MOST_COMPARED:
                 pairs.append((self._before[1][:size], kept[:size]))
@@ -542,7 +544,7 @@ class Evidence:
         for record in self.samples.values():
             found += record.findings()
         ps, largest = [], 0.0
-        for pairs in self._neighbours.values():
+        for pairs in self._neighbors.values():
             x, y = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
             ps.append(_correlation_p(x, y))
             largest = max(largest, abs(_correlation(x, y)))
@@ -553,7 +555,7 @@ class Evidence:
 
 
 def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Finding:
-    """Test the attack's AUC against what a perfect attack reaches, on both sides.
+    """Test the attack's AUC against a perfect attack's, on both sides.
 
     Parameters
     ----------
@@ -566,8 +568,8 @@ def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Fi
 
     Notes
     -----
-    The p-value is Bernstein's bound for U-statistics (Hoeffding 1963, section 5): too
-    large, and valid for any n.
+    The p-value is Bernstein's bound for U-statistics (Hoeffding 1963, section 5). It is
+    conservative and valid for any n.
     """
     n = scores.shape[1]
     auc = auc_of(scores)
@@ -610,10 +612,9 @@ def judge(findings: Sequence[Finding], alarm: float) -> dict[str, Any]:
 
 
 def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
-    """Return how many fits in each world it takes to see some small defects.
+    """Return the number of fits in each world needed to detect small defects.
 
-    Each is seen with probability POWER at `level`, by the normal approximation of its
-    test's statistic.
+    Each is detected with probability POWER at `level`, by a normal approximation.
     """
     margin = float(norm.isf(level / 2) + norm.isf(1 - _POWER))
     found: dict[str, float] = {}
@@ -629,7 +630,7 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
             _raise_to(found, f"noise cut at {tail:g} deviations", numbers / draws)
         releases = len(record.lengths) / fits
         for bits in (16, 32):
-            # at least one pair repeats, by a Poisson law of their number
+            # at least one repeated pair, whose number is Poisson
             numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - _POWER))
             _raise_to(found, f"noise from a seed of {bits} bits", numbers / releases)
         if len(record.watched) > 1:
@@ -654,5 +655,5 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
 
 
 def _raise_to(found: dict[str, float], name: str, number: float) -> None:
-    """Keep the largest number: every kind of release must show the defect."""
+    """Keep the largest number, so that every kind of release shows the defect."""
     found[name] = max(found.get(name, 0.0), number)

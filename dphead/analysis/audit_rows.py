@@ -1,6 +1,6 @@
-"""Give `release` stand-ins for private rows, the ledger and thread pools in an audit.
+"""Replace private rows, the ledger and thread pools in an audit.
 
-Nothing here may add noise: `release` adds it, as in a fit.
+`release` adds the noise, as in a fit; code here must not.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
 T = TypeVar("T")
-NO_CLASS = -1  # label of a row that adds nothing to a sum
+NO_CLASS = -1  # label of a row that counts zero
 
 
 class NoLedger:
-    """Stand in for a fit's ledger and record nothing.
+    """Act as a fit's ledger without recording anything.
 
     Audited rows are public or synthetic, and spend no budget.
     """
@@ -33,26 +33,26 @@ class NoLedger:
         self.allocation = Allocation()
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
-        """Return which step of its epoch the next allocated release is."""
+        """Return the step of the next allocated release in its epoch."""
         self._allocated += 1
         return self._allocated % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """Return the next sequence number; nothing was ever committed."""
+        """Return the next sequence number; no release is ever committed."""
         self._next += 1
         return self._next, None
 
     def following(self) -> None:
-        """Return None: no next release is known."""
+        """Return None, because the next release is unknown."""
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Forget the value."""
+        """Drop the value."""
 
 
 class UnrecordedSpec(ReleaseSpec):
-    """Describe a planned release without the row that a ledger would store.
+    """Describe a planned release without its ledger row.
 
-    Making that row would double the time of a small fit.
+    Building that row would double the time of a small fit.
     """
 
     def row(self) -> dict[str, Any]:
@@ -63,8 +63,7 @@ class UnrecordedSpec(ReleaseSpec):
 class AuditRows(ArrayRows):
     """Hold public rows in memory, in the blocks of `ArrayRows`.
 
-    A pass over all slots has the same block objects each time, so that `Sums` knows
-    them.
+    Each full pass yields the same block objects, so that `Sums` recognizes them.
 
     Parameters
     ----------
@@ -108,10 +107,10 @@ class AuditRows(ArrayRows):
 
 
 class Repeated:
-    """Keep what was computed at the parameters that a query is first asked at.
+    """Keep the values computed at a statistic's first parameters.
 
-    Every fit starts from the same parameters. Parameters that depend on releases do not
-    come again: their values are computed each time.
+    Every fit starts from the same parameters. Later parameters depend on releases and
+    do not repeat.
     """
 
     def __init__(self) -> None:
@@ -127,7 +126,7 @@ class Repeated:
     ) -> T:
         """Return compute(), or the kept value for the same parameters.
 
-        `place` tells apart the rows that it is computed from.
+        `place` identifies the rows.
         """
         t = params.transform
         if t.center is not None or t.scale is not None:
@@ -144,13 +143,12 @@ class Repeated:
 
 
 class Sums:
-    """Sum a query's integers over public rows without thread pools.
+    """Sum a statistic's integers over public rows without thread pools.
 
-    It is a `BlockSum`, and it keeps the sums of the first pass. At the parameters that
-    fits start from, the sum of a fixed block depends on public numbers alone and is the
-    same in every fit. Blocks that only fill up n_rows add nothing and are skipped.
-    Every slot is still checked, and the noise of `release` is new each time. `source`
-    are the rows.
+    It is a `BlockSum` that keeps the sums of the first pass. At the initial parameters
+    of a fit, the sum of a fixed block is the same in every fit. Padding blocks add
+    nothing and are skipped. Every slot is still checked, and `release` draws new noise
+    each time. `source` holds the rows.
     """
 
     parallel = False
@@ -158,18 +156,18 @@ class Sums:
     def __init__(self, source: AuditRows) -> None:
         self.source = source
         self._repeated = Repeated()
-        # ids of the blocks that live as long as the rows; Poisson batches do not
+        # ids of blocks that live as long as the rows, unlike Poisson batches
         self._fixed = {id(block.x) for block in source.blocks()}
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False: an audit tries rows in its own ways.
+        """Return False, because an audit checks rows in its own ways.
 
-        Its sums are not compared with the reference.
+        Sums are not compared with the reference.
         """
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms as the query's own block sum does."""
+        """Return the norms of the statistic's block sum."""
         return way_of(ask.query).norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> Block:
@@ -203,13 +201,13 @@ class Sums:
     def total(self, query: Statistic, params: Params, spec: ReleaseSpec) -> np.ndarray:
         """Return the sum over all rows as `release` computes it.
 
-        The auditor knows this sum.
+        The auditor may know this sum.
         """
         return exact(query, params, self.source, spec, self)
 
 
 def way_of(query: Statistic) -> BlockSum:
-    """Return the block sum that the query brings, else this processor's."""
+    """Return the statistic's own block sum, or else this processor's."""
     brought = getattr(query, "block_sum", None)
     return CpuSums() if brought is None else brought()
 
@@ -223,9 +221,7 @@ def exact(
     indices: np.ndarray | None = None,
     kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
-    """Return the sum to which `release` would add noise, as float64.
-
-    All audits use this function for it.
+    """Return the sum before `release` adds noise, as float64.
 
     Parameters
     ----------

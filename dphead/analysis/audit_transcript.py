@@ -1,6 +1,6 @@
-"""Run fits of public rows through `release`, and read what an auditor sees of them.
+"""Run fits of public rows through `release`, and read them as an auditor.
 
-No fit here is charged, so the rows must be public or synthetic.
+Fits here are not charged, so the rows must be public or synthetic.
 """
 
 from collections.abc import Iterator
@@ -19,19 +19,18 @@ from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import ProblemInfo, Response, Solver
 from dphead.sums.verified import VerifiedSum
 
-# Choices, not measured.
-# rows of synthetic problems beside the canary; the rest are slots of unreadable images
+# Chosen, not measured. rows of synthetic problems beside the canary; the rest are slots
+# of unreadable images
 _SHARED_ROWS = 15
-# norm of the canary, in clip norms: a canary of at most the clip norm would pass an
-# audit of a mechanism that does not clip
+# norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
-ROWS_BEYOND_CAP = 2  # rows of a canary group above the cap, which must not count
+ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
 _MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Hold the rows that both worlds share, and the row in which they differ.
+    """Hold the rows common to both worlds, and the row in which they differ.
 
     Attributes
     ----------
@@ -43,12 +42,10 @@ class Problem:
         The shared rows and their classes.
     canary : (array, int)
         The row and class in which the worlds differ.
-    neighbour : (array, int) or None
-        The row in the canary's place in the other world (replace_one), or None for
-        nothing.
+    neighbor : (array, int) or None
+        The row in the canary's place in the other world (replace_one), or None.
     group_cap : int or None
-        That of a plan that protects groups. The canary is then a group of `copies`
-        equal rows.
+        Group cap of the plan. With a cap, the canary is a group of `copies` equal rows.
     copies : int
         Number of the canary's rows.
     """
@@ -58,16 +55,16 @@ class Problem:
     x: np.ndarray
     y: np.ndarray
     canary: tuple[np.ndarray, int]
-    neighbour: tuple[np.ndarray, int] | None = None
+    neighbor: tuple[np.ndarray, int] | None = None
     group_cap: int | None = None
     copies: int = 1
 
     def world(self, inside: bool) -> AuditRows:
         """Return the rows with the canary or without it.
 
-        Under add_remove its slots are missing too.
+        Under add_remove its slots are missing.
         """
-        row = self.canary if inside else self.neighbour
+        row = self.canary if inside else self.neighbor
         n_rows = self.facts.n_rows
         if row is None and self.relation == "add_remove":
             return self._rows(self.x, self.y, 0, n_rows - self.copies)
@@ -79,17 +76,17 @@ class Problem:
     def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows (copies, d) and classes (copies,) of the canary's slots.
 
-        `row` is what is there, None for nothing.
+        `row` is the row in these slots, or None.
         """
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
         return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
 
     def apart(self) -> list[AuditRows]:
-        """Return three sets of rows, each by itself.
+        """Return three separate sets of rows.
 
         They are the shared rows, the canary's slots without it, and the canary.
         """
-        units = [self.unit(self.neighbour), self.unit(self.canary)]
+        units = [self.unit(self.neighbor), self.unit(self.canary)]
         others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
         apart = [self._rows(x, y, len(y), len(y)) for x, y in units]
         return [others, *apart]
@@ -97,7 +94,7 @@ class Problem:
     def _rows(
         self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
     ) -> AuditRows:
-        """Return rows; the last `in_unit` are one group, and the others have none."""
+        """Return rows with the last `in_unit` as one group, and no other groups."""
         groups = np.where(np.arange(len(y)) < len(y) - in_unit, NO_GROUP, 0)
         return AuditRows(x, y, n_rows, groups, self.group_cap)
 
@@ -110,7 +107,7 @@ def worst_case(
     label: int = 0,
     seed: int | None = None,
 ) -> Problem:
-    """Return a synthetic problem whose canary is as visible as the clip norms allow.
+    """Return a synthetic problem with a canary as visible as the clip norms allow.
 
     Parameters
     ----------
@@ -138,18 +135,17 @@ def worst_case(
     Notes
     -----
     The canary is CANARY_NORM times as long as the largest clip norm. The shared rows
-    are the same row with the next class, which keeps the canary's residual large while
-    a head is trained, or with its own class (`agree`). With sampled batches there are
-    no shared rows: which of them were sampled is secret, and would only hide the
-    canary. If the plan protects groups, the canary is a group of more rows than the
-    cap. Under replace_one the neighbour is the opposite row, or one at 120 degrees if a
-    second moment is released.
+    equal the canary, with the next class, which keeps the canary's residual large
+    during training, or with its own class (`agree`). With sampled batches there are no
+    shared rows, because their secret sampling would only hide the canary. With a group
+    cap, the canary is a group of more rows than the cap. Under replace_one the neighbor
+    is the opposite row, or one at 120 degrees if a second moment is released.
     """
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
     if sampled and plan.group_cap is not None:
         raise ValueError(
             f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
-            "and Poisson ones. Leave one out."
+            "and Poisson batches. Drop one of them."
         )
     copies = (
         1
@@ -165,16 +161,16 @@ def worst_case(
         axes[:, 1] /= max(np.linalg.norm(axes[:, 1]), 1e-300)
     norm = _CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
     row = norm * axes[:, 0]
-    neighbour = None
+    neighbor = None
     if plan.relation == "replace_one":
         moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
         other = norm * (axes @ [-0.5, np.sqrt(0.75)]) if moments else -row
-        neighbour = (other.astype(np.float32), label)
+        neighbor = (other.astype(np.float32), label)
     row = row.astype(np.float32)
     beside = label if agree else (label + 1) % facts.n_classes
     others = np.tile(row, (count, 1)), np.full(count, beside)
     return Problem(
-        facts, plan.relation, *others, (row, label), neighbour, plan.group_cap, copies
+        facts, plan.relation, *others, (row, label), neighbor, plan.group_cap, copies
     )
 
 
@@ -194,7 +190,7 @@ def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
 def with_public_rows(
     problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray
 ) -> Problem:
-    """Return the problem with public rows in place of the synthetic ones.
+    """Return the problem with public rows instead of synthetic ones.
 
     The canary takes the last slots.
 
@@ -210,13 +206,13 @@ def with_public_rows(
     Raises
     ------
     ValueError
-        For sampled batches. Which rows were sampled is secret, so the likelihood would
-        be a sum over all subsets.
+        If batches are sampled. Sampling is secret, so the likelihood would be a sum
+        over all subsets.
     """
     if any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs):
         raise ValueError(
-            "audits of sampled batches need synthetic rows, got public ones. Give the "
-            "sizes instead."
+            "audits of sampled batches need synthetic rows, got public ones. Pass "
+            "the sizes instead."
         )
     return replace(
         problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies]
@@ -225,9 +221,9 @@ def with_public_rows(
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Hold one release of a fit: what was asked, what came out, and its secret sample.
+    """Hold one release of a fit: the request, the value, and the secret sample.
 
-    `sample` are the slots that were summed, or None for all.
+    `sample` has the summed slots, or None for all.
     """
 
     query: Statistic
@@ -239,7 +235,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Hold what the auditor computes from one release.
+    """Hold the auditor's results for one release.
 
     Attributes
     ----------
@@ -248,13 +244,13 @@ class Reading:
     ratio : float
         The release's log-likelihood ratio.
     own : float
-        Squared distance of the two worlds, over sd squared.
+        Squared distance of the two worlds, divided by sd squared.
     noise : array
-        What was added to the sum, over sd.
+        The added noise, divided by sd.
     along : float or None
         Its part along the worlds' difference; None if the worlds do not differ.
     share : float
-        The worlds' difference over the one that the noise is for.
+        The worlds' difference divided by the sensitivity.
     has_canary : bool
         Whether the canary's slot was summed.
     """
@@ -269,9 +265,9 @@ class Reading:
 
 
 class Witness:
-    """Hold what the auditor knows of the rows.
+    """Hold the auditor's knowledge of the rows.
 
-    It knows what the shared rows, the neighbour and the canary add to a sum, at any
+    It knows the contributions of the shared rows, the neighbor and the canary at any
     parameters.
     """
 
@@ -281,11 +277,11 @@ class Witness:
         self._repeated = Repeated()
 
     def read(self, seen: Seen, inside: bool) -> Reading:
-        """Compare a release with both worlds. `inside` says in which one it was made.
+        """Compare a release with both worlds; `inside` names its own.
 
         Symmetric noise has half the variance off the diagonal, and each such entry
-        appears twice. So the sums over all entries below are those over the independent
-        ones. The standard deviation is the plan's, not the one that the release states.
+        appears twice. So sums over all entries equal those over independent ones. The
+        standard deviation comes from the plan, not from the release.
         """
         query, params, spec = seen.query, seen.params, seen.spec
 
@@ -315,10 +311,10 @@ class Witness:
 
 
 def planned(seen: Seen) -> tuple[float, float]:
-    """Return how far the plan lets one row move the sum, and the noise's deviation.
+    """Return the planned sensitivity of a sum and the deviation of its noise.
 
-    A row that is replaced in a Poisson batch moves the sum twice as far as its noise is
-    for: the accountant counts that.
+    In a Poisson batch, replacing a row moves the sum by twice the clip norm, which the
+    accountant counts.
     """
     query, spec, append = seen.query, seen.spec, seen.params.transform.append
     sampled = spec.sampling_prob < 1
@@ -332,7 +328,8 @@ def planned(seen: Seen) -> tuple[float, float]:
 def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any:
     """Return the log density of (1 - q) N(0) + q N(shift) over that of N(0).
 
-    `along` is the value's inner product with the shift, `length2` its squared length.
+    `along` is the value's inner product with the shift, and `length2` the shift's
+    squared length.
     """
     ratio = (along - length2 / 2) / variance
     if prob == 1:
@@ -341,7 +338,7 @@ def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any
 
 
 class _Watched:
-    """Sum like a `Summer`, and remember which slots were summed."""
+    """Sum like a verified sum, and record the summed slots."""
 
     def __init__(self, sums: Sums) -> None:
         self._verified = VerifiedSum(sums)
@@ -371,7 +368,7 @@ def transcript(
     for i, spec in enumerate(specs):
         if ask.label != spec.label:
             raise RuntimeError(
-                f"a solver must ask for its plan, got label={ask.label!r} at release "
+                f"a solver must follow its plan, got request {ask.label!r} at release "
                 f"{i}."
             )
         released = release(

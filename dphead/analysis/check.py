@@ -1,8 +1,8 @@
-"""Report what the guarantee of a finished run does not cover (`dphead check`).
+"""Report what the guarantee of a finished run does not cover.
 
-Each check reads only what the run recorded (`dphead.analysis.records`), never a private
-row. A run without findings can still hide what left no record: a backbone tuned on the
-same rows, several rows of one person, a deleted ledger.
+Each check reads only the run's records (`dphead.analysis.records`), never a private
+row. Problems without a record go undetected: a backbone tuned on the same rows, several
+rows of one person, a deleted ledger.
 """
 
 import math
@@ -16,8 +16,8 @@ from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-# Normalizations that use one row alone. Listed here, not imported from `extract`: the
-# check must not follow a kind that extraction adds.
+# Normalizations of each row alone. Not imported from `extract`, so that the check does
+# not trust new kinds without a review.
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
 _PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),
@@ -42,7 +42,7 @@ _PRIVATE_METRICS = (
     "calibration",
 )
 
-# report entries that may hold accuracies, and the noisy release that each comes from
+# report entries that may hold accuracies, and the noisy release of each
 _RELEASED = {
     "expected_accuracy": "CorrectCounts",
     "selection": "CorrectCounts",
@@ -59,11 +59,11 @@ class Finding:
     name : str
         Short name of the check.
     what : str
-        What was found in the run.
+        Description of the problem in the run.
     why : str
         Why it matters.
     todo : str
-        What the user should do.
+        Action for the user.
     """
 
     name: str
@@ -88,14 +88,14 @@ def check(run: Run) -> list[Finding]:
     Raises
     ------
     ValueError
-        If the run's records do not have the form that dphead writes.
+        If the run's records do not have dphead's format.
     """
     with explain_damage("a run", "its report"):
         return [finding for one in _CHECKS for finding in one(run)]
 
 
 def _no_privacy(run: Run) -> Iterator[Finding]:
-    """Find a run with infinite epsilon: noise and clipping were off."""
+    """Find a run with infinite epsilon, without noise and clipping."""
     if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
             "epsilon is infinite, so this head is not private",
@@ -107,9 +107,9 @@ def _no_privacy(run: Run) -> Iterator[Finding]:
 
 
 def _fixed_seed(run: Run) -> Iterator[Finding]:
-    """Find noise from a fixed seed: whoever knows the seed can draw it again."""
+    """Find noise from a fixed seed, which anyone with the seed can reproduce."""
     if run.report["guarantee"]["seeded"]:
-        why = "Whoever knows the seed can subtract the noise"
+        why = "Anyone who knows the seed can subtract the noise"
         yield Finding(
             "fixed seed",
             "the noise came from a fixed seed",
@@ -121,7 +121,8 @@ def _fixed_seed(run: Run) -> Iterator[Finding]:
 def _delta_too_large(run: Run) -> Iterator[Finding]:
     """Find a delta at or above 1/n, the number of rows.
 
-    The number of groups is private and at most n: a delta below 1/n is below 1/groups.
+    The number of groups is private and at most n, so a delta below 1/n is below
+    1/groups.
     """
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
@@ -133,7 +134,7 @@ def _delta_too_large(run: Run) -> Iterator[Finding]:
 
 
 def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
-    """Find tuning that is not declared, or that the ledger does not show."""
+    """Find tuning that is undeclared or missing in the ledger."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":

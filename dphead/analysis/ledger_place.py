@@ -1,4 +1,4 @@
-"""Locate ledgers, and name them in reports that may be published."""
+"""Locate ledgers, and name them in publishable reports."""
 
 import os
 from contextlib import suppress
@@ -7,7 +7,7 @@ from pathlib import Path
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
 
-HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, whichever variable sets it
+HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, also if XDG_DATA_HOME sets it
 
 
 def ledger_home() -> Path:
@@ -16,8 +16,8 @@ def ledger_home() -> Path:
     Raises
     ------
     LedgerError
-        If that path is relative. Each working folder would then have its own ledgers,
-        and none would count the fits of another.
+        If that path is relative, because each working folder would then have its own
+        ledgers.
     """
     home = os.environ.get("HOME", _home_of_user())
     for variable, value, below in (
@@ -30,8 +30,8 @@ def ledger_home() -> Path:
         if not Path(value or "").is_absolute():
             raise LedgerError(
                 f"{variable} must be an absolute path, got {variable}={value!r}: "
-                "ledgers would follow the folder that you stand in. Correct it, or "
-                "name a --ledger."
+                "ledgers would depend on the working folder. Correct it, or pass "
+                "--ledger."
             )
         return Path(value or "") / below
     raise AssertionError("unreachable")
@@ -46,15 +46,15 @@ def _home_of_user() -> str:
 
 
 def named(path: str, folder: Path) -> str:
-    """Return how a report in `folder` names a ledger: never by an absolute path.
+    """Return the name of a ledger for a report in `folder`, without an absolute path.
 
-    An absolute path may contain a user's name. The path starts at the home of ledgers,
-    at the user's home, or at the report's folder.
+    An absolute path may contain a user's name. The name starts at DPHEAD_HOME, at the
+    user's home, or at the report's folder.
     """
     if path == IN_MEMORY or is_on_server(path):
         return path
     starts = {"~": os.path.expanduser("~")}
-    with suppress(LedgerError):  # without a home the ledger was named
+    with suppress(LedgerError):  # without DPHEAD_HOME, the ledger has its own path
         starts = {HOME: str(ledger_home()), **starts}
     for name, start in starts.items():
         inside = os.path.relpath(path, os.path.realpath(start))

@@ -1,7 +1,7 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-It needs only numpy. Every figure is an exact function of the rows it was measured on: a
-head's guarantee does not cover it.
+It needs only numpy. Every figure is an exact function of the measured rows, so a head's
+guarantee does not cover it.
 """
 
 import math
@@ -18,7 +18,7 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     Parameters
     ----------
     labels, predicted : (n,) int
-        Class positions.
+        Class indices.
 
     Returns
     -------
@@ -30,12 +30,12 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
 
 
 def classified(scores: np.ndarray) -> np.ndarray:
-    """Return which rows (n,) have a class: those with finite scores (n, n_classes)."""
+    """Return whether each row (n,) of scores (n, n_classes) has a class."""
     return np.logical_and.reduce(np.isfinite(scores), axis=1)
 
 
 def predicted_classes(scores: np.ndarray) -> np.ndarray:
-    """Return the position (n,) of each row's highest score, the first of equals.
+    """Return the index (n,) of each row's highest score, the first of ties.
 
     A row without a class has -1.
     """
@@ -43,14 +43,14 @@ def predicted_classes(scores: np.ndarray) -> np.ndarray:
 
 
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
-    """Return the share of rows whose label is among the k highest scores.
+    """Return the fraction of rows with their label among the k highest scores.
 
-    Classes that tie with the label count against it, so equal scores are no success.
+    Ties count against the label, so equal scores are not a success.
 
     Parameters
     ----------
     labels : (n,) int
-        Class positions.
+        Class indices.
     scores : (n, n_classes) float
         The head's scores. A row with a score that is not finite counts as wrong.
     k : int
@@ -73,7 +73,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
             "one."
         )
     own = scores[np.arange(len(labels)), labels]
-    at_least = (scores >= own[:, None]).sum(axis=1)  # its own included
+    at_least = (scores >= own[:, None]).sum(axis=1)  # includes the label's own
     return float(((at_least <= k) & classified(scores)).mean())
 
 
@@ -85,7 +85,7 @@ def per_class_accuracy(
     Parameters
     ----------
     labels, predicted : (n,) int
-        Class positions; a prediction of -1 is wrong.
+        Class indices; a prediction of -1 is wrong.
     n_classes : int
         Number of classes.
 
@@ -110,11 +110,11 @@ def expected_calibration_error(
     Parameters
     ----------
     labels : (n,) int
-        Class positions.
+        Class indices.
     probabilities : (n, n_classes) float
         Class probabilities. Rows with a value that is not finite are left out.
     bins : int, default 15
-        Number of bins. A bin is open below and closed above, and counts by its rows.
+        Number of bins, open below and closed above, weighted by their rows.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
 def evaluate_scores(
     scores: np.ndarray, labels: np.ndarray, loss: str = "softmax"
 ) -> dict[str, Any]:
-    """Return every metric that a report holds.
+    """Return all metrics of a report.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def evaluate_scores(
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
-    worst = int(np.nanargmin(each))  # the first of equals
+    worst = int(np.nanargmin(each))  # the first of ties
     return {
         "n": len(labels),
         "n_without_class": int((predicted < 0).sum()),
@@ -239,7 +239,7 @@ def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
         raise ValueError(
-            f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows "
+            f"labels must be in 0..{scores.shape[1] - 1}, got others. Drop rows "
             "without a label."
         )
     return labels.astype(np.int64)

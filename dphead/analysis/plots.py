@@ -1,6 +1,6 @@
 """Draw the trade-off curve of a composition, and accuracy against epsilon.
 
-matplotlib (extra `[plots]`) may be imported only inside functions.
+matplotlib (extra `[plots]`) must be imported inside functions only.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from dphead.analysis.tradeoff import (
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.atomic_write import write_atomically
 
-# most color-blind readers can tell these colors apart
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"
+# colors that most color-blind readers can distinguish
+BLUE, ORANGE, GRAY = "#0072b2", "#d55e00", "#777777"
 
 
 def tradeoff_plot(
@@ -41,7 +41,7 @@ def tradeoff_plot(
     events : sequence of GaussianEvent
         The releases that the attacker sees.
     relation : str, default "zero_out"
-        The neighboring relation. It decides what takes the place of an unused row
+        The neighboring relation. It determines whether an unused row is replaced
         (`tradeoff.is_replaced`).
     title : str
         Title of the picture.
@@ -64,8 +64,8 @@ def tradeoff_plot(
     curve, low, points = np.split(both, [len(linear), len(linear) + len(logarithmic)])
     left.fill_between(linear, 0, curve, color=BLUE, alpha=0.12, linewidth=0)
     left.plot(linear, curve, color=BLUE)
-    left.plot([0, 1], [1, 0], color=GREY, linestyle="--", linewidth=1)
-    left.annotate("guessing", (0.62, 0.4), color=GREY, fontsize=9)
+    left.plot([0, 1], [1, 0], color=GRAY, linestyle="--", linewidth=1)
+    left.annotate("guessing", (0.62, 0.4), color=GRAY, fontsize=9)
     if np.interp(0.3, linear, curve) > 0.25:
         left.annotate("out of\nreach", (0.05, 0.07), color=BLUE, fontsize=9)
     left.set(
@@ -76,7 +76,7 @@ def tradeoff_plot(
         aspect="equal",
     )
     right.loglog(logarithmic, 1 - low, color=BLUE)
-    right.loglog(logarithmic, logarithmic, color=GREY, linestyle="--", linewidth=1)
+    right.loglog(logarithmic, logarithmic, color=GRAY, linestyle="--", linewidth=1)
     for rate, tpr in zip(REPORTED_RATES, 1 - points, strict=True):
         right.plot(rate, tpr, "o", color=BLUE, markersize=5)
         right.annotate(
@@ -125,7 +125,7 @@ def accuracy_plot(
     Raises
     ------
     ImportError, ValueError
-        As `tradeoff_plot`.
+        As in `tradeoff_plot`.
     """
     figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     percent = [100 * np.asarray(draws) for draws in accuracies]
@@ -134,7 +134,7 @@ def accuracy_plot(
     high = [float(draws.max()) for draws in percent]
     axes.fill_between(epsilons, low, high, color=BLUE, alpha=0.15, linewidth=0)
     axes.semilogx(epsilons, means, color=BLUE, marker="o", label="mean and range")
-    axes.axhline(100 * ceiling, color=GREY, linestyle="--", label="without noise")
+    axes.axhline(100 * ceiling, color=GRAY, linestyle="--", label="without noise")
     axes.set_xticks(list(epsilons), minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
@@ -180,7 +180,7 @@ def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any
 
 
 def save_figure(figure: Any, path: str | Path, dpi: int = 150) -> None:
-    """Write a figure in the format that its path ends in, and make its folder."""
+    """Write a figure in the format of its path, and create the folder."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix.removeprefix(".").lower()

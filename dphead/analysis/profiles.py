@@ -1,6 +1,6 @@
-"""Count the same releases as each paper would have counted them.
+"""Account for the same releases as each paper did.
 
-These named accountants are for comparison only: no charge may come from here.
+These accountants are for comparison only, never for charges.
 """
 
 import math
@@ -66,7 +66,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
 
 
 class Outcome(NamedTuple):
-    """Hold `epsilon` under one profile, or None and the `reason` it does not apply."""
+    """Hold `epsilon` under one profile, or None and a `reason`."""
 
     epsilon: float | None
     reason: str
@@ -106,7 +106,7 @@ def profile_epsilon(
     accountant, orders, _ = PROFILES[name]
     sampled = total_mu(events) is None
     if accountant == "pld" and not sampled:
-        accountant = "exact"  # the grid only approximates it, and takes 1 s to load
+        accountant = "exact"  # the grid is an approximation and takes 1 s to load
     if sampled and accountant in ("exact", "zcdp"):
         return Outcome(None, "some batches are sampled; it counts full batches only")
     if sampled and relation == "replace_one" and accountant.startswith("rdp"):
@@ -167,7 +167,7 @@ def all_profiles(
 def total_rho(events: Sequence[GaussianEvent]) -> float | None:
     """Return the zCDP parameter rho = mu² / 2 of the composition.
 
-    It is exact. It is None if a batch is sampled.
+    It is exact for full batches, and None if a batch is sampled.
 
     References
     ----------
@@ -178,15 +178,14 @@ def total_rho(events: Sequence[GaussianEvent]) -> float | None:
 
 
 def about_sum(total: float, accountant: str | None) -> str:
-    """Explain why a ledger's total may be above a run's own epsilon, or return "".
+    """Explain why a ledger's total may exceed a run's own epsilon, or return "".
 
     Parameters
     ----------
     total : float
-        Epsilon that the ledger has spent.
+        Epsilon spent in the ledger.
     accountant : str or None
-        The accountant of that total (`ledger.spent`); None if a report does not name
-        it.
+        The accountant of that total (`ledger.spent`), if known.
 
     Returns
     -------
@@ -202,11 +201,11 @@ def about_sum(total: float, accountant: str | None) -> str:
 
 
 class Shuffled(NamedTuple):
-    """Hold the guarantee of shuffled batches, and the number that papers print."""
+    """Hold the guarantee of shuffled batches, and the figure printed in papers."""
 
     epsilon: float
     mu: float
-    # a convention, not a guarantee: the batches that ran were not Poisson samples
+    # a convention, not a guarantee, because the batches were not Poisson samples
     poisson_convention: float | None
 
 
@@ -219,19 +218,18 @@ def shuffled_epsilon(
     sampling_prob: float | None = None,
     steps: int | None = None,
 ) -> Shuffled:
-    """Return epsilon for rows that are shuffled into batches.
+    """Return epsilon for rows shuffled into batches.
 
     Parameters
     ----------
     noise_multiplier : float
         Noise standard deviation over the clip norm C.
     epochs : int
-        Passes over the rows. A row meets one release in each epoch.
+        Passes over the rows. Each row is in one release per epoch.
     delta : float
         The delta at which epsilon is given.
     relation : str, default "zero_out"
-        "zero_out", or "replace_one", where a row moves the sum of its batch by up to
-        2C.
+        "zero_out", or "replace_one" with a sensitivity of 2C.
     extra_events : sequence of GaussianEvent
         Full batches, with noise over the relation's own sensitivity. Default: none.
     sampling_prob, steps : float and int, optional
@@ -245,9 +243,8 @@ def shuffled_epsilon(
     Raises
     ------
     ValueError
-        Under add_remove, where one row moves every later batch; for a negative number
-        of epochs, noise that is not positive, or extra events that are not full
-        batches.
+        If the relation is add_remove, where one row changes every later batch; if
+        epochs or noise are not positive; or if extra events are not full batches.
 
     Notes
     -----
@@ -261,8 +258,8 @@ def shuffled_epsilon(
     """
     if relation not in RELATIONS or relation == "add_remove":
         raise ValueError(
-            f"shuffled batches need zero_out or replace_one, got {relation=}. One row "
-            "more or less moves all batches: use Poisson batches."
+            f"shuffled batches need zero_out or replace_one, got {relation=}. Adding "
+            "a row changes all later batches: use Poisson batches."
         )
     if not (epochs >= 0 and noise_multiplier > 0):
         raise ValueError(
@@ -273,7 +270,7 @@ def shuffled_epsilon(
     if extra is None:
         raise ValueError(
             "extra_events must be full batches, got extra_events=Poisson batches. "
-            "Account for them apart."
+            "Account for them separately."
         )
     mu = math.hypot(
         (2 if relation == "replace_one" else 1) * math.sqrt(epochs) / noise_multiplier,

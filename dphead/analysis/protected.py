@@ -1,6 +1,6 @@
-"""Name the unit of privacy in words, from public facts of the source alone.
+"""Name the unit of privacy in words, from public facts of the source.
 
-A row is called an image if dphead made the rows from images.
+A row is called an image if dphead extracted it from an image.
 """
 
 from typing import Any
@@ -11,25 +11,24 @@ NETWORK = "finetune "  # prefix of the method name of a trained network
 def made_of_images(extraction: dict[str, Any] | None) -> bool:
     """Return whether an `extraction` record shows that dphead made rows from images.
 
-    Each row is then made from its own image. Imported rows and arrays do not show it,
-    whatever backbone they name. Only an extraction records how pixels were shifted
-    (`mean`), even if they were not.
+    Then each row comes from its own image. Only an extraction records the pixel mean
+    (`mean`); imported rows and arrays do not.
     """
     return "mean" in ((extraction or {}).get("transform") or {})
 
 
 def name_unit(extraction: dict[str, Any] | None) -> str:
-    """Return what a row is called: "image" or "row"."""
+    """Return the name of a row: "image" or "row"."""
     return "image" if made_of_images(extraction) else "row"
 
 
 def name_unit_in(report: dict[str, Any]) -> str:
-    """Return what a training row of a report is called."""
+    """Return the name of a report's training rows."""
     return name_unit(report["data"].get("extraction"))
 
 
 def kind_of(report: dict[str, Any]) -> str:
-    """Return what was trained: "head" or "network"."""
+    """Return the kind of the trained object: "head" or "network"."""
     return "network" if report["method"]["name"].startswith(NETWORK) else "head"
 
 

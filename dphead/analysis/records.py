@@ -1,4 +1,4 @@
-"""Read a finished run back, and refuse it if its report, head and ledger disagree."""
+"""Read a finished run, and refuse it if report, head and ledger disagree."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from dphead.privacy.ledger import Ledger, Spent, spent
 from dphead.privacy.ledger.server import is_on_server, team_url
 
 SCHEMA = 1  # the report schema that this module reads
-_FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their types
+_FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
     "statement": str,
     "tuning": str,
     "guarantee.private": bool,
@@ -54,14 +54,14 @@ _DIGESTS = {  # file in the run folder: key of its digest in the report's proven
 
 @dataclass(frozen=True)
 class Run:
-    """Hold everything that a finished run left.
+    """Hold the records of a finished run.
 
     Attributes
     ----------
     report : dict
         The contents of report.json.
     plan : Plan
-        The plan that the report's releases describe.
+        The plan of the report's releases.
     head : dict or None
         The contents of head.json, or None if there is no head.
     tensors : frozenset of str
@@ -71,8 +71,8 @@ class Run:
     fits : list of dict or None
         All fits of the ledger, oldest first, or None if the ledger cannot be reached.
     elsewhere : tuple of str
-        Descriptions of ledgers that the run's own ledger does not count. They come from
-        the report, unless `dphead check` looked for such ledgers itself.
+        Descriptions of ledgers that the run's ledger does not count, from the report or
+        from `dphead check`.
     """
 
     report: dict[str, Any]
@@ -85,14 +85,14 @@ class Run:
 
     @cached_property
     def spent_now(self) -> Spent:
-        """Return what the ledger has spent by now, or the report's total without it."""
+        """Return the ledger's current total, or the report's total without a ledger."""
         ledger = self.report["ledger"]
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger.get("total_accountant"))
         return _spent_in(self.fits, self.report)
 
     def about_total(self) -> str:
-        """Explain why `spent_now` is above the run's own epsilon (`about_sum`)."""
+        """Explain why `spent_now` exceeds the run's own epsilon (`about_sum`)."""
         return about_sum(*self.spent_now)
 
 
@@ -104,7 +104,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     path : str or Path
         The run folder, or the report alone.
     ledger : str or Path, optional
-        Where the ledger is now, if it was moved. Default: the path in the report.
+        Current path of the ledger, if it was moved. Default: the path in the report.
 
     Returns
     -------
@@ -114,9 +114,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     Raises
     ------
     ValueError
-        If the file is not a report of the known schema. Also if the report contradicts
-        its own releases, the ledger, or the head or ledger copy beside it: one was
-        changed.
+        If the file is not a report of a known schema, or contradicts its releases, the
+        ledger, the head or the ledger copy.
     """
     path = Path(path)
     folder = path if path.is_dir() else None
@@ -132,7 +131,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
             f"a report must have schema {SCHEMA}, got schema={report.get('schema')!r} "
             f"in {file}. Check the path."
         )
-    # not in `data`: a class may be named "inf"
+    # not within `data`, where a class may be named "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
     plan = plan_of(report, file)
@@ -176,7 +175,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
 def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
     """Raise ValueError unless the weights and options have the report's digests.
 
-    A report without a digest of the weights is older than these digests.
+    Reports of older versions have no digest of the weights.
     """
     stated = report.get("provenance") or {}
     for name, key in _DIGESTS.items():
@@ -190,13 +189,13 @@ def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
-    """Return the events that the accountant counts for fits of a ledger."""
+    """Return the accountant's events for a ledger's fits."""
     specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
     return accounting.together(spec.event() for spec in specs)
 
 
 def _spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
-    """Return what these fits of a report's ledger spent, counted as the ledger does."""
+    """Return the spending of these fits, counted as the ledger does."""
     ledger = report["ledger"]
     relation = report["guarantee"]["neighboring_relation"]
     events, budget = fit_events(fits), ledger.get("budget")
@@ -214,7 +213,7 @@ def _copied(file: Path) -> list[dict[str, Any]]:
 
 
 def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """Return head.json and the names of its tensors; None and no names without a head.
+    """Return head.json and the names of its tensors, or None and no names.
 
     A trained network (`model.json`) is only compared with its own digests.
     """
@@ -231,7 +230,7 @@ def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]
 
 
 def _restored(value: Any) -> Any:
-    """Turn "inf", "-inf" and "nan" back into numbers: JSON has none of them."""
+    """Turn "inf", "-inf" and "nan" into numbers, which JSON lacks."""
     if isinstance(value, dict):
         return {k: _restored(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -261,9 +260,9 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
 
 
 def plan_of(report: dict[str, Any], file: Path) -> Plan:
-    """Return the plan that the report's releases describe.
+    """Return the plan of the report's releases.
 
-    Raises ValueError if the releases are not those of a fit.
+    Raises ValueError if the releases are invalid.
     """
     g = report["guarantee"]
     try:
@@ -285,15 +284,15 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
         return Plan(*guarantee, g["group_cap"], means, specs=specs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"a report's releases must be those of a fit, got {error} in {file}. "
-            "Restore the file."
+            f"the releases of a report must be valid, got {error} in {file}. Restore "
+            "the file."
         ) from error
 
 
 def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
-    """Raise ValueError unless the printed guarantee follows from the releases.
+    """Raise ValueError unless the guarantee follows from the releases.
 
-    PLD accounting repeats itself up to rounding: the tolerance 1e-6 is far above it.
+    PLD accounting is reproducible up to rounding, far below the tolerance of 1e-6.
     """
     g = report["guarantee"]
     for name in ("relation", "group_cap"):
@@ -403,16 +402,16 @@ def _ledger_fits(
     problems = book.verify()
     if problems:
         raise ValueError(
-            f"a ledger must be undamaged to be held against, got {problems[0]} in "
-            f"{path}. Put back a copy that holds all its fits."
+            f"the ledger must be undamaged, got {problems[0]} in {path}. Restore a "
+            "copy that holds all its fits."
         )
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
         raise ValueError(
-            f"the ledger must be this data set's, got dataset_id={theirs} in {path}. "
-            f"The run's is {own}."
+            f"the ledger belongs to another data set, got dataset_id={theirs} in "
+            f"{path}. The run's is {own}."
         )
     said = report["ledger"].get("budget")
     if said != budget:
@@ -440,6 +439,6 @@ def _key(row: dict[str, Any]) -> str:
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:
     return ValueError(
         f"a report must agree with its releases, head and ledger, got {name}={found} "
-        f"where {but}. {file} or what it is held against was changed: restore it, or "
-        "fit again."
+        f"where {but}. {file} or a compared file was modified: restore it, or fit "
+        "again."
     )

@@ -1,6 +1,6 @@
-"""Write limits as text, so that rounding never makes them smaller.
+"""Write upper bounds as text without rounding down.
 
-Commands import this module before they run: import nothing here that takes time.
+Commands import this module early, so import nothing heavy here.
 """
 
 import math
@@ -11,10 +11,10 @@ def rounded_up(value: float, digits: int = 3) -> str:
     if value <= 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    # 1e-9: a value that has only these digits already must not move to the next one
+    # 1e-9 keeps a value with exactly these digits from moving up
     return f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}"
 
 
 def percent_up(share: float) -> str:
-    """Return a limit on a share from 0 to 1 in percent, rounded up."""
+    """Return an upper bound on a share in percent, rounded up."""
     return f"{rounded_up(100 * share)} %"

@@ -1,6 +1,6 @@
-"""Write and read a run's files under digests: JSON, and tensors beside it.
+"""Write and read a run's JSON and tensor files with digests.
 
-A file is read as it was written, or refused. Nothing is pickled.
+Modified files are refused. No file is a pickle.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from dphead_extract.bounds import is_plain, read_text
 
 from dphead.privacy.atomic_write import write_atomically
 
-_RECORD_BYTES = 1 << 30  # largest JSON record that is read; a choice, not measured
-_FORMAT = 1  # format number that `write_sealed` writes
+_RECORD_BYTES = 1 << 30  # size limit of JSON records; chosen, not measured
+_FORMAT = 1  # format number of `write_sealed`
 # digest of NAME.safetensors, and of all other entries of NAME.json
 _DIGESTS = ("tensors_sha256", "sha256")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write JSON data with its digest; after a crash the file is whole or unchanged."""
+    """Write JSON data with its digest, atomically and durably."""
     facts = json.loads(json.dumps(facts, allow_nan=False))
     facts["sha256"] = _digest(facts)
     text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
@@ -30,7 +30,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """Return the data that `write_json` wrote, after checking its digest.
+    """Return the data of `write_json` after checking its digest.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        The data. Files without a digest are older than the digests, and accepted.
+        The data. Files of older versions without a digest are accepted.
 
     Raises
     ------
@@ -55,8 +55,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
             raise ValueError(f"{type(facts).__name__} for an object")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"a run must hold a {what} in JSON, got {path}, which is no text. Name the "
-            "run folder that dphead wrote, or restore the file if it is in one."
+            f"a run must hold a {what} in JSON, got {path}, which is not text. Pass a "
+            "run folder, or restore the file."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
@@ -64,8 +64,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         ) from error
     if facts.get("sha256", _digest(facts)) != _digest(facts):
         raise ValueError(
-            f"a {what} must be as it was written, got {path} changed or damaged. "
-            "Restore the file, or run again."
+            f"the {what} must be unmodified, got {path} changed or damaged. Restore "
+            "the file, or run again."
         )
     return facts
 
@@ -94,7 +94,7 @@ def write_sealed(
 def read_sealed(
     folder: Path, name: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the tensors and facts that `write_sealed` wrote.
+    """Return the tensors and facts of `write_sealed`.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def read_sealed(
         kept = tuple(facts.get(key) for key in _DIGESTS)
         if kept not in (found, (None, None)):
             raise ValueError(
-                f"{name}.json and {name}.safetensors must be as they were written, got "
-                f"others in {folder}. Put back a copy, or train again."
+                f"{name}.json and {name}.safetensors must be unmodified, got others "
+                f"in {folder}. Restore a copy, or train again."
             )
         return load(held), facts
     except (
@@ -141,9 +141,9 @@ def read_sealed(
 
 @contextmanager
 def explain_damage(what: str, where: object) -> Iterator[None]:
-    """Turn errors from records of another form into a ValueError of one line.
+    """Turn errors from malformed records into a ValueError of one line.
 
-    Such a record lacks a key, or has a list in place of a number.
+    Such a record lacks a key, or has a list instead of a number.
     """
     try:
         yield
@@ -156,8 +156,8 @@ def explain_damage(what: str, where: object) -> Iterator[None]:
     ) as error:
         text = str(error).strip().split("\n")[0][:200]
         raise ValueError(
-            f"{what} must be as dphead writes it, got {type(error).__name__} ({text}) "
-            f"in {where}. Put back a copy, or run again."
+            f"{what} must have dphead's format, got {type(error).__name__} ({text}) "
+            f"in {where}. Restore a copy, or run again."
         ) from error
 
 

@@ -1,16 +1,16 @@
 """Account for choosing the best of a random number of private runs.
 
-K runs are made. K is drawn secretly from a known distribution that does not depend on
-the data. Each run draws its settings from a public grid, and its score is part of what
-it releases (a counting query with noise, for example). Only the run with the best score
-is published: not K, and not the other runs, their scores or their time. The choice as a
-whole is charged. The best run's own epsilon covers nothing.
+K, the number of runs, is drawn secretly from a public distribution. Each run draws its
+settings from a public grid and releases its score privately (such as a noisy count).
+Only the run with the best score is published: not K, and not the other runs, their
+scores or their time. The epsilon of the choice covers all runs; the best run's own
+epsilon is not a guarantee.
 
-Two bounds exist, and the smaller one counts. One comes from the privacy profile of one
-run (`selection_profile.py`, nearly always the smaller one). The other comes from its
-Renyi curve (Papernot, Steinke 2022, "Hyperparameter Tuning with Renyi Differential
-Privacy"). Neither is a sum of Gaussian releases, so a ledger cannot hold it: this
-module is for planning.
+The smaller of two bounds counts. One comes from the privacy profile of one run
+(`selection_profile.py`), and is almost always smaller. The other comes from its Renyi
+curve (Papernot, Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy").
+Neither is a sum of Gaussian releases, so ledgers cannot hold it, and this module is for
+planning only.
 """
 
 import math
@@ -33,7 +33,7 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# names of laws of K; any other shape > 0 is the truncated negative binomial
+# named distributions of K; other shapes > 0 are truncated negative binomials
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 _TOLERANCE = 1e-6  # relative tolerance of the noise of full batches
 BOUNDS = ("auto", "profile", "rdp")
@@ -55,8 +55,8 @@ def selection_rdp(
     mean : float
         Expected number of runs, at least 1.
     shape : float, default 1.0
-        Law of the number of runs: 1 geometric, 0 logarithmic, infinite Poisson (which
-        may run nothing and release nothing), else the truncated negative binomial.
+        Distribution of the number of runs: 1 geometric, 0 logarithmic, infinite Poisson
+        (possibly no run and no release), else truncated negative binomial.
     relation : str, default "zero_out"
         The neighboring relation of the releases.
     orders : sequence of float
@@ -101,13 +101,13 @@ def selection_epsilon(
     Parameters
     ----------
     trial, mean, shape, relation
-        As for `selection_rdp`.
+        As in `selection_rdp`.
     delta : float
         The delta at which epsilon is given.
     bound : str, default "auto"
         "profile", "rdp" (improved conversion), or "auto", the smaller of both. Only the
         profile applies to allocated rows, and to Poisson batches under replace_one or
-        of units of several rows.
+        with groups.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def _has_rdp(trial: Sequence[GaussianEvent], relation: str) -> bool:
 
 
 def _check_number_of_runs(mean: float, shape: float) -> None:
-    """Raise ValueError if the law of the number of runs is invalid."""
+    """Raise ValueError if the distribution of the number of runs is invalid."""
     require(
         1 <= mean < math.inf,
         "the mean number of runs must be at least 1 and finite",
@@ -169,12 +169,12 @@ def selection_calibrate(
 ) -> float:
     """Return the smallest factor s of the noise that meets the total budget.
 
-    It multiplies each noise multiplier that is not in `fixed`.
+    It multiplies each noise multiplier except those in `fixed`.
 
     Parameters
     ----------
     trial, mean, shape, relation
-        As for `selection_rdp`.
+        As in `selection_rdp`.
     epsilon, delta : float
         The total budget.
     fixed : collection of int

@@ -1,13 +1,13 @@
 """Bound the privacy profile of the best of a random number of runs.
 
-It starts from the profile of one run. proofs/selection.md (in dphead/privacy) has the
-claims. Let f be the generating function of the number of runs. A run that is beaten by
-a share t of all runs is the best with a density of f'(1 - t). Between neighboring data
-sets that density changes at most by a factor, which the profile of one run bounds at
-each t. Like `selection.py`, which uses this bound, it is for planning.
+The bound uses the profile of one run; dphead/privacy/proofs/selection.md has the
+claims. Let f be the generating function of the number of runs. A run beaten by a share
+t of all runs is the best with density f'(1 - t). The profile of one run bounds the
+change of that density between neighboring data sets at each t. Like `selection.py`,
+this module is for planning only.
 
-Reference: Koskela, Redberg, Wang 2024 ("Privacy Profiles for Private Selection"). Their
-bound is the same with one factor for all t.
+Reference: Koskela, Redberg, Wang 2024 ("Privacy Profiles for Private Selection"), with
+one factor for all t.
 """
 
 import math
@@ -23,19 +23,19 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# Choices: twice as many of both lower epsilon by less than 1e-3, as tried.
+# Chosen: twice as many of both lowered epsilon by less than 1e-3.
 _LINES = 1000  # lines above the trade-off of one run
 _KNOTS = 100  # knots of the bound on the density
-# The last line covers what one run does beyond this share of delta / mean.
+# The last line covers one run's tail beyond this share of delta / mean.
 _REACH_SHARE = 1e-2
-_MOST_REACH = 600.0  # exp is finite up to here; beyond, the bound is infinite
-_ROUNDING = 1e-12  # relative error of logarithms and sums; some 2**-53 are enough
+_MOST_REACH = 600.0  # exp overflows beyond, where the bound is infinite
+_ROUNDING = 1e-12  # bound on relative errors of logarithms and sums, some 2**-53
 _Profile = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class NumberOfRuns:
-    """Hold a law of the number of runs K: truncated negative binomial, or Poisson.
+    """Hold the distribution of K: truncated negative binomial, or Poisson.
 
     With f(z) the mean of z**K, f'(1 - t) is mean (1 + rate t)**-(1 + shape). It is mean
     exp(-mean t) for Poisson (shape infinite). The halting probability is 1 / (1 +
@@ -48,7 +48,7 @@ class NumberOfRuns:
 
     @classmethod
     def of(cls, mean: float, shape: float) -> "NumberOfRuns":
-        """Return the law of this mean (at least 1) and shape (at least 0)."""
+        """Return the distribution with this mean (>= 1) and shape (>= 0)."""
         if math.isinf(shape):
             return cls(mean, shape, mean)
         low = 0.0
@@ -63,7 +63,7 @@ class NumberOfRuns:
         return cls(mean, shape, high)
 
     def log_density(self, t: np.ndarray) -> np.ndarray:
-        """Return log f'(1 - t) / mean at each t: 0 at 0, and falling."""
+        """Return log f'(1 - t) / mean at each t, decreasing from 0."""
         if math.isinf(self.shape):
             return -self.rate * t
         return -(1 + self.shape) * np.log1p(self.rate * t)
@@ -78,7 +78,7 @@ class NumberOfRuns:
 
 
 def _mean(rate: float, shape: float) -> float:
-    """Return the mean of the truncated negative binomial law.
+    """Return the mean of the truncated negative binomial distribution.
 
     Reference: Papernot, Steinke 2022, Definition 1.
     """
@@ -101,7 +101,7 @@ def profile_epsilon(
     trial : sequence of GaussianEvent
         All releases of one run, its score included.
     mean, shape : float
-        The law of the number of runs (`NumberOfRuns`).
+        The distribution of the number of runs (`NumberOfRuns`).
     delta : float
         The delta at which epsilon is given.
     relation : str, default "zero_out"
@@ -110,8 +110,8 @@ def profile_epsilon(
     Returns
     -------
     float
-        Epsilon. It is infinite if there is no bound: for losses of one run above 600,
-        or, with Poisson batches, a delta / mean that rounding may consume.
+        Epsilon. It is infinite without a bound: if losses of one run exceed 600, or if,
+        with Poisson batches, delta / mean is within rounding.
 
     Guarantee
     ---------
@@ -144,7 +144,7 @@ def profile_epsilon(
 
 
 def run_profile(trial: Sequence[GaussianEvent], relation: str) -> _Profile:
-    """Return a function: delta of one run at each epsilon of either sign.
+    """Return a function for delta of one run at each epsilon of either sign.
 
     It covers both directions.
     """
@@ -161,7 +161,7 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> _Profile:
             return np.zeros_like(epsilons)
         if mu is not None:
             logs = [log_delta(mu, float(e)) for e in epsilons]
-            return np.exp(logs) + 1e-300  # exp may round a subnormal down
+            return np.exp(logs) + 1e-300  # exp may round subnormals down
         return np.max([losses.deltas(epsilons) for losses in directions], axis=0)
 
     def deltas(epsilons: np.ndarray) -> np.ndarray:
@@ -193,7 +193,7 @@ def density_bound(
     epsilons = np.unique(np.linspace(-reach, reach, _LINES))[::-1]
     slopes = np.append(np.exp(epsilons), 0.0)
     offsets = np.append(deltas(epsilons), 1.0)
-    # cells end where a line meets the next; any other cells would be valid too
+    # cells end at intersections of lines; other cells would be valid too
     meet = np.diff(offsets) / -np.diff(slopes)
     meet = np.maximum.accumulate(np.clip(meet, 0.0, 1.0))
     edges = np.concatenate([[0.0], meet, [1.0]])

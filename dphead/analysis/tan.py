@@ -1,7 +1,6 @@
-"""Compute the total amount of noise (TAN23), which decides epsilon if noise is large.
+"""Compute the total amount of noise, which determines epsilon at high noise [TAN23].
 
-It is an approximation for planning, with cheap simulation at constant TAN. No charge
-may come from it.
+It is an approximation for planning and cheap simulations, never for charges.
 """
 
 import math
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# TAN23, section 3.2: below it epsilon leaves the approximation ("privacy wall")
+# TAN23, section 3.2: the approximation fails below it ("privacy wall")
 MIN_SIGMA = 2.0
 
 
@@ -104,8 +103,8 @@ def simulate(
 ) -> tuple[float, float]:
     """Return the noise and batch size of a cheap run with the same eta and steps.
 
-    They are sigma / factor and batch size / factor. The cheap run's own epsilon is
-    vast: it is for public data.
+    They are sigma / factor and batch size / factor. The cheap run has a very large
+    epsilon, so it needs public data.
 
     Raises
     ------
@@ -131,17 +130,16 @@ def require_public(data_is_public: bool) -> None:
     """
     if not data_is_public:
         raise ValueError(
-            "a run simulated at constant TAN needs public data, got "
-            "data_is_public=False. Simulate on public rows, or train once at the full "
-            "batch size."
+            "a simulated run needs public data, got data_is_public=False. Simulate "
+            "on public rows, or train once at the full batch size."
         )
 
 
 class Prediction(NamedTuple):
     """Hold the predicted accuracy of a run, its interval, and the line's slope.
 
-    A new run falls into the interval [low, high]. The slope is per doubling of the
-    batch.
+    The interval [low, high] is for a new run. The slope is per doubling of the batch
+    size.
     """
 
     accuracy: float
@@ -156,10 +154,10 @@ def predict_with_interval(
     target_batch_size: float,
     confidence: float = 0.95,
 ) -> Prediction:
-    """Return the accuracy at a large batch, at constant eta and steps.
+    """Predict the accuracy at a large batch, at constant eta and steps.
 
-    It is on the least-squares line in log2(batch size), with a prediction interval that
-    includes the spread of one more run.
+    The prediction is on the least-squares line in log2(batch size), with an interval
+    for one more run.
 
     Raises
     ------
@@ -168,7 +166,7 @@ def predict_with_interval(
 
     References
     ----------
-    TAN23, section 3.4 and Figure 4, for the line. The interval is Student's.
+    TAN23, section 3.4 and Figure 4, for the line. The interval uses Student's t.
     """
     from scipy.stats import t
 
@@ -181,8 +179,8 @@ def predict_with_interval(
         or not np.isfinite(x).all()
     ):
         raise ValueError(
-            "at least 3 runs with 2 different batch sizes are needed, got "
-            f"batch_sizes={batch_sizes!r}. Run more of them."
+            "a prediction needs at least 3 runs with 2 different batch sizes, got "
+            f"{batch_sizes=}. Run more of them."
         )
     slope, intercept = np.polyfit(x, y, 1)
     target = math.log2(target_batch_size)
@@ -197,9 +195,9 @@ def predict_with_interval(
 
 
 def sampling_prob_at(eta: float, noise_multiplier: float, steps: int) -> float:
-    """Return the q at which a noise and a number of steps have this eta.
+    """Return the q at which a noise multiplier and a number of steps have this eta.
 
-    A value above 1 means that there is none.
+    A value above 1 is not possible.
 
     References
     ----------
@@ -215,9 +213,9 @@ def more_data(
     delta: float,
     factor: float,
 ) -> tuple[float, float]:
-    """Return the sampling rate and delta of the same run on `factor` times the rows.
+    """Return the sampling rate and delta of a run on `factor` times the rows.
 
-    Batch, noise and steps stay. Both values are divided by `factor`.
+    Batch size, noise and steps stay the same. Both values are divided by `factor`.
 
     Raises
     ------
@@ -232,7 +230,7 @@ def more_data(
     _check(noise_multiplier, sampling_prob, steps)
     if not 1 <= factor < math.inf:
         raise ValueError(
-            f"factor must be at least 1 and finite, got {factor=}. Give the new number "
-            "of rows over the old one."
+            f"factor must be at least 1 and finite, got {factor=}. Pass the new "
+            "number of rows divided by the old one."
         )
     return sampling_prob / factor, delta / factor

@@ -10,9 +10,9 @@ from dphead.analysis.tan import MIN_SIGMA, sampling_prob_at, total_amount_of_noi
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
-_PRIVACY_WALL = 0.5  # noise multiplier, TAN23, Figure 2: below, epsilon is meaningless
-_PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; a choice
-_FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; a choice
+_PRIVACY_WALL = 0.5  # noise multiplier, TAN23 Figure 2; below, epsilon is meaningless
+_PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; chosen
+_FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 
 def epsilon_curve(
@@ -77,13 +77,13 @@ def draw(
         steps[-1],
         delta,
     )
-    left.axhline(flat.epsilon, color="grey", linestyle=":", label="ε TAN")
+    left.axhline(flat.epsilon, color="gray", linestyle=":", label="ε TAN")
     left.set_yscale("log")
     left.set_ylabel("ε (RDP)")
     left.set_title(f"η = {eta:.3g}, δ = {delta:g}")
     for order in _FIGURE3_ORDERS:
         right.plot(_PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
-    right.axhline(1, color="grey", linestyle=":")
+    right.axhline(1, color="gray", linestyle=":")
     right.set_yscale("log")
     right.set_ylim(0.5, 100)
     right.set_ylabel("RDP of a step / (α η² of a step)")

@@ -1,7 +1,7 @@
 """Bound membership-inference attacks: trade-off curves, true-positive rates, advantage.
 
-An attack decides whether a row was used for training. If it was not, another row has
-its place (`replaced`), or its place is empty. Each limit says which case it assumes.
+An attack decides whether a row was used for training. For an unused row, another row
+has its place (`replaced`), or its place is empty. Each bound states its case.
 """
 
 import math
@@ -20,16 +20,16 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# false positive rates at which `dphead account` prints the limit on true positives
+# false-positive rates printed by `dphead account`
 REPORTED_RATES = (0.001, 0.01, 0.1)
-# the rate to use where a report has room for one number; a choice
+# the rate used in reports with one number; chosen
 FALSE_POSITIVE_RATE = 0.01
-# what happens to the place of an unused row, by whether it is replaced
+# the place of an unused row, by whether it is replaced
 PLACES = {True: "has another in its place", False: "leaves its place empty"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
-    """Return the least false-negative rate of a mu-GDP mechanism at each rate.
+    """Return the smallest false-negative rate of a mu-GDP mechanism at each rate.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
 def delta_from_mu(mu: float, epsilon: float) -> float:
     """Return the delta of a mu-GDP mechanism at `epsilon`.
 
-    It is never below the true value, and above it by rounding only.
+    It is an upper bound, and exact up to rounding.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def delta_curve(
     -----
     It is exact for full batches, and otherwise from privacy loss distributions. For
     allocated rows it is the smaller of two bounds, as in `accounting.epsilon`: theirs,
-    and that of each row in one full batch an epoch.
+    and that of one full batch per epoch.
     """
     mu = total_mu(events)
     if mu is not None:
@@ -191,10 +191,10 @@ def _tradeoff_function(
 
 
 def is_replaced(relation: str) -> bool:
-    """Return whether an unused row has another row in its place by default.
+    """Return whether the default comparison replaces an unused row by another.
 
-    If the number of rows is public, readers assume that another row takes the place. If
-    the number is private (add_remove), an unused row is missing.
+    With a public number of rows, another row takes the place. With a private number
+    (add_remove), an unused row is missing.
     """
     return relation != "add_remove"
 
@@ -217,13 +217,13 @@ def true_positive_rates(
     relation : str
         The neighboring relation of the releases.
     replaced : bool, optional
-        Whether an unused row has another in its place, or its place is empty. Default:
+        Whether another row has the place of an unused row. Default:
         `is_replaced(relation)`.
 
     Returns
     -------
     array of float
-        Upper limits, in [0, 1], one for each rate.
+        Upper bounds in [0, 1], one for each rate.
 
     Raises
     ------
@@ -232,9 +232,9 @@ def true_positive_rates(
 
     Notes
     -----
-    Under zero_out and add_remove, replacing one row by another takes two steps: one row
-    leaves, one comes. A mechanism with trade-off curve f then has the curve
-    f(1 - f(x)), which is G_{2 mu} for f = G_mu.
+    Under zero_out and add_remove, replacing a row takes two steps: removing one and
+    adding one. A mechanism with trade-off curve f then has the curve f(1 - f(x)), which
+    is G_{2 mu} for f = G_mu.
 
     References
     ----------
@@ -243,14 +243,14 @@ def true_positive_rates(
     rates = np.asarray(fpr, float)
     if not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(
-            f"fpr must lie in [0, 1], got {fpr=}. Give a rate, such as 0.001."
+            f"fpr must lie in [0, 1], got {fpr=}. Pass a rate such as 0.001."
         )
     if replaced is None:
         replaced = is_replaced(relation)
     if relation == "replace_one" and not replaced:
         raise ValueError(
-            "replace_one compares rows with other rows, got an empty place. Use "
-            "zero_out or add_remove."
+            "replace_one needs replaced=True, got an empty place. Use zero_out or "
+            "add_remove."
         )
     false_negatives = _tradeoff_function(events, relation)
     hits = 1.0 - false_negatives(rates)
@@ -260,7 +260,7 @@ def true_positive_rates(
 
 
 def comparisons(relation: str) -> list[bool]:
-    """Return the values of `replaced` that a relation has limits for, default first."""
+    """Return a relation's values of `replaced`, default first."""
     default = is_replaced(relation)
     return [default] if relation == "replace_one" else [default, not default]
 
@@ -268,7 +268,7 @@ def comparisons(relation: str) -> list[bool]:
 def detection_limits(
     events: Sequence[GaussianEvent], relation: str
 ) -> dict[bool, float]:
-    """Return the true-positive limit at FALSE_POSITIVE_RATE for each comparison.
+    """Return the true-positive bound at FALSE_POSITIVE_RATE for each comparison.
 
     The keys are the values of `comparisons`, the default first.
     """
@@ -284,7 +284,7 @@ def detection_limits(
 def limits_of_total(
     epsilon: float, delta: float, relation: str, *, exact: bool
 ) -> dict[bool, float]:
-    """Return the limits of `detection_limits` from the total of several fits.
+    """Return the bounds of `detection_limits` from the total of several fits.
 
     Parameters
     ----------
@@ -293,13 +293,13 @@ def limits_of_total(
     relation : str
         The neighboring relation of all fits.
     exact : bool
-        Whether the total is that of full batches, which are mu-GDP together. Otherwise
-        the curve is that of (epsilon, delta)-differential privacy alone.
+        Whether all fits use full batches, so that they are mu-GDP together. Otherwise
+        the curve is that of (epsilon, delta)-differential privacy.
 
     Returns
     -------
     dict
-        Upper limit in [0, 1] for each value of `comparisons`, the default first.
+        Upper bound in [0, 1] for each value of `comparisons`, the default first.
     """
     if exact and math.isfinite(epsilon):
         mu = mu_from_epsilon(epsilon, delta)
@@ -318,14 +318,14 @@ def limits_of_total(
 
 
 def detection(limits: dict[bool, float], what: str, unit: str) -> str:
-    """Return a sentence with the limits of `detection_limits`, rounded up.
+    """Return a sentence with the bounds of `detection_limits`, rounded up.
 
     Parameters
     ----------
     limits : dict
         Result of `detection_limits` or `limits_of_total`.
     what : str
-        What is attacked, such as "this head".
+        Target of the attack, such as "this head".
     unit : str
         Name of a row or group, such as "image".
     """
@@ -355,7 +355,7 @@ def max_advantage(
     relation : str, default "zero_out"
         The neighboring relation of the releases.
     replaced : bool, default False
-        As for `true_positive_rates`.
+        As in `true_positive_rates`.
 
     Returns
     -------
@@ -365,8 +365,8 @@ def max_advantage(
     Notes
     -----
     The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If an unused row is
-    replaced, the two steps give exactly the advantage of 2 mu for mu-GDP, and otherwise
-    at most twice that of one step.
+    replaced, two steps give the advantage of 2 mu for mu-GDP, and otherwise at most
+    twice that of one step.
     """
     mu = total_mu(events)
     if not replaced or relation == "replace_one":
@@ -377,10 +377,10 @@ def max_advantage(
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """Return the largest advantage that (epsilon, delta)-DP alone allows.
+    """Return the largest advantage under (epsilon, delta)-DP.
 
-    It is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter if the
-    releases are known.
+    It is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter for known
+    releases.
 
     Parameters
     ----------
@@ -408,5 +408,5 @@ def advantage_bound(epsilon: float, delta: float) -> float:
             f"epsilon must be at least 0 and delta in [0, 1], got {epsilon=}, "
             f"{delta=}. Correct them."
         )
-    low = math.exp(-epsilon)  # e^eps may overflow, e^-eps cannot
+    low = math.exp(-epsilon)  # unlike e^eps, this cannot overflow
     return (-math.expm1(-epsilon) + 2 * delta * low) / (1 + low)

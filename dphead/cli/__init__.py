@@ -1,7 +1,7 @@
 """Run the `dphead` command. Each subcommand is a module, imported when it runs.
 
-`dphead --help` takes a tenth of a second, so nothing here may import a library. No
-command may decide what the library does not.
+`dphead --help` takes a tenth of a second, so this file imports no heavy library.
+Commands hold no logic of their own.
 """
 
 import sys
@@ -16,24 +16,24 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     ),
     "features": (
         "dphead.cli.features:features",
-        "Import embeddings of your own, or join files of several processes.",
+        "Import embeddings, or join the shards of a features file.",
     ),
     "verify": (
         "dphead.cli.verify:verify",
-        "Check a features file (looks at private values).",
+        "Check a features file (prints private values).",
     ),
     "plan": (
         "dphead.cli.plan:plan",
-        "Say what accuracy each epsilon buys, from public rows that look like yours.",
+        "Forecast accuracy for each epsilon from similar public images.",
     ),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
     "finetune": (
         "dphead.cli.finetune:finetune",
-        "Train a whole network, or some layers of it, privately.",
+        "Train all or some layers of a network privately.",
     ),
     "evaluate": (
         "dphead.cli.evaluate:evaluate",
-        "Measure a head or a network on labelled rows.",
+        "Measure a head or a network on labeled images.",
     ),
     "predict": (
         "dphead.cli.evaluate:predict",
@@ -45,11 +45,11 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     ),
     "account": (
         "dphead.cli.account:account",
-        "Noise for a budget, or epsilon for a noise; needs no data.",
+        "Compute noise for a budget, or epsilon for given noise.",
     ),
     "tan": (
         "dphead.cli.tan:tan",
-        "Total amount of noise: plan an end-to-end training, or simulate one cheaply.",
+        "Plan or simulate end-to-end training by its total amount of noise.",
     ),
     "report": (
         "dphead.cli.report:report",
@@ -58,16 +58,16 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
     "audit": (
         "dphead.cli.audit:audit",
-        "Attack a method's own releases on synthetic rows; lower bounds on epsilon.",
+        "Attack a method on synthetic rows to bound epsilon from below.",
     ),
     "ledger": (
         "dphead.cli.ledger:ledger",
-        "Show what was spent on a data set, or fix its budget.",
+        "Show a data set's spending, or set its budget.",
     ),
 }
 
 
-# what a base installation lacks: extra: (its packages, their modules)
+# optional dependencies: extra: (its packages, their modules)
 _EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
     "jax": ("jax", ("jax", "jaxlib")),
@@ -118,7 +118,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line.
 
-    Unusable input ends it with exit code 2, and one line that says what to do.
+    Invalid input prints one line that says what to do, and exits with code 2.
     """
     try:
         cli()
@@ -133,8 +133,8 @@ def main() -> None:
         if not _out_of_memory(error):
             raise
         _refuse(
-            f"what was asked for must fit in memory, got {str(error)[:200]!r}. Use "
-            "less data, smaller sizes or fewer views at once."
+            f"the work must fit in memory, got {str(error)[:200]!r}. Use less data, "
+            "smaller sizes or fewer views."
         )
 
 
@@ -145,21 +145,21 @@ def _refuse(text: str) -> None:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Return whether numpy, Python or torch had too little memory.
+    """Return whether numpy, Python or torch ran out of memory.
 
-    On a CPU torch has no error class of its own for it.
+    torch has no error class for this on a CPU.
     """
     said = str(error).lower()
     return isinstance(error, MemoryError) or ("memory" in said and "alloc" in said)
 
 
 def missing(module: str) -> str | None:
-    """Return what to install for a missing module, or None if no extra has it."""
+    """Return what to install for a missing module, or None if no extra provides it."""
     name = module.split(".")[0]
     for extra, (packages, modules) in _EXTRAS.items():
         if name in modules:
             return (
-                f"this needs {packages}, got no {name}. Type pip install "
-                f"'dphead[{extra}]'."
+                f"this command needs {packages}, but {name} is not installed. Type "
+                f"pip install 'dphead[{extra}]'."
             )
     return None

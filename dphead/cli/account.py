@@ -1,6 +1,6 @@
-"""Implement `dphead account`: epsilon for a noise, or the noise for a budget.
+"""Implement `dphead account`, which computes epsilon or noise without data.
 
-It shows every accountant and needs no data.
+It shows the result of every accountant.
 """
 
 import math
@@ -17,7 +17,7 @@ from dphead.cli.progress import shown
 from dphead.cli.text import print_json
 
 _SIZES = ("n_rows", "n_features", "n_classes")
-# what a bare noise is told by, and a method is not
+# options that describe noise by itself, without a method
 _OF_NOISE = {
     "noise_multiplier",
     "sampling_prob",
@@ -33,78 +33,82 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 @click.option(
     "--epsilon",
     type=values.Number(infinite=True),
-    help="Budget: print the noise multiplier that meets it.",
+    help="Print the noise multiplier that meets this budget.",
 )
 @click.option(
     "--noise-multiplier",
     type=values.NUMBER,
-    help="Noise: print the epsilon that it costs.",
+    help="Print the epsilon of this noise multiplier.",
 )
 @click.option(
     "--delta",
     type=values.NUMBER,
-    help="Less than 1 / (number of rows, or of groups); a preset may have one.",
+    help="Failure probability, below 1/n for n rows or groups (default: the preset's).",
 )
 @click.option(
     "--sampling-prob",
     type=values.NUMBER,
-    help="Of a Poisson batch (default 1: full batch).",
+    help="Sampling rate of Poisson batches (default 1: full batches).",
 )
 @click.option(
-    "--steps", type=values.WHOLE, help="Releases with this noise (default 1)."
+    "--steps", type=values.WHOLE, help="Number of releases with this noise (default 1)."
 )
 @click.option(
     "--gaussian",
     type=values.NUMBER,
     multiple=True,
-    help="A further full-batch release with this fixed noise multiplier.",
+    help="Add a full-batch release with this fixed noise multiplier.",
 )
 @click.option(
     "--shuffled-epochs",
     type=values.COUNT,
-    help="Batches were shuffled, not sampled: epochs run.",
+    help="Number of epochs, if batches were shuffled instead of sampled.",
 )
 @RELATION
 @GROUP_CAP
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
-    help="Meets the budget (default: auto, or the preset's).",
+    help="Accountant that calibrates the noise (default: auto, or the preset's).",
 )
 @click.option(
     "--method",
     type=METHODS,
-    help="Show what this method would release for --epsilon.",
+    help="Show the planned releases of this method for --epsilon.",
 )
-@click.option("--preset", help="With --method: a paper's settings.")
+@click.option("--preset", help="Settings of a paper, with --method.")
 @click.option(
     "--n-rows",
     type=values.WHOLE,
-    help="With --method: public number of rows, or a nominal one.",
+    help="Public or nominal number of rows, with --method.",
 )
-@click.option("--n-features", type=values.WHOLE, help="With --method.")
-@click.option("--n-classes", type=values.WHOLE, help="With --method.")
+@click.option(
+    "--n-features", type=values.WHOLE, help="Number of features, with --method."
+)
+@click.option(
+    "--n-classes", type=values.WHOLE, help="Number of classes, with --method."
+)
 @SET
 @click.option(
     "--select-mean",
     type=values.NUMBER,
-    help="The above is one of a random number of runs; the best one is kept.",
+    help="Keep the best of a random number of such runs; this is the mean number.",
 )
 @click.option(
     "--select-distribution",
     type=click.Choice(["geometric", "logarithmic", "poisson"]),
     default="geometric",
     show_default=True,
-    help="Of the number of runs.",
+    help="Distribution of the number of runs.",
 )
 @click.option("--plot", type=PATH, help="Draw the trade-off curve (png, svg or pdf).")
 @AS_JSON
 def account(as_json: bool, plot: Path | None, **given: Any) -> None:
-    """Print epsilon under every accountant, side by side, and what any membership
-    attack is limited to.
+    """Print epsilon by every accountant, and an upper bound on any membership attack.
 
-    A noise multiplier is the noise's standard deviation over the sensitivity: the
-    relation's own for full batches, the clip norm for Poisson batches.
+    The noise multiplier is the noise's standard deviation divided by the sensitivity.
+    For full batches, the neighboring relation sets the sensitivity. For Poisson
+    batches, it is the clip norm.
 
     \b
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\
@@ -136,7 +140,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
 
 
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
-    """Refuse options that contradict one another, or that say too little."""
+    """Refuse options that contradict each other or are incomplete."""
     has = {name for name, value in given.items() if value not in (None, (), {})}
     if plot is not None:
         has.add("plot")
@@ -147,24 +151,26 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
     elif "method" in has and not sizes <= has:
         problem, named = "--method needs", sizes - has
     elif "method" in has:
-        problem, named = "--method must go without", has & _OF_NOISE
+        problem, named = "--method cannot be combined with", has & _OF_NOISE
     elif extra := has & {*sizes, "preset", "settings"}:
-        problem, named = "these must have --method:", extra
+        problem, named = "these options need --method:", extra
     elif "group_cap" in has and has & {"shuffled_epochs", "select_mean"}:
-        problem = "--group-cap must go without options that count single rows, got"
+        problem = (
+            "--group-cap cannot be combined with options that count single rows, got"
+        )
         named = has & {"shuffled_epochs", "select_mean"}
     elif "select_mean" in has:
-        problem = "--select-mean has bounds of its own: it must go without"
+        problem = "--select-mean computes its own bounds and cannot be combined with"
         named = has & {"plot", "shuffled_epochs", "accountant"}
     if problem.endswith("given") or named:
         names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
         raise click.UsageError(f"{problem} {names}. Correct the options.")
     if not has & {"delta", "preset"}:
-        raise click.UsageError("--delta must be given where no --preset has one.")
+        raise click.UsageError("--delta is required unless --preset sets it.")
 
 
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return what is printed, and the events that it describes."""
+    """Return the results to print and the privacy events that they describe."""
     from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
     from dphead.analysis.tradeoff import (
         PLACES,
@@ -215,7 +221,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Account for equal releases with one noise, and further ones with their own."""
+    """Account for equal releases, and for single releases with their own noise."""
     from dataclasses import replace
 
     from dphead.analysis.profiles import shuffled_epsilon
@@ -247,7 +253,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _noise(events: list[Any]) -> dict[str, Any]:
-    """Describe equal releases with one noise, and further ones with their own."""
+    """Describe equal releases, and single releases with their own noise."""
     first, *further = events
     return {
         "noise_multiplier": first.noise_multiplier,
@@ -272,7 +278,7 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Account for a method's plan, as `dphead fit` would charge it.
 
-    One accountant, the preset's or the user's, solves for the noise. The tightest one
+    The preset's or the user's accountant calibrates the noise. The tightest accountant
     computes epsilon.
     """
     from dphead.planning.methods import make_method
@@ -314,7 +320,7 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _named(accountant: str, events: list[Any]) -> str:
-    """Return the accountant that "auto" stands for.
+    """Return the accountant to use for "auto".
 
     It is "exact", or "pld" if rows are sampled.
     """
@@ -328,7 +334,7 @@ def _named(accountant: str, events: list[Any]) -> str:
 def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[str, Any]:
     """Return the total cost of keeping the best of a random number of runs.
 
-    A budget scales the noise that was not fixed.
+    A budget sets the noise that is not fixed.
     """
     from dataclasses import replace
 

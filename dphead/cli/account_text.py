@@ -1,4 +1,4 @@
-"""Print what `dphead account` found. Nothing is computed here."""
+"""Print the results of `dphead account`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from dphead.cli.text import filled, table
 
 
 def print_found(found: dict[str, Any]) -> None:
-    """Print the noise, or a method's releases, and their cost by every accountant."""
+    """Print the noise or a method's releases, and their cost by every accountant."""
     if "releases" in found:
         _print_method(found)
     else:
@@ -23,7 +23,7 @@ def print_found(found: dict[str, Any]) -> None:
 
 
 def _print_method(found: dict[str, Any]) -> None:
-    """Print what a method would release."""
+    """Print a method's releases."""
     title = f"{found['method']} would release ({found['source']})"
     click.echo(releases_table(found["releases"], title))
     if found["warning"]:
@@ -51,7 +51,7 @@ def _print_selection(found: dict[str, Any]) -> None:
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
         f"{found['relation']}: the total of keeping the best of a secret "
         f"{found['select_distribution']} number of runs, {found['select_mean']:g} on "
-        "average; nothing else of the runs may leave"
+        "average. Publish nothing else of these runs."
     )
     click.echo("\n".join(filled(text)))
     every = found["every_run"]
@@ -61,7 +61,7 @@ def _print_selection(found: dict[str, Any]) -> None:
 
 
 def _print_cost(found: dict[str, Any]) -> None:
-    """Print epsilon, mu, and the limit that they set to any attack."""
+    """Print epsilon, mu, and the upper bound on any attack."""
     cap = found["group_cap"]
     groups = f", for groups of at most {cap} rows that count" if cap else ""
     click.echo(

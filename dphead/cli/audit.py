@@ -1,6 +1,6 @@
-"""Implement `dphead audit`: attack a method's releases, and bound epsilon from below.
+"""Implement `dphead audit`, which attacks a method to bound epsilon from below.
 
-Rows are synthetic or declared public: private ones may not be audited.
+Rows are synthetic or declared public. Private rows must not be audited.
 """
 
 from pathlib import Path
@@ -21,30 +21,32 @@ from dphead.cli.text import filled, table, tied
 @click.option(
     "--network",
     help=(
-        "Audit the training of this network (as --model of finetune) instead; needs "
+        "Audit training of this network (see --model of finetune) instead. Needs "
         "--shape."
     ),
 )
 @click.option(
-    "--shape", callback=values.map_shape, help="CHANNELS,H,W of a row of --network."
+    "--shape",
+    callback=values.map_shape,
+    help=("CHANNELS,H,W of the images for --network."),
 )
 @click.option(
     "--epsilon",
     type=values.NUMBER,
     default=1.0,
     show_default=True,
-    help="The claim to be audited.",
+    help="Claimed epsilon to audit.",
 )
 @DELTA
 @RELATION
 @GROUP_CAP
-@click.option("--n-rows", type=values.Whole(2), help="Rows of the synthetic problem.")
-@click.option("--n-features", type=values.COUNT)
-@click.option("--n-classes", type=values.Whole(2))
+@click.option("--n-rows", type=values.Whole(2), help="Number of synthetic rows.")
+@click.option("--n-features", type=values.COUNT, help="Number of features.")
+@click.option("--n-classes", type=values.Whole(2), help="Number of classes.")
 @click.option(
     "--features",
     type=PATH,
-    help="Use the rows of this features file instead; needs --public-rows.",
+    help="Use the rows of this features file. Needs --public-rows.",
 )
 @PUBLIC_ROWS
 @click.option("--split", help="Split of --features, if it has several.")
@@ -53,34 +55,33 @@ from dphead.cli.text import filled, table, tied
     type=values.COUNT,
     default=1000,
     show_default=True,
-    help="Fits in each of two worlds.",
+    help="Fits with the canary, and as many without it.",
 )
 @click.option(
     "--confidence",
     type=values.NUMBER,
     default=0.9999,
     show_default=True,
-    help="Of the bounds together, and of the laws together.",
+    help="Joint confidence of the bounds, and joint confidence of the noise tests.",
 )
-@click.option("-o", "--output", "out", type=PATH, help="Folder for audit.json.")
+@click.option("-o", "--output", "out", type=PATH, help="Folder to write audit.json to.")
 @click.option(
     "--sampling",
     type=click.Choice(["poisson", "allocation"]),
     default="poisson",
     show_default=True,
-    help="How --batch-size of --network is met, as for finetune.",
+    help="Batch sampling with --network, as for finetune.",
 )
-@click.option("--preset", help="A paper's settings, as for fit.")
+@click.option("--preset", help="Settings of a paper, as for fit.")
 def audit(out: Path | None, **given: Any) -> None:
-    """Run a method many times with worst-case canaries and without them, and judge its
-    noise, samples, scores and claim.
+    """Run a method many times with and without worst-case canaries, and test its claim.
 
-    Fits go through the same release and the same noise as `dphead fit`, and nothing is
-    charged: rows are synthetic, or declared public. The auditor knows the rows, so it
-    tests the noise of each release and each secret sample by their laws. It bounds
-    epsilon and mu from below, and computes the claimed epsilon again. Exit code 1 if a
-    bound exceeds the claim, a law is broken, the claim is too small, or the canary
-    moves a sum further than its noise is for.
+    Audits use the same releases and noise as `dphead fit`. Nothing is charged, because
+    rows are synthetic or declared public. The auditor knows the rows, so it tests the
+    distribution of all noise and samples. It bounds epsilon and mu from below and
+    recomputes the claimed epsilon. Exit code 1: a bound exceeds the claim, a test
+    fails, the claim is too small, or the canary moves a sum by more than its
+    sensitivity.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
@@ -106,9 +107,9 @@ def audit(out: Path | None, **given: Any) -> None:
 
 
 def _audit(progress: Any, **given: Any) -> dict[str, Any]:
-    """Return what is found for the command's options.
+    """Return the audit's findings for the command's options.
 
-    The options that remain are the method's settings.
+    Remaining options are settings of the method.
     """
     from dphead.analysis import audit as auditing
     from dphead.analysis.audit_transcript import with_public_rows, worst_cases
@@ -146,7 +147,7 @@ def _audit(progress: Any, **given: Any) -> dict[str, Any]:
 
 
 def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Remove these options from the others, and return them."""
+    """Remove the named options from the given ones, and return them."""
     return {name: given.pop(name) for name in names}
 
 
@@ -161,8 +162,8 @@ def _made(facts: Any, given: dict[str, Any]) -> tuple[str, Any]:
         return f"network {network}", _network(network, shape, facts, preset, given)
     if given.pop("sampling") != "poisson":
         raise ValueError(
-            "only networks take random allocation, got --sampling allocation "
-            f"with --method {method}. Add --network, or leave it out."
+            f"--sampling allocation needs --network, got --method {method}. Add "
+            "--network, or drop --sampling."
         )
     return method, make_method(method, facts, given, preset)
 
@@ -184,15 +185,15 @@ def _rows(
         known = [size for size in sizes.values() if size is not None]
         if len(known) < len(sizes):
             raise ValueError(
-                "an audit needs --n-rows, --n-features and --n-classes, got "
-                f"{sizes}. Give the sizes of your data: the rows are made up."
+                f"an audit needs --n-rows, --n-features and --n-classes, got {sizes}. "
+                "Pass the sizes of your data; the rows are synthetic."
             )
         return ProblemInfo(*known), None
     if not public_rows:
         raise ValueError(
             f"audited rows must be public or synthetic, got features={features} "
-            "without --public-rows. An audit releases the rows a thousand times: give "
-            "--n-rows, --n-features and --n-classes instead, or declare them."
+            "without --public-rows. Add --public-rows, or pass --n-rows, "
+            "--n-features and --n-classes."
         )
     rows, file = load_features(features, split)
     classes = sizes["n_classes"] or len(file.class_names or [])
@@ -209,7 +210,7 @@ def _network(
     preset: str | None,
     rest: dict,
 ) -> Any:
-    """Return the training of a network as a method: one step of De22.
+    """Return the training of a network as a method, by default one step of De22.
 
     --steps sets another number of steps.
     """
@@ -266,7 +267,7 @@ def _print(r: dict[str, Any]) -> None:
 
 
 def _print_laws(r: dict[str, Any]) -> None:
-    """Print the recomputed claim, the laws, and what needs more fits."""
+    """Print the recomputed claim, the tests, and the defects that need more fits."""
     laws = r["laws"]
     again = r["recomputed_epsilon"]
     shown = "not computed again" if again is None else f"{again:.6g}"

@@ -1,4 +1,4 @@
-"""Implement `dphead check`: list what a finished run's guarantee does not cover."""
+"""Implement `dphead check`, which lists what a run's guarantee does not cover."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
 
 
 def _unknown_images(run: Any) -> list[str]:
-    """Return a note if this home cannot know of other data sets with the images."""
+    """Return a note if DPHEAD_HOME cannot identify other data sets of these images."""
     from dphead.analysis.protected import made_of_images
     from dphead.fit.ledgers import has_home, image_index
 
@@ -36,12 +36,12 @@ def _unknown_images(run: Any) -> list[str]:
         return []
     if not made_of_images(run.report["data"].get("extraction")):
         return [
-            "rows that dphead did not make of images are known by their file's id "
-            "alone: whether fits on other files of them were charged is not known"
+            "dphead did not extract these rows from images, so it cannot tell "
+            "whether fits on other files of the same rows were charged"
         ]
     return [
-        "the images were not extracted under this home (DPHEAD_HOME), so it does not "
-        "know whether fits on other files of them were charged"
+        "the images were not extracted with this DPHEAD_HOME, so it cannot tell "
+        "whether fits on other files of them were charged"
     ]
 
 
@@ -57,9 +57,9 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     """List what the guarantee of RUN (a run folder or a report.json) does not cover,
     each with what mends it and why it matters.
 
-    The report's epsilon is computed again from its releases and held against the head
-    and the ledger. Exit code 0: nothing found; 1: findings; 2: no report, or one that
-    was changed.
+    Each finding comes with a fix and a reason. The command recomputes the report's
+    epsilon from its releases and compares it with the head and the ledger. Exit code 0:
+    no findings; 1: findings; 2: no report, or a modified one.
     """
     check_there("a run folder or a report", run)
     check_there("a ledger", None if isinstance(ledger, str) else ledger)
@@ -98,17 +98,14 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         for remark in remarks:
             click.echo(section("Note", [remark]))
         if not findings:
-            nothing = (
-                "nothing found that the guarantee does not cover; what left no record "
-                "cannot be seen here"
-            )
+            nothing = "no findings. Anything that left no record cannot be checked here"
             click.echo(section("Findings", [nothing]))
     if findings:
         raise SystemExit(1)
 
 
 def _spent_now(run: Any) -> str:
-    """Say what the data set's ledger has spent now, and its limit."""
+    """Say what the data set's ledger has spent so far, and its limit."""
     book = run.report["ledger"]
     fits = book["fits"] if run.fits is None else len(run.fits)
     limit = book["budget"]
@@ -121,7 +118,7 @@ def _spent_now(run: Any) -> str:
 
 
 def recomputed(g: dict[str, Any]) -> str:
-    """Say which guarantee was computed again."""
+    """Describe the recomputed guarantee."""
     private = "" if g["private"] else " (NOT PRIVATE)"
     return (
         f"epsilon {g['epsilon']:.5g}{private} at delta {g['delta']:g}, "
@@ -130,7 +127,7 @@ def recomputed(g: dict[str, Any]) -> str:
 
 
 def listed(number: int, finding: Any) -> str:
-    """Return a finding as text: its number, its fix and its reason."""
+    """Return a finding as text, with its number, fix and reason."""
     first = section(f"{number}", [f"{finding.name}: {finding.what}."])
     fix = section("   Fix", [f"{finding.todo}."])
     return f"{first}\n{fix}\n{section('   Why', [f'{finding.why}.'])}"

@@ -1,7 +1,6 @@
-"""Define the values that options may have.
+"""Define the values that options accept.
 
-Lists are read where they are kept, and only when needed, so that a command's module
-imports nothing heavy.
+Choices are imported only when needed, so that a command's module imports nothing heavy.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +15,12 @@ from dphead.cli.values import LARGEST, Number, Whole
 
 
 class NamedPath(click.Path):
-    """Accept a path that has a name: an empty one would be the working directory."""
+    """Accept a non-empty path; an empty one would mean the working directory."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the path; raise a usage error for an empty one."""
         if value == "":
-            self.fail("a path must have a name, got ''. Write one.", param, ctx)
+            self.fail("a path must not be empty, got ''. Type a path.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -52,7 +51,7 @@ class KeptChoice(click.Choice):
 
     @property
     def choices(self) -> Sequence[str]:  # type: ignore[override]
-        """Return the list, as it is now."""
+        """Return the list in its current state."""
         module, attribute = self._where.split(":")
         kept: Sequence[str] | Callable[[], Sequence[str]]
         kept = getattr(import_module(module), attribute)
@@ -69,13 +68,13 @@ TUNING = KeptChoice("dphead.fit.report:TUNING")
 def check_private(epsilon: float, not_private: bool) -> None:
     """Raise ValueError for a fit without noise that the user did not confirm.
 
-    Such a fit cannot be undone.
+    A charge cannot be undone.
     """
     if epsilon == float("inf") and not not_private:
         raise ValueError(
-            "a fit needs a finite epsilon, got epsilon=inf: without noise the head "
-            "shows its training rows, and the data set's ledger holds an infinite "
-            "epsilon from then on. Confirm with --i-know-this-is-not-private."
+            "a fit needs a finite epsilon, got epsilon=inf. Without noise the head "
+            "reveals training rows, and the ledger charges infinity for good. "
+            "Confirm with --i-know-this-is-not-private."
         )
 
 
@@ -108,7 +107,7 @@ def _setting_options() -> list[click.Parameter]:
 
 
 def _type(declared: Any) -> Any:
-    """Return the type of a setting's option; its own range is the library's."""
+    """Return the type of a setting's option; the library checks the setting's range."""
     number = next((t for t in declared.types if t in (int, float)), None)
     if number is not None:
         return Whole(-LARGEST) if number is int else Number(-LARGEST)

@@ -1,4 +1,4 @@
-"""Group a command's options, and read and write its settings as a TOML file."""
+"""Group a command's options, and read and write them as a TOML file."""
 
 import json
 import tomllib
@@ -11,7 +11,7 @@ from dphead_extract.bounds import read_text
 
 _CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
 _GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
-# options that concern one process, or one call alone
+# options for one process or one call only
 _NOT_KEPT = {
     "config",
     "out",
@@ -74,7 +74,7 @@ class Sectioned(click.Command):
 def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Use a TOML file's values as the command's defaults; typed options override them.
 
-    Raises UsageError for a name that is no option.
+    Raises UsageError for an unknown option.
     """
     if path is None:
         return
@@ -82,8 +82,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         values = tomllib.loads(read_text(path, _CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
-            f"a configuration must be a TOML file, got {str(path)!r} ({error}). One "
-            "that a run wrote is run.toml in its folder."
+            f"--config must be a TOML file, got {str(path)!r} ({error}). A run's file "
+            "is run.toml in its folder."
         ) from error
     names = {}
     for option in ctx.command.get_params(ctx):
@@ -92,8 +92,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     unknown = sorted(key for key in values if key.replace("-", "_") not in names)
     if unknown:
         raise click.BadParameter(
-            f"each name must be an option, got {unknown} in {str(path)!r}. dphead "
-            f"{ctx.info_name} --help lists them."
+            f"each name must be an option, got {unknown} in {str(path)!r}. Type "
+            f"dphead {ctx.info_name} --help for a list."
         )
     ctx.default_map = {names[k.replace("-", "_")]: v for k, v in values.items()}
 
@@ -104,12 +104,14 @@ CONFIG = click.option(
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="TOML file of options, such as a run's run.toml; typed ones go before it.",
+    help=(
+        "TOML file of options, such as a run's run.toml. Typed options take precedence."
+    ),
 )
 
 
 def config_text() -> str:
-    """Return a run's run.toml: the options that were given, for `--config`.
+    """Return the given options as text of a run.toml, for `--config`.
 
     The output, and options that concern one call alone, are left out.
     """

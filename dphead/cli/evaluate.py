@@ -1,6 +1,6 @@
-"""Implement `dphead evaluate` and `dphead predict`: a finished run on other rows.
+"""Implement `dphead evaluate` and `dphead predict` for a finished run.
 
-What they print is exact for these rows, and outside the guarantee.
+Their output is exact for the given rows, and the guarantee does not cover it.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, section, tied
 
-_SHOWN_CLASSES = 20  # how many of the weakest the text names; chosen, not measured
+_SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
 READING = option_group(
     "Rows and networks",
     click.option("--split", help="Split of SOURCE, if it has several."),
@@ -29,12 +29,14 @@ READING = option_group(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help="Number of views of an image that vote (a network trained on views).",
+        help=(
+            "Number of views per image that vote (only for networks trained on views)."
+        ),
     ),
     click.option(
         "--weights",
         type=PATH,
-        help="Weights file of a head's backbone, to turn images into features.",
+        help="Weights file of the head's backbone, if SOURCE is images.",
     ),
     click.option(
         "--device", default="auto", show_default=True, help="auto, cpu or cuda."
@@ -44,7 +46,7 @@ READING = option_group(
 
 @dataclass(frozen=True)
 class Asked:
-    """Hold a run folder, and the rows to measure or predict."""
+    """Hold a run folder and the rows to measure or predict."""
 
     run: Path
     source: Path
@@ -65,13 +67,13 @@ class Asked:
         if given[unused]:
             kind = "head" if network else "network"
             raise ValueError(
-                f"--{unused} is for the run folder of a {kind}, got "
-                f"{unused}={given[unused]}. Leave it out."
+                f"--{unused} needs a run folder of a {kind}, got "
+                f"{unused}={given[unused]}. Drop it."
             )
 
     @property
     def of_network(self) -> bool:
-        """Return whether the run is of a whole network, not of a head."""
+        """Return whether the run trained a whole network, not a head."""
         return (self.run / "model.json").exists()
 
 
@@ -81,12 +83,11 @@ class Asked:
 @READING
 @option_group("What is printed", AS_JSON)
 def evaluate(as_json: bool, **given: Any) -> None:
-    """Measure what RUN holds on SOURCE: accuracy and its standard error, top-5 and
-    per-class accuracy, calibration.
+    """Measure the accuracy, class accuracies and calibration of RUN on SOURCE.
 
-    SOURCE is images in any form `extract` reads, or a features file. The numbers are
-    exact functions of its rows. The guarantee of RUN does not cover them, and nothing
-    is stored. A row without a class, unreadable or not finite, counts as wrong.
+    SOURCE is images in any form `extract` reads, or a features file. The figures are
+    exact for its rows, so the guarantee of RUN does not cover them. Nothing is stored.
+    An unreadable image, or a row that is not finite, counts as wrong.
     """
     asked = Asked(**given)
 
@@ -100,8 +101,8 @@ def evaluate(as_json: bool, **given: Any) -> None:
     if none := metrics["n_without_class"]:
         lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
-        "These figures are exact functions of these rows: "
-        f"the {what}'s guarantee does not cover them."
+        f"These figures are exact for these rows; the {what}'s guarantee does not "
+        "cover them."
     ]
     for label, texts in lines.items():
         click.echo(section(label, texts))
@@ -116,7 +117,7 @@ def _without_class(count: int) -> str:
 def _shown_metrics(
     metrics: dict[str, Any], names: list[str], vote: int
 ) -> dict[str, list[str]]:
-    """Return the metrics as labelled lines."""
+    """Return the metrics as labeled lines."""
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
         "Rows": [f"{metrics['n']:,} with a label of the classes"],
@@ -149,21 +150,21 @@ def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
-    """Refuse samples declared in another range than that of the training images.
+    """Refuse pixels declared in another range than the training images.
 
-    `trained` is what was recorded of the training images.
+    `trained` is the recorded range of the training images.
     """
     if asked.bits is None and asked.intensity is None:
-        return  # without pillow, features files can be read
+        return  # features files need no pillow
     from dphead_extract.images import PixelRange
 
     given = PixelRange(asked.bits, asked.intensity)
     own = PixelRange.of(trained)
     if given != own:
         raise ValueError(
-            "the range of samples must be that of the training images, "
-            f"{own.record() or 'none declared'}, got {given.record()}. Leave --bits "
-            "and --intensity out."
+            "the pixel range must match the training images, "
+            f"{own.record() or 'none declared'}, got {given.record()}. Drop --bits and "
+            "--intensity."
         )
 
 
@@ -188,8 +189,8 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
     from dphead.fit import files
 
     with tempfile.TemporaryDirectory() as folder:
-        source, split = _features(asked, folder, progress, labelled=True)
-        head, facts, x, y = files.open_matching(asked.run, source, split, labelled=True)
+        source, split = _features(asked, folder, progress, labeled=True)
+        head, facts, x, y = files.open_matching(asked.run, source, split, labeled=True)
     return files.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
 
 
@@ -216,7 +217,7 @@ def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
 
 
 def _features(
-    asked: Asked, folder: str, progress: Progress, labelled: bool = False
+    asked: Asked, folder: str, progress: Progress, labeled: bool = False
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
@@ -232,7 +233,7 @@ def _features(
         return asked.source, asked.split
     progress.begin("loading the frozen network")
     images = files.Images(
-        asked.source, asked.split, asked.layout, labelled, asked.weights, asked.device
+        asked.source, asked.split, asked.layout, labeled, asked.weights, asked.device
     )
 
     def told(done: int, total: int) -> None:
@@ -262,20 +263,19 @@ def _features(
         "--format",
         "asked_format",
         type=click.Choice(["csv", "json", "parquet"]),
-        help="Default: by the file's name, else csv.",
+        help="File format (default: by the file's name, else csv).",
     ),
 )
 @READING
 def predict(
     output: Path | None, top: int, asked_format: str | None, **given: Any
 ) -> None:
-    """Write row, file name and the most likely classes with their probabilities for
-    each row of SOURCE: a features file, or images in any form `extract` reads.
+    """Write the most likely classes and their probabilities for each row of SOURCE.
 
-    Images go through the network and settings that the run folder records. Rows of a
-    features file have names if the table that `extract` wrote is beside it. With
-    --vote, the probability is the share of the views. A row that is not finite, or an
-    image that cannot be read, has no class and no probability.
+    SOURCE is a features file, or images in any form `extract` reads. Images go through
+    the backbone recorded in the run folder. Rows of a features file have file names if
+    the table that `extract` wrote is beside it. With --vote, the probability is the
+    fraction of views. An unreadable image, or a row that is not finite, gets no class.
     """
     asked = Asked(**given)
 
@@ -289,5 +289,5 @@ def predict(
     if output is not None:
         click.echo(section("Wrote", [f"{output}: {len(found):,} rows"]))
     if none := int((~classified(found)).sum()):
-        # standard output may hold the table
+        # standard output may carry the table
         click.echo(section("No class", [_without_class(none)]), err=output is None)

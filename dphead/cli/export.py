@@ -1,4 +1,4 @@
-"""Implement `dphead export`: a head for other software. It reads nothing private."""
+"""Implement `dphead export`, which writes a head for other software."""
 
 import textwrap
 from pathlib import Path
@@ -18,23 +18,23 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     type=_FORMATS,
     required=True,
     help=(
-        "torch, sklearn: the head. timm: the network with the head in it. onnx: the "
-        "same, or the head alone where no timm network made the features."
+        "torch, sklearn: the head. timm: backbone and head. onnx: backbone and head, "
+        "or only the head if the backbone is not a timm model."
     ),
 )
 @click.option(
-    "-o", "--output", "out", type=PATH, help="New folder (default: RUN-FORMAT)."
+    "-o", "--output", "out", type=PATH, help="Folder to create (default: RUN-FORMAT)."
 )
 @click.option(
     "--weights",
     type=PATH,
-    help="Of timm and onnx: the network's weights file, as for `dphead extract`.",
+    help="Weights file of the backbone, for timm and onnx.",
 )
 def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
-    """Write the head of RUN as files that load without dphead and without pickle, with
-    its guarantee beside them.
+    """Write the head of RUN for other software, with its guarantee beside it.
 
-    What each format leaves out is in docs/export.md. It costs no privacy.
+    The files load without dphead and without pickle. Exporting costs no privacy.
+    docs/export.md lists what each format omits.
     """
     from dphead.export.exporting import export as write
 

@@ -1,6 +1,6 @@
-"""Implement `dphead extract`: from images to a features file.
+"""Implement `dphead extract`, which turns images into a features file.
 
-Everything heavy may be imported only when a command runs.
+Heavy modules are imported only when the command runs.
 """
 
 from dataclasses import fields
@@ -29,7 +29,7 @@ from dphead.cli.options import (
     LAYOUT,
     NEW_DATA_SET,
     SAME_DATA_AS,
-    UNLABELLED,
+    UNLABELED,
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
@@ -61,20 +61,22 @@ from dphead.cli.text import section, tied
         callback=values.columns,
         metavar="ROLE=NAME",
         help=(
-            "Column of a Hugging Face dataset, or of a CSV of paths, that holds the "
-            "image, label, group or split, if it has another name; field of a "
-            "WebDataset sample's .json that is the label, group or split."
+            "Name of the column of a Hugging Face dataset or a CSV for image, label, "
+            "group or split, or of the field in a WebDataset .json for label, group or "
+            "split."
         ),
     ),
     click.option(
-        "--limit", type=values.COUNT, help="Only the first rows (for trials)."
+        "--limit", type=values.COUNT, help="Use only the first N images (for trials)."
     ),
     click.option(
-        "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
+        "--skip-unreadable",
+        is_flag=True,
+        help=("Mask unreadable images instead of stopping."),
     ),
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
-    UNLABELLED,
+    UNLABELED,
     IGNORE_LABELS,
     BITS,
     INTENSITY,
@@ -85,13 +87,15 @@ from dphead.cli.text import section, tied
         "--backbone",
         required=True,
         metavar="NAME",
-        help="scatternet, patches, scatternet+patches, deep-patches, or the name of a "
-        "timm model.",
+        help=(
+            "scatternet, patches, scatternet+patches, deep-patches or a timm model "
+            "name."
+        ),
     ),
     click.option(
         "--weights",
         type=PATH,
-        help="Local weights (safetensors, pth, npz) instead of the hub's.",
+        help="Local weights file (safetensors, pth, npz) instead of a download.",
     ),
     click.option(
         "--model-arg",
@@ -99,7 +103,7 @@ from dphead.cli.text import section, tied
         multiple=True,
         callback=values.arguments,
         metavar="NAME=VALUE",
-        help="For timm.create_model.",
+        help="Argument of timm.create_model.",
     ),
     click.option(
         "--image-size",
@@ -116,28 +120,30 @@ from dphead.cli.text import section, tied
         type=click.Choice(["1", "3"]),
         callback=lambda _, __, text: None if text is None else int(text),
         help=(
-            "Of the network's input: 1 refuses colour images, 3 repeats grey ones. "
+            "Of the network's input: 1 refuses color images, 3 repeats gray ones. "
             "Default: the network's own; for scatternet and patches what the header of "
             "arrays says, and 3 for image files. Never found in the images."
         ),
     ),
     click.option(
         "--mean",
-        callback=values.numbers_of_colours,
-        help="Channel means, comma-separated; default: the model's own.",
+        callback=values.numbers_of_colors,
+        help="Channel means, comma-separated (default: the model's).",
     ),
     click.option(
-        "--std", callback=values.numbers_of_colours, help="Channel standard deviations."
+        "--std",
+        callback=values.numbers_of_colors,
+        help=("Channel standard deviations (default: the model's)."),
     ),
     click.option(
         "--interpolation",
         type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
-        help="none, for scatternet and patches: images must have the declared size.",
+        help="none: images must have the declared size (scatternet and patches only).",
     ),
     click.option(
         "--crop-pct",
         type=values.Number(0.01, 1),
-        help="Side of the centre crop over the resized side.",
+        help="Fraction of each side kept by the center crop.",
     ),
 )
 @option_group(
@@ -147,21 +153,21 @@ from dphead.cli.text import section, tied
         default="2",
         callback=values.scales,
         show_default=True,
-        help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
+        help="ScatterNet scale: averages over 2**J pixels. 1,2 uses both.",
     ),
     click.option(
         "--scatter-l",
         type=values.Whole(1, values.MOST_ANGLES),
         default=8,
         show_default=True,
-        help="ScatterNet: number of angles.",
+        help="ScatterNet: number of orientations.",
     ),
     click.option(
-        "--colours",
+        "--colors",
         default="rgb",
         show_default=True,
         type=click.Choice(["rgb", "opponent"]),
-        help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
+        help="Color space; opponent: luminance, red-green, blue-yellow.",
     ),
 )
 @option_group(
@@ -170,14 +176,14 @@ from dphead.cli.text import section, tied
         "--axes",
         type=values.COUNT,
         help=(
-            "Keep this many directions in which the network's own classes differ "
-            "most, such as 400: better at small budgets and with many classes."
+            "Project on this many directions between the network's own classes, such "
+            "as 400. Helps at small budgets and with many classes."
         ),
     ),
     click.option(
         "--mirror",
         is_flag=True,
-        help="Mean features of each image and its mirror image, if sides mean nothing.",
+        help="Average features of each image and its mirror image.",
     ),
     click.option(
         "--views",
@@ -185,15 +191,15 @@ from dphead.cli.text import section, tied
         show_default=True,
         type=values.MANY,
         help=(
-            "Mean features of so many random views of each image, shifted and mirrored "
-            "(for training rows)."
+            "Average features of this many random shifts and mirrors of each image "
+            "(for training)."
         ),
     ),
     click.option(
         "--flip/--no-flip",
         default=True,
         show_default=True,
-        help="Whether views may be mirrored.",
+        help="Mirror random views.",
     ),
     click.option(
         "--normalize",
@@ -201,8 +207,9 @@ from dphead.cli.text import section, tied
         show_default="local for scatternet and patches, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
         help=(
-            "Of each row alone; synthetic: channels by their mean and spread on random "
-            "images of natural spectrum; local: roots, then synthetic, then places."
+            "Per-image normalization. synthetic: scale channels by statistics of "
+            "random images. local: signed square root, synthetic, then scaling at "
+            "each position."
         ),
     ),
     click.option(
@@ -226,35 +233,38 @@ from dphead.cli.text import section, tied
         show_default=True,
         type=click.Choice(["auto", "cpu", "cuda"]),
     ),
-    click.option("--amp", is_flag=True, help="Mixed precision (GPU only)."),
+    click.option("--amp", is_flag=True, help="Use mixed precision (GPU only)."),
     click.option(
         "--batch-size",
         type=values.COUNT,
-        help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
+        help="Images per batch (default: 16 on a CPU, 128 on a GPU or for ScatterNet).",
     ),
-    click.option("--workers", type=values.MANY, help="Threads; default: one a core."),
+    click.option(
+        "--workers",
+        type=values.MANY,
+        help=("Number of threads (default: one per core)."),
+    ),
     BLOCK_ROWS,
     click.option(
         "--shard",
         metavar="I/K",
         help=(
-            "Only part I (from 0) of K, for `features join`; default: torchrun's "
-            "RANK/WORLD_SIZE."
+            "Extract part I (from 0) of K, for `features join` (default: torchrun's "
+            "RANK/WORLD_SIZE)."
         ),
     ),
 )
 def extract(**given: Any) -> None:
-    """Compute features of the images in SOURCE with a frozen network and write them to
-    a features file.
+    """Compute features of the images in SOURCE with a frozen network.
 
-    SOURCE is a folder of images by class (or as --layout says), a CSV or TSV with
-    columns path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR
-    binary files, an .npz, a Hugging Face dataset, or tars of WebDataset. A killed run
-    resumes with the same command. Images that were extracted before, by any network,
-    keep their data set and its ledger.
+    SOURCE is a folder of images by class (see --layout), a CSV or TSV with columns
+    path, label, split and group, a zip or tar of images, a folder of IDX or CIFAR
+    binary files, an .npz, a Hugging Face dataset, or WebDataset tars. Run the same
+    command again to resume. Images that any network extracted before keep their data
+    set and its ledger.
 
-    Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
-    features join` makes one file.
+    With several processes (torchrun, or --shard I/K), each writes one shard. Join them
+    with `dphead features join`.
     """
     from dphead_extract.errors import FormatError
 
@@ -263,7 +273,7 @@ def extract(**given: Any) -> None:
     check_there("a features file", given["same_data_as"])
     try:
         _read_declared(given)
-        with shown("loading the network and looking at all images") as progress:
+        with shown("loading the network and checking all images") as progress:
             from dphead_extract.run import extract as run
 
             options = _options(given)
@@ -275,7 +285,9 @@ def extract(**given: Any) -> None:
     except (FormatError, OSError) as error:
         raise Unusable(error) from error
     if summary.restarted:
-        click.echo("the unfinished file was damaged, and all of it was started again")
+        click.echo(
+            "the unfinished file was damaged: extraction restarted from the first image"
+        )
     _print_summary(summary)
     _print_others(summary)
     if options.shard.count > 1:
@@ -283,7 +295,7 @@ def extract(**given: Any) -> None:
         shards = f"{name}.shard-*-of-{options.shard.count}{options.output.suffix}"
         pattern = options.output.with_name(shards)
         join = f"dphead features join {pattern} -o {options.output}"
-        click.echo(section("Next", ["when all shards are there:", join]))
+        click.echo(section("Next", ["when all shards are written:", join]))
     elif summary.class_names is not None:
         print_budget(summary.path)
     print_left_out(summary.left_out)
@@ -291,9 +303,9 @@ def extract(**given: Any) -> None:
 
 
 def _read_declared(given: dict[str, Any]) -> None:
-    """Parse what is declared of the source, and refuse labels without public classes.
+    """Parse the source's declarations, and refuse labels without public classes.
 
-    This needs no network, so it happens before one is loaded.
+    This check needs no network, so it runs before one is loaded.
     """
     from dphead_extract.images import PixelRange
     from dphead_extract.sources.classes import Classes
@@ -304,7 +316,7 @@ def _read_declared(given: dict[str, Any]) -> None:
         given["classes"],
         given["folder_names_are_public"],
         given["ignore_labels"],
-        given["allow_unlabelled"],
+        given["allow_unlabeled"],
     )
     given["classes"] = Classes.parse(*declared)
     given["pixels"] = PixelRange(given["bits"], given["intensity"])
@@ -320,7 +332,7 @@ def _read_declared(given: dict[str, Any]) -> None:
 
 
 def _print_summary(summary: Any) -> None:
-    """Print what was written, from which source, and how quickly."""
+    """Print what was written, from which source, and at what speed."""
     names = (
         "classes not declared"
         if summary.class_names is None
@@ -330,7 +342,7 @@ def _print_summary(summary: Any) -> None:
     wrote = f"{summary.path}: {tied(size)}, {tied(names)}"
     speed = f"{summary.rows_per_second:.0f} rows a second"
     if summary.already_complete:
-        wrote = f"{wrote}; it was complete, nothing was done"
+        wrote = f"{wrote}; already complete"
     else:
         wrote = f"{wrote}, by {tied(summary.backbone)} ({tied(speed)})"
     click.echo(section("Wrote", [wrote]))
@@ -365,12 +377,12 @@ def _options(given: dict[str, Any]) -> Any:
 
 
 def _print_others(summary: Any) -> None:
-    """Print other data sets that hold the images, by this home's private index."""
-    if summary.recognised:
+    """Print other data sets that hold the images, by the index in DPHEAD_HOME."""
+    if summary.recognized:
         known = (
-            "these images were extracted before: the data set is theirs, and one "
-            "ledger counts all fits on them (--new-data-set: count them apart)"
+            "these images were extracted before, so they share that data set and its "
+            "ledger (--new-data-set: use a separate ledger)"
         )
         click.echo(section("Known", [known]))
     for other in summary.overlaps:
-        click.echo(section("Private", [f"for you alone: {other}"]), err=True)
+        click.echo(section("Private", [f"private, do not publish: {other}"]), err=True)

@@ -1,6 +1,6 @@
-"""Implement `dphead features`: make features files without extracting images.
+"""Implement `dphead features`, which writes features files without images.
 
-Everything heavy may be imported only when a command runs.
+Heavy modules are imported only when a command runs.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from dphead.cli.options import (
     FEATURES_FILE,
     IGNORE_LABELS,
     SAME_DATA_AS,
-    UNLABELLED,
+    UNLABELED,
 )
 from dphead.cli.progress import shown
 from dphead.cli.text import section, tied
@@ -26,7 +26,7 @@ from dphead.cli.text import section, tied
 
 @click.group()
 def features() -> None:
-    """Features files of embeddings of your own, and of several processes."""
+    """Import embeddings, or join the shards of a features file."""
 
 
 @features.command("import")
@@ -37,55 +37,54 @@ def features() -> None:
     "features_",
     metavar="NAMES",
     help=(
-        'Columns of features, comma-separated; "emb_*" is all of that form. Default: '
-        "all but label, group and split; of an .npz the array features."
+        'Feature columns, comma-separated; "emb_*" matches a prefix. Default: '
+        "all but label, group and split; in an .npz the array features."
     ),
 )
 @click.option(
     "--label",
     metavar="NAME",
     help=(
-        "Column (of an .npz: array; of an .npy: path of another) of labels. Default: "
-        "the one named label or labels, if there is one."
+        "Label column (in an .npz: array name; for an .npy: path of another .npy). "
+        "Default: label or labels, if present."
     ),
 )
 @click.option(
     "--group",
     metavar="NAME",
-    help="Likewise, whose a row is: texts or numbers; missing: on its own.",
+    help="Group column, such as patient ids. A row without a value is its own group.",
 )
 @click.option(
     "--split",
     metavar="NAME",
-    help="Likewise, train, validation or test.",
+    help="Split column, with values train, validation or test.",
 )
 @CLASSES
 @IGNORE_LABELS
-@UNLABELLED
+@UNLABELED
 @click.option(
     "--width",
     type=values.COUNT,
-    help="Length of a column of lists, where the file's header does not say it.",
+    help="Length of the lists in a feature column, if the file's header lacks it.",
 )
 @click.option(
     "--backbone",
     default="imported",
     show_default=True,
     metavar="NAME",
-    help="What made the embeddings; a head is used only on files of the same.",
+    help="Name of the embedding model; a head only accepts files with the same name.",
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]))
 @BLOCK_ROWS
 @DATASET_ID
 @SAME_DATA_AS
 def import_(source: Path, output: Path, **given: Any) -> None:
-    """Write the embeddings in FILE to a features file: one row of numbers each, of a
-    text, a table, a sound, a slide.
+    """Write the embeddings in FILE to a features file, one row for each.
 
-    FILE is .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather. The embeddings must
-    have been made for each row alone, by something that was not fitted to these rows. A
-    row that is not finite is masked: it keeps its place and counts zero. A killed run
-    resumes with the same command.
+    FILE is .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather. The embedding model
+    must read each row alone and must not be fitted to these rows. A row that is not
+    finite is masked: it keeps its position and counts zero. Run the same command again
+    to resume.
     """
     from dphead_extract.errors import FormatError
     from dphead_extract.importing import import_features
@@ -101,7 +100,7 @@ def import_(source: Path, output: Path, **given: Any) -> None:
     classes = "classes not declared" if names is None else f"{len(names)} classes"
     wrote = f"{done.path}: {size}, {tied(classes)}"
     if done.already_complete:
-        wrote = f"{wrote}; it was complete, nothing was done"
+        wrote = f"{wrote}; already complete"
     taken = [f"by {options.backbone}", *(f"with {role}s" for role in done.roles)]
     click.echo(section("Wrote", [f"{wrote}, {', '.join(taken)}"]))
     if done.columns:
@@ -113,7 +112,7 @@ def import_(source: Path, output: Path, **given: Any) -> None:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """Return a few names unchanged; of many, the first and the last."""
+    """Return up to six names, or the first and last of more."""
     return ", ".join(names if len(names) <= 6 else (*names[:3], "...", *names[-2:]))
 
 
@@ -137,7 +136,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
         Classes.parse(
             given["classes"],
             ignore_labels=given["ignore_labels"],
-            allow_unlabelled=given["allow_unlabelled"],
+            allow_unlabeled=given["allow_unlabeled"],
         ),
         **{name: given[name] for name in direct},
     )
@@ -147,11 +146,10 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
 @click.argument("shards", nargs=-1, required=True, type=PATH)
 @FEATURES_FILE
 def join(shards: tuple[Path, ...], output: Path) -> None:
-    """Put all SHARDS of an extraction into one features file, the one that a single
-    process would have written.
+    """Join all SHARDS of an extraction into one features file.
 
-    Every block of rows is held against its digest; missing, damaged and differing
-    shards are refused.
+    The result is the file that a single process would have written. Every block is
+    checked against its digest. Missing, damaged or mismatched shards are refused.
     """
     from dphead_extract.features.format import FormatError, open_features
     from dphead_extract.features.format import verify as check

@@ -1,7 +1,7 @@
 """Print the next step for a features file, its problems, or why it is unusable.
 
-Problems are private, and go to standard error. Everything heavy may be imported only
-when it is needed.
+Problems are private and go to standard error. Heavy modules are imported only when
+needed.
 """
 
 import shlex
@@ -14,7 +14,7 @@ from dphead.cli.text import section
 
 
 class Unusable(click.ClickException):
-    """Refuse input that cannot be used, in one line that says what to do."""
+    """Refuse unusable input in one line that says what to do."""
 
     exit_code = 2
 
@@ -23,9 +23,9 @@ class Unusable(click.ClickException):
 
 
 def print_budget(features: Path) -> None:
-    """Print the next commands: fix a limit, if no ledger exists yet, and fit.
+    """Print the next commands: set a limit, if no ledger exists yet, and fit.
 
-    A limit can be fixed only before the first fit.
+    A limit can be set only before the first fit.
     """
     from dphead_extract.features.format import open_features
 
@@ -36,23 +36,23 @@ def print_budget(features: Path) -> None:
         begun = default_ledger_path(file.dataset_id).exists()
     split = " --split train" if several else ""
     name = shlex.quote(str(features))
-    # `fit` refuses a source with groups without a decision: this cap is an example
+    # `fit` refuses a source with groups until the user decides; this cap is an example
     cap = " --group-cap 4" if grouped else ""
     lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
     if not begun:
         lines = [
-            "before the first fit, fix what all fits together may spend:",
+            "before the first fit, set a limit for all fits together:",
             f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
             *lines,
         ]
     click.echo(section("Next", lines))
 
 
-_SHOWN_REASONS = 8  # number of reasons shown, the most frequent first; chosen
+_SHOWN_REASONS = 8  # number of most frequent reasons shown; chosen
 
 
 def print_left_out(left_out: Counter[str]) -> None:
-    """Print how much of a source became no row, by reason."""
+    """Print how many source items were left out, by reason."""
     reasons = (+left_out).most_common()  # those that occur
     if not reasons:
         click.echo(section("Left out", ["nothing"]))
@@ -65,7 +65,7 @@ def print_left_out(left_out: Counter[str]) -> None:
 
 
 def print_problems(problems: list[str]) -> None:
-    """Print one line per problem; "none found" is no secret."""
+    """Print one line per problem; "none found" is not secret."""
     if not problems:
         click.echo(section("Problems", ["none found"]))
         return

@@ -1,7 +1,6 @@
-"""Implement `dphead finetune`: its options, and its output during the training.
+"""Define the options of `dphead finetune` and print its output.
 
-`dphead.finetune.run` trains. Everything heavy may be imported only when the command
-runs.
+`dphead.finetune.run` trains. Heavy modules are imported only when the command runs.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from dphead.cli.options import (
     PRINTED,
     RUN_FILES,
     SAME_DATA_AS,
-    UNLABELLED,
+    UNLABELED,
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, is_first, shown
@@ -42,35 +41,38 @@ from dphead.cli.releases import releases_table
     *RUN_FILES,
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
-    UNLABELLED,
+    UNLABELED,
     LAYOUT,
     BITS,
     INTENSITY,
     click.option(
         "--image-size",
         type=values.Whole(1, values.MOST_SIDE),
-        help="Side in pixels to resize images to.",
+        help="Resize images to this side in pixels.",
     ),
     click.option(
         "--shape",
         callback=values.map_shape,
-        help="CHANNELS,H,W of the maps in a features file.",
+        help="CHANNELS,H,W of the feature maps in a features file.",
     ),
     click.option(
         "--mean",
-        callback=values.numbers_of_colours,
-        help="Mean of pixels in [0, 1], for all colors or each (default: the model's).",
+        callback=values.numbers_of_colors,
+        help=(
+            "Mean of pixels in [0, 1], one value or one per channel (default: the "
+            "model's). Public."
+        ),
     ),
     click.option(
         "--std",
-        callback=values.numbers_of_colours,
-        help="Standard deviation of pixels. Both are public.",
+        callback=values.numbers_of_colors,
+        help="Standard deviation of pixels, given like --mean. Public.",
     ),
     click.option(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help="Also measure the vote of this many augmented views.",
+        help="Also measure the majority vote of this many augmented views.",
     ),
 )
 @option_group(
@@ -82,7 +84,7 @@ from dphead.cli.releases import releases_table
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help="Accountant that solves for the setting left out.",
+        help="Accountant that computes the omitted setting.",
     ),
 )
 @option_group(
@@ -102,7 +104,7 @@ from dphead.cli.releases import releases_table
     click.option(
         "--layers",
         callback=values.parts,
-        help="Train only parameters whose names match one of these regexes, a,b.",
+        help="Comma-separated regexes; train only parameters with a matching name.",
     ),
     NORM,
     click.option(
@@ -110,20 +112,20 @@ from dphead.cli.releases import releases_table
         type=values.WHOLE,
         default=16,
         show_default=True,
-        help="Groups of group norm; 0: no norm.",
+        help="Number of groups in group norm; 0: no norm.",
     ),
     click.option(
-        "--standardise/--no-standardise",
+        "--standardize/--no-standardize",
         default=True,
         show_default=True,
-        help="Weight standardization.",
+        help="Standardize the weights of convolutions.",
     ),
     click.option(
         "--init-seed",
         type=values.WHOLE,
         default=0,
         show_default=True,
-        help="Seed of the initial weights; public.",
+        help="Public seed of the initial weights.",
     ),
 )
 @option_group(
@@ -135,29 +137,34 @@ from dphead.cli.releases import releases_table
     click.option(
         "--noise-multiplier",
         type=values.NUMBER,
-        help="Noise multiplier (default: what the budget needs).",
+        help="Noise multiplier (default: set from the budget).",
     ),
     click.option(
         "--batch-size",
         type=values.WHOLE,
-        help="Expected batch size (default: the largest that the budget allows).",
+        help="Expected batch size (default: set from the budget).",
     ),
     click.option(
         "--sampling",
         type=click.Choice(["poisson", "allocation"]),
-        help="Poisson batches (default), or each image in one random step of an epoch.",
+        help=(
+            "poisson (default), or allocation: each image is in one random step of "
+            "an epoch."
+        ),
     ),
     click.option(
         "--steps",
         type=values.WHOLE,
-        help="Number of steps (default: the most that the budget allows).",
+        help="Number of steps (default: set from the budget).",
     ),
-    click.option("--epochs", type=values.NUMBER, help="Epochs, instead of steps."),
-    click.option("--learning-rate", type=values.NUMBER),
-    click.option("--optimizer", type=click.Choice(["sgd", "adam"])),
-    click.option("--momentum", type=values.NUMBER),
-    click.option("--clip-norm", type=values.NUMBER),
-    click.option("--weight-decay", type=values.NUMBER),
+    click.option(
+        "--epochs", type=values.NUMBER, help=("Number of epochs, instead of --steps.")
+    ),
+    click.option("--learning-rate", type=values.NUMBER, help="Learning rate."),
+    click.option("--optimizer", type=click.Choice(["sgd", "adam"]), help="Optimizer."),
+    click.option("--momentum", type=values.NUMBER, help="Momentum; beta1 of Adam."),
+    click.option("--clip-norm", type=values.NUMBER, help="Clip norm of gradients."),
+    click.option("--weight-decay", type=values.NUMBER, help="Weight decay."),
     click.option(
         "--decoupled/--no-decoupled",
         default=None,
@@ -168,14 +175,18 @@ from dphead.cli.releases import releases_table
         type=click.Choice(["ema", "last"]),
         help="Weights to return (default: ema).",
     ),
-    click.option("--ema-decay", type=values.NUMBER),
+    click.option(
+        "--ema-decay", type=values.NUMBER, help="Decay of the moving average."
+    ),
     click.option(
         "--views",
         type=values.Whole(0, values.SEVERAL),
-        help="Augmentation multiplicity K: views averaged before the clip.",
+        help="Augmented views averaged per image before clipping.",
     ),
     click.option(
-        "--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"])
+        "--augment",
+        type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]),
+        help="Augmentation of the views.",
     ),
 )
 @option_group(
@@ -185,7 +196,7 @@ from dphead.cli.releases import releases_table
         default="2GB",
         show_default=True,
         callback=values.n_bytes,
-        help="Memory for the gradients of a chunk of rows.",
+        help="Memory for the per-example gradients of a chunk of images.",
     ),
     click.option(
         "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
@@ -193,27 +204,25 @@ from dphead.cli.releases import releases_table
     click.option(
         "--bf16",
         is_flag=True,
-        help="Forward and backward in bfloat16; clipping and noise stay as they are.",
+        help="Compute gradients in bfloat16. Clipping and noise are unchanged.",
     ),
     click.option(
         "--checkpoint",
         type=values.Whole(1, 2**20),
         default=20,
         show_default=True,
-        help="Steps between checkpoints.",
+        help="Number of steps between checkpoints.",
     ),
 )
 @option_group("What is printed", *PRINTED)
 def finetune(
     images: Path, dry_run: bool, verbose: bool, not_private: bool, **given: Any
 ) -> None:
-    """Train a network on IMAGES (or the maps of a features file) and write it, its
-    guarantee and a copy of the ledger.
+    """Train a network on IMAGES, or on the feature maps of a features file.
 
-    Of noise, batch size and steps, one may be left out: the budget decides it. All that
-    the training will release is planned, and charged in the data set's ledger, before
-    an image is used; --dry-run or -v prints it. The same command continues an
-    interrupted run. With many GPUs:
+    Omit one of noise multiplier, batch size and steps to set it from the budget. All
+    releases are planned and charged in the data set's ledger before any image is used.
+    --dry-run or -v prints them. Run the same command again to resume. With many GPUs:
     torchrun --nproc-per-node N -m dphead finetune ... --device cuda
 
     \b
@@ -261,7 +270,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
         result = train(options, announce, told, progress.begin)
         if result is None:
             return
-        progress.begin("computing the limit on attackers")
+        progress.begin("computing the bound on attacks")
         files = "model.safetensors model.json"
         text = outcome(options.out, result, planned, files)
     click.echo(text)
@@ -289,14 +298,14 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
         classes=Classes.parse(
             given["classes"],
             given["folder_names_are_public"],
-            allow_unlabelled=given["allow_unlabelled"],
+            allow_unlabeled=given["allow_unlabeled"],
         ),
         **{k: given[k] for k in names & set(given)},
     )
 
 
 def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
-    """Return a callback that adds the epsilon spent so far to the progress.
+    """Return a callback that shows progress with the epsilon spent so far.
 
     `plan` returns the plan once it was announced.
     """
@@ -311,10 +320,10 @@ def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
 
 
 def _so_far(plan: Any) -> Any:
-    """Return a function that gives the epsilon of a plan's first k releases.
+    """Return a function that bounds the epsilon of a plan's first k releases.
 
-    It is an upper bound by RDP, which is quick. Random allocation has no RDP: the
-    function gives the whole plan's epsilon. Without noise, and under replace-one, it is
+    The bound uses RDP, which is fast. Random allocation has no RDP bound, so it gets
+    the whole plan's epsilon. Without noise, and under replace-one, the bound is
     infinite.
     """
     import numpy as np

@@ -1,7 +1,6 @@
-"""Implement `dphead fit`: its options, and its output during the fit.
+"""Define the options of `dphead fit` and print its output.
 
-`dphead.fit.run` fits the head. Everything heavy may be imported only when the command
-runs.
+`dphead.fit.run` fits the head. Heavy modules are imported only when the command runs.
 """
 
 import sys
@@ -42,13 +41,13 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         callback=values.paths,
         help=(
             "Features files of the same images by other backbones. The fit chooses "
-            "among them and FEATURES, by counts that are charged."
+            "one privately and charges the choice."
         ),
     ),
     click.option(
         "--classes",
         callback=values.names,
-        help="Public class names a,b,c, if the file declares none.",
+        help="Public class names, such as a,b,c, if the file declares none.",
     ),
 )
 @option_group(
@@ -72,43 +71,43 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help="Memory limit of each process, like 2GB.",
+        help="Memory limit of each process, such as 2GB.",
     ),
     click.option(
         "--backend",
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
         show_default=True,
-        help="Summation backend; all give the same head. reference: slow, plain int64.",
+        help="Summation backend. All give the same head; reference is slow.",
     ),
     click.option(
         "--processes",
         type=values.Whole(1, _MOST_PROCESSES),
-        help="Number of processes on this host; each reads a part of the rows.",
+        help="Number of processes on this host, each with part of the rows.",
     ),
     click.option(
         "--coordinator",
         help=(
-            "Of processes on many hosts: host:port of process 0, or auto "
-            "(docs/many-hosts.md)."
+            "host:port of process 0 for a fit on many hosts, or auto (see "
+            "docs/many-hosts.md)."
         ),
     ),
     click.option(
         "--num-processes",
         type=values.MANY,
-        help="How many there are (auto: as SLURM says).",
+        help="Total number of processes (with auto: from SLURM).",
     ),
     click.option(
         "--process-id",
         type=values.WHOLE,
-        help="Which one this is, from 0 (auto: as SLURM says).",
+        help="Index of this process, from 0 (with auto: from SLURM).",
     ),
     click.option(
         "--connect-timeout",
         type=values.NUMBER,
         default=300,
         show_default=True,
-        help="Seconds for all to connect.",
+        help="Seconds to wait for all processes to connect.",
     ),
 )
 @option_group("What is printed", *PRINTED)
@@ -123,11 +122,11 @@ def fit(
     not_private: bool,
     **given: Any,
 ) -> None:
-    """Train a private head on FEATURES, or on the best of several networks'
-    (--backbones), and write it, its guarantee and a copy of the ledger to a run folder.
+    """Train a private head on FEATURES and write it to a run folder.
 
-    Everything that the fit will release is planned, and charged in the data set's
-    ledger, before a row is used; --dry-run or -v prints it.
+    The run folder also gets the guarantee and a copy of the ledger. All releases are
+    planned and charged in the data set's ledger before any row is used. --dry-run or -v
+    prints them.
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)
@@ -168,12 +167,12 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
                 progress.say(section("Budget", _budget_before(options, plan)))
             if dry_run:
                 raise click.exceptions.Exit(0)
-            progress.begin("trying the sums (a first fit compiles them), then charging")
+            progress.begin("verifying sums (a first fit compiles them), then charging")
 
         result = fit_files(options, announce, progress)
         if result["report"] is None:
             return
-        progress.begin("computing the limit on attackers")
+        progress.begin("computing the bound on attacks")
         text = outcome(options.out, result, planned)
     click.echo(text)
     if verbose:
@@ -209,13 +208,13 @@ def _budget_before(options: Any, plan: Any) -> list[str]:
 def _files(
     features: Path | None, backbones: tuple[Path, ...], **_: Any
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Return the first features file, and the further ones."""
+    """Return the first features file and the others."""
     files = (*([] if features is None else [features]), *backbones)
     if not files:
         raise click.UsageError("Missing argument 'FEATURES'.")
     if backbones and len(files) == 1:
         raise click.UsageError(
-            "--backbones needs several files to choose among: A.H5,B.H5."
+            "--backbones needs at least two files to choose from, such as A.H5,B.H5."
         )
     return files[0], files[1:]
 
@@ -237,7 +236,7 @@ def _place(
 
 
 def _options(given: dict[str, Any], place: Any) -> Any:
-    """Return the `FitOptions` of the command's options; the rest are the method's."""
+    """Return the command's `FitOptions`; other options are settings of the method."""
     from dataclasses import fields
 
     from dphead.fit.options import FitOptions

@@ -1,6 +1,6 @@
 """Implement `dphead ledger init|move|show|budget|verify`: see charges and limit them.
 
-No command may change what was charged.
+No command may change a charge.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from dphead.cli.text import TIE, print_json, section, table, tied
 
 @click.group()
 def ledger() -> None:
-    """The append-only record of every release from one data set.
+    """Show, limit or verify the append-only record of a data set's releases.
 
     WHICH is a ledger file, or a features file, whose data set's own ledger is meant, or
     the URL of a team's server.
@@ -75,8 +75,8 @@ def show(which: Any, as_json: bool) -> None:
 def _show(book: Any, as_json: bool) -> None:
     if problems := book.verify():
         raise ValueError(
-            f"a ledger must be undamaged to be shown, got {problems[0]} in "
-            f"{book.path}. Put back a copy that holds all its fits."
+            f"the ledger must be undamaged, got {problems[0]} in {book.path}. Restore "
+            "a copy that holds all its fits."
         )
 
     from dphead.analysis.profiles import about_sum
@@ -103,7 +103,7 @@ def _show(book: Any, as_json: bool) -> None:
     delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
     total = book.spent(delta)
     spent = tied(f"epsilon {total.epsilon:.5g} at delta {delta:g}")
-    every = f"{spent}: the plain sum, every reserved release counted"
+    every = f"{spent}: the sum over all reserved releases"
     why = about_sum(*total)
     click.echo(section("Spent", [every, why] if why else [every]))
     lines = [_budget_in_words(limit, bool(fits))]
@@ -143,16 +143,16 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
     if limit:
         fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
         return (
-            f"{fixed}: the guarantee for all fits together that this ledger counts; "
-            "what exceeds it is refused"
+            f"{fixed}: the guarantee for all fits in this ledger together. Fits "
+            "beyond it are refused"
         )
     if has_fits:
         return (
-            "! none was fixed before the first fit, so nothing is refused, and the "
-            "plain sum is a guarantee only if no fit was chosen after seeing the "
-            "results of another"
+            "! no limit was set before the first fit, so no fit is refused. The sum "
+            "is a guarantee only if no fit was chosen after seeing another fit's "
+            "results"
         )
-    return "none yet: fix it before the first fit, by dphead ledger budget"
+    return "none yet: set it before the first fit with dphead ledger budget"
 
 
 @ledger.command()
@@ -160,7 +160,7 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
 @click.option("--epsilon", type=values.NUMBER, required=True)
 @click.option("--delta", type=values.NUMBER, required=True)
 def budget(which: Path, epsilon: float, delta: float) -> None:
-    """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
+    """Set the total (epsilon, delta) of all fits, once, before the first fit."""
     from dphead.fit.ledgers import fix_budget
 
     (book,) = _open(which, write=True)
@@ -170,8 +170,8 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     beside = "The ledger has no data set yet: its first fit sets it."
     if book.meta("dataset_id"):
         beside = (
-            "Under this home (DPHEAD_HOME), fits of the same images in another ledger "
-            "are refused from now on."
+            "From now on, DPHEAD_HOME refuses fits on the same images in another "
+            "ledger."
         )
     click.echo(section("Budget", [text, beside, *_too_large(which, epsilon, delta)]))
     click.echo(section("Ledger", [str(book.path)]))
@@ -196,7 +196,7 @@ def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
 def verify(which: Any) -> None:
     """Hold every charge and fixed fact against its digests.
 
-    Exit code 0: nothing found; 1: damage, listed; 2: the file cannot be used.
+    Exit code 0: no damage; 1: damage, listed; 2: the file is unusable.
     """
     damaged = False
     for book in _open(which):

@@ -1,6 +1,6 @@
-"""Declare the options that mean the same to more than one command, each once.
+"""Declare the options that several commands share.
 
-Nothing heavy may be imported here: `dphead COMMAND --help` reads it.
+Import nothing heavy here: `dphead COMMAND --help` loads this file.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ _EPSILON = click.option(
     type=values.Number(infinite=True),
     default=1.0,
     show_default=True,
-    help="Budget of this fit; inf: no noise, no clipping, no privacy.",
+    help="Budget of this fit. inf: no noise, no clipping, no privacy.",
 )
 DELTA = click.option(
     "--delta",
     type=values.NUMBER,
     help=(
-        "Failure probability, below 1/n for n images or groups (default: the "
-        "preset's, else 1e-5)."
+        "Failure probability; must be below 1/n for n images or groups. Default: the "
+        "preset's, else 1e-5."
     ),
 )
 RELATION = click.option(
@@ -33,17 +33,17 @@ RELATION = click.option(
     type=RELATIONS,
     default="zero_out",
     show_default=True,
-    help="Neighboring relation: an image counts zero, is left out, or is replaced.",
+    help="Neighboring relation: one image is zeroed out, removed, or replaced.",
 )
 _NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
-    help="Public number that replaces n, which add_remove keeps private.",
+    help="Public number used in place of n, which is private under add_remove.",
 )
 GROUP_CAP = click.option(
     "--group-cap",
     type=values.COUNT,
-    help="Protect groups (patients), of which at most this many images count.",
+    help="Protect groups (patients); use at most this many images of each.",
 )
 GROUP_MEAN = click.option(
     "--group-mean",
@@ -54,8 +54,7 @@ GROUP_MEAN = click.option(
 _PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),
-    help="Confirm that each image is protected by itself although the source has "
-    "groups (people).",
+    help="Protect single images, although the source has groups (people).",
 )
 _LEDGER = click.option(
     "--ledger",
@@ -66,51 +65,51 @@ _LEDGER = click.option(
 _TUNED = click.option(
     "--tuning",
     type=TUNING,
-    help="How the settings were chosen, for the report.",
+    help="How the settings were chosen. The report states it.",
 )
 _ALLOW_LARGE_DELTA = click.option(
-    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
+    "--allow-large-delta", is_flag=True, help="Accept a delta of 1/n or more."
 )
 _NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm --epsilon inf: no noise, charged as infinite forever.",
+    help="Confirm --epsilon inf: no noise. The ledger charges infinity for good.",
 )
 SEED = click.option(
     "--seed",
     type=values.WHOLE,
-    help="Seed of the noise, for tests: reproducible, NOT private.",
+    help="Seed of the noise, for tests only: the result is NOT private.",
 )
 
 # --- a run's files, and what it prints ------------------------------------------------
 
 _RUN_FOLDER = click.option(
-    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
+    "-o", "--output", "out", type=PATH, required=True, help="Run folder to create."
 )
-_SPLIT = click.option("--split", help="Split to train on, if there are several.")
-TEST = click.option("--test", type=PATH, help="Source of test rows.")
+_SPLIT = click.option("--split", help="Split to train on, if the source has several.")
+TEST = click.option("--test", type=PATH, help="Images or features file to test on.")
 _TEST_SPLIT = click.option(
-    "--test-split", help="Split of test rows, of --test or of the training source."
+    "--test-split", help="Split to test on, of --test or else of the training source."
 )
 _TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help="public: the report includes the figures on test rows.",
+    help="public: the report includes the accuracy on test images.",
 )
 _VERBOSE = click.option(
-    "-v", "--verbose", is_flag=True, help="Print every release and number."
+    "-v", "--verbose", is_flag=True, help="Print all releases and details."
 )
 _DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Print the planned releases, and stop."
+    "--dry-run", is_flag=True, help="Print the planned releases and stop."
 )
 
 PUBLIC_ROWS = click.option(
     "--public-rows",
     is_flag=True,
-    help="Declare the features file's rows public: they need no protection.",
+    help="Confirm that the rows are public and need no protection.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -159,7 +158,9 @@ SET = click.option(
 NORM = click.option(
     "--norm",
     type=click.Choice(["before", "after"]),
-    help="Norms of a Wide-ResNet before or after activations (default: before).",
+    help=(
+        "Place of the norms of a Wide-ResNet relative to activations (default: before)."
+    ),
 )
 
 # --- images, and the features file that is made of them -------------------------------
@@ -168,17 +169,17 @@ LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help=(
-        "Meaning of the folders of image files, from the outside in: class, "
-        "split/class, any/class, any/split/class; or webdataset, for tars of "
-        "samples. Default: split/class with --split, else class."
+        "Folder levels, outermost first: class, split/class, any/class or "
+        "any/split/class. webdataset: tars of samples. Default: split/class with "
+        "--split, else class."
     ),
 )
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
     help=(
-        "Bits of gray integer samples, whatever their files' type holds: 12 means 0 to "
-        "4095. Public; 8-bit images always go from 0 to 255."
+        "Bits used by gray integer pixels: 12 means 0 to 4095. This value is public. "
+        "8-bit images always use 0 to 255."
     ),
 )
 INTENSITY = click.option(
@@ -186,42 +187,42 @@ INTENSITY = click.option(
     callback=values.intensity,
     metavar="LOW,HIGH",
     help=(
-        "Values of gray samples that become black and white, needed for signed, "
-        "32-bit and floating-point ones. Public; 8-bit images go from 0 to 255."
+        "Gray values that become black and white. Required for signed, 32-bit and "
+        "floating-point pixels. Public. 8-bit images use 0 to 255."
     ),
 )
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",
-    help="Public class names, their number (labels are positions), or a file.",
+    help="Public class names, their number (labels are then indices), or a file.",
 )
 FOLDER_NAMES_ARE_PUBLIC = click.option(
     "--folder-names-are-public",
     is_flag=True,
-    help="Declare the folder (or label) names public: they are the classes.",
+    help="Declare the folder (or label) names public and use them as classes.",
 )
-UNLABELLED = click.option(
-    "--allow-unlabelled",
+UNLABELED = click.option(
+    "--allow-unlabeled",
     is_flag=True,
-    help="Keep rows without a class if their label is no declared class.",
+    help="Keep images with an undeclared label, without a class.",
 )
 IGNORE_LABELS = click.option(
-    "--ignore-labels", is_flag=True, help="Store no labels (for prediction)."
+    "--ignore-labels", is_flag=True, help="Store no labels (prediction only)."
 )
 DATASET_ID = click.option(
     "--dataset-id",
     metavar="HEX",
-    help="Public id of the data set, if another file of it exists.",
+    help="Public id of the data set, if another features file has it.",
 )
 SAME_DATA_AS = click.option(
     "--same-data-as",
     type=PATH,
-    help="Features file of the same rows: use its data set, so that one ledger counts.",
+    help="Features file of the same images: share its data set and ledger.",
 )
 NEW_DATA_SET = click.option(
     "--new-data-set",
     is_flag=True,
-    help="Start a new data set although another one holds some of these images.",
+    help="Start a new data set, although another one has some of these images.",
 )
 FEATURES_FILE = click.option(
     "-o",
@@ -235,5 +236,5 @@ BLOCK_ROWS = click.option(
     default=1024,
     show_default=True,
     type=values.COUNT,
-    help="Rows between resume points.",
+    help="Number of rows between resume points.",
 )

@@ -1,4 +1,4 @@
-"""Check paths before libraries are loaded, which takes seconds."""
+"""Check paths before libraries are loaded, because loading takes seconds."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from dphead_extract.bounds import check_ends
 def check_there(what: str, *paths: Path | None) -> None:
     """Raise ValueError for a path that does not exist, or is a pipe or a device.
 
-    None, for a path that was not given, passes.
+    None (an omitted path) passes.
     """
     for path in paths:
         if path is None:
@@ -18,7 +18,9 @@ def check_there(what: str, *paths: Path | None) -> None:
             continue
         hint = ""
         if _exists(path.with_name(path.name + ".part")):
-            hint = " A .part file is there: run the same extract command again."
+            hint = (
+                " An unfinished .part file exists: run the same extract command again."
+            )
         raise ValueError(f"{what} must exist, got {path}. Check the path.{hint}")
 
 

@@ -1,6 +1,6 @@
-"""Implement `dphead plan`: forecast what accuracy each epsilon buys, at no cost.
+"""Implement `dphead plan`, which forecasts the accuracy of each epsilon.
 
-Rows are declared public: private ones may not be used for planning.
+The rows must be declared public. Planning on private rows would not be charged.
 """
 
 import textwrap
@@ -26,7 +26,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.text import INDENT, print_json, section, table, tied
 
-_BAR = 24  # width in columns of an accuracy of 100 %; chosen
+_BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
 
 @click.command()
@@ -37,7 +37,7 @@ _BAR = 24  # width in columns of an accuracy of 100 %; chosen
     "--n-rows",
     type=values.COUNT,
     required=True,
-    help="Private rows that are to be trained on; their number is public.",
+    help="Number of private rows to train on; this number is public.",
 )
 @click.option(
     "--epsilon",
@@ -55,7 +55,7 @@ _BAR = 24  # width in columns of an accuracy of 100 %; chosen
 @click.option(
     "--draws",
     type=values.MANY,
-    help="Splits of the rows, and draws of the noise, for each epsilon (default: 3).",
+    help="Number of random splits and noise draws for each epsilon (default: 3).",
 )
 @click.option("--plot", type=PATH, help="Draw the curve (png, svg or pdf).")
 @AS_JSON
@@ -67,13 +67,11 @@ def plan(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Say what accuracy each epsilon buys for a fit of so many private rows, from fits
-    on LOOK_ALIKE: a features file of public images that look like yours, through the
-    same network.
+    """Forecast the accuracy of a private fit at each epsilon from public rows.
 
-    Fits have the noise of the private one, whatever the look-alike's number of rows,
-    and are measured on rows of it that they did not see. Nothing is charged, since no
-    private row is read.
+    LOOK_ALIKE is a features file of similar public images from the same backbone. Trial
+    fits on it use the noise of a private fit on --n-rows rows, and are measured on
+    held-out rows. Nothing is charged, because no private row is read.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000
@@ -114,7 +112,7 @@ def plan(
 
 
 def _asked(found: Any) -> str:
-    """Say what the accuracies are for."""
+    """Describe the fit that the accuracies are for."""
     q = found.question
     delta = tied(f"delta {q.delta:g}")
     draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
@@ -125,7 +123,7 @@ def _asked(found: Any) -> str:
 
 
 def _table(found: Any) -> str:
-    """Return a table with one line for each epsilon, and one without noise."""
+    """Return a table with one line per epsilon, and one without noise."""
     from rich.bar import Bar
 
     from dphead.analysis.rounding import percent_up
@@ -144,13 +142,13 @@ def _table(found: Any) -> str:
 
 
 def _enough(found: Any) -> str:
-    """State the least epsilon within one point of the best, and its attack limit."""
+    """State the smallest epsilon within one point of the best, and its attack bound."""
     from dphead.analysis.tradeoff import detection
 
     best, enough = found.best, found.enough
-    why = f"the least within one point of the best ({_percent(best.accuracy)})"
+    why = f"the smallest within one point of the best ({_percent(best.accuracy)})"
     if enough is best:
-        why = "the best; no smaller one is within a point of it"
+        why = "the best; no smaller epsilon comes within one point"
     unit = "image" if found.question.group_cap is None else "group"
     return (
         f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. "
@@ -167,24 +165,24 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
     from dphead.planning.plan import large_delta
 
     q = found.question
-    yield "! Foretold, not promised: it is as true as the public rows are like yours."
+    yield "! A forecast, not a promise: it holds if the public rows resemble yours."
     if found.n_train < q.n_rows:
         yield (
-            f"! {found.n_train:,} public rows stood for {q.n_rows:,}, with the noise "
-            "of so many. A head of more rows does better on new ones, most where there "
-            "is least noise: expect more of the larger epsilons."
+            f"! {found.n_train:,} public rows stood in for {q.n_rows:,}, with the "
+            f"noise of {q.n_rows:,}. A head trained on more rows generalizes better, "
+            "so expect more at the larger epsilons."
         )
     warning = large_delta(max(q.epsilons), q.delta, q.n_rows, q.group_cap)
     if warning is not None:
         yield f"! {warning}"
     for one in charged:
-        yield f"! Were these rows private? {one} does not count what is shown here."
+        yield f"! If these rows are private, stop: {one} does not charge this output."
 
 
 def _next(found: Any) -> list[str]:
     """Return the commands to type next."""
     budget = f"--epsilon {found.enough.epsilon:g} --delta {found.question.delta:g}"
     return [
-        "before the first fit of the private rows, fix what all may spend:",
+        "before the first private fit, set a limit for all fits:",
         f"dphead ledger budget PRIVATE.h5 {budget}",
     ]

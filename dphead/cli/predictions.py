@@ -1,6 +1,6 @@
 """Write predictions as a table: CSV, JSON or Parquet.
 
-It has rows, names and the k most likely classes.
+The table has rows, names and the k most likely classes.
 """
 
 import csv
@@ -19,9 +19,9 @@ _FORMATS = ("csv", "json", "parquet")
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
-    """Return the requested format, or that of the file's name; CSV without either.
+    """Return the requested format, else that of the file's name, else CSV.
 
-    Raises ValueError for another name, or if the format cannot be written.
+    Raises ValueError if the name or format is not supported.
     """
     suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
     if asked is None and suffix not in _FORMATS:
@@ -32,8 +32,7 @@ def format_of(output: Path | None, asked: str | None) -> str:
     kind = asked or suffix
     if kind == "parquet" and output is None:
         raise ValueError(
-            "Parquet must go to a file, got format=parquet and no output. Add -o "
-            "predictions.parquet."
+            "--format parquet needs a file, got no output. Add -o predictions.parquet."
         )
     return kind
 

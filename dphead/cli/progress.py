@@ -1,7 +1,7 @@
 """Show a command's progress on standard error: a bar on a terminal, else plain lines.
 
-Work of less than two seconds shows nothing, and only a terminal gets control
-characters. Nothing here may be told a private value.
+Work of less than two seconds shows nothing. Only a terminal gets control characters.
+Callers must not pass private values.
 """
 
 import os
@@ -15,15 +15,15 @@ import click
 
 SHOWN_AFTER = 2.0  # seconds; chosen, not measured
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal; chosen
-# variables in which torchrun, SLURM and Open MPI give a process's number
+# variables that torchrun, SLURM and Open MPI set to a process's number
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Progress:
-    """Hold what is being done, and how much of it is done.
+    """Hold the current phase and how much of it is done.
 
-    It is a callback (done, total, label) for `fit_files` and `extract`. The label may
-    be left out; a total of None is unknown.
+    It is a callback (done, total, label) for `fit_files` and `extract`. The label is
+    optional; a total of None is unknown.
     """
 
     def __init__(self, label: str) -> None:
@@ -34,7 +34,7 @@ class Progress:
         self.lock = Lock()
 
     def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
-        """Update the progress. Whoever does the work calls this."""
+        """Update the progress; the code that does the work calls this."""
         self.done = done
         self.total = total
         self.label = label or self.label
@@ -44,7 +44,7 @@ class Progress:
         self(0, None, label)
 
     def say(self, text: str) -> None:
-        """Print a text to standard output, above a bar if one is on the screen."""
+        """Print text to standard output, above the bar if one is shown."""
         with self.lock:
             if self.bar is not None:
                 self.bar.stop()
@@ -59,21 +59,20 @@ class Progress:
 
 
 def is_first() -> bool:
-    """Return whether this is the first of the processes that run one command."""
+    """Return whether this is the first process of a command."""
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
 @contextmanager
 def shown(label: str, first: bool = True) -> Iterator[Progress]:
-    """Yield a `Progress`, and show it from the third second on until the block ends.
+    """Yield a `Progress`, and show it from the third second until the block ends.
 
     Parameters
     ----------
     label : str
-        What is done first.
+        Name of the first phase.
     first : bool, default True
-        False on processes other than the first: they show nothing. `is_first` is asked
-        too.
+        Pass False on processes that must show nothing. `is_first` is checked too.
     """
     from rich.console import Console
 

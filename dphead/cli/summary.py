@@ -1,7 +1,7 @@
-"""Compose what `dphead fit` and `dphead finetune` print at their end.
+"""Compose the final output of `dphead fit` and `dphead finetune`.
 
-Every number is the report's, or follows from the plan's releases. A figure on private
-test rows is shown on the screen and nowhere else.
+Every number comes from the report or from the plan's releases. Figures on private test
+rows are only shown on the screen.
 """
 
 import shlex
@@ -18,7 +18,7 @@ from dphead.privacy.ledger import rounded_down
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 
-_NAMED_CLASSES = 4  # how many weak classes are named; chosen, not measured
+_NAMED_CLASSES = 4  # number of weak classes named; chosen, not measured
 
 
 def outcome(
@@ -29,8 +29,8 @@ def outcome(
 ) -> str:
     """Return the sections Trained, Privacy, Accuracy, Budget, Saved and Next, as text.
 
-    `result` is that of `fit_files` or `finetune`; `plan` is the announced one. With
-    sampled batches, the limit on attacks takes seconds to compute.
+    `result` comes from `fit_files` or `finetune`, and `plan` is the announced plan.
+    With sampled batches, computing the bound on attacks takes seconds.
     """
     report, test = result["report"], result["test"]
     parts = {
@@ -45,7 +45,7 @@ def outcome(
 
 
 def details(result: dict[str, Any]) -> str:
-    """Return what `-v` adds: exact parameters, other accountants, and the statement."""
+    """Return the output of `-v`: exact parameters, other accountants, the statement."""
     report = result["report"]
     g = report["guarantee"]
     exact = [f"epsilon {g['epsilon']:.6g}"]
@@ -63,7 +63,7 @@ def details(result: dict[str, Any]) -> str:
 
 
 def trained(report: dict[str, Any]) -> str:
-    """Say what was trained, on how many rows."""
+    """Say what was trained, and on how many rows."""
     data = report["data"]
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
@@ -80,7 +80,7 @@ def trained(report: dict[str, Any]) -> str:
 
 
 def _selected(report: dict[str, Any]) -> Iterator[str]:
-    """Say how the features were chosen among several backbones', if they were."""
+    """Say how the fit chose among the features of several backbones, if it did."""
     selection = report.get("selection")
     if selection is None:
         return
@@ -92,18 +92,18 @@ def _selected(report: dict[str, Any]) -> Iterator[str]:
     chosen = _network_name(networks[selection["chosen"]])
     share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
     yield (
-        f"by the network {chosen}, chosen for what small heads are expected to get "
-        f"right ({', '.join(tried)}); {share} of this fit's mu² paid for the choice"
+        f"by the network {chosen}, chosen by the expected accuracy of small heads "
+        f"({', '.join(tried)}); {share} of this fit's mu² paid for the choice"
     )
 
 
 def _network_name(network: dict[str, Any]) -> str:
-    """Name a backbone and its width: several may have one name."""
+    """Return a backbone's name and width; backbones may share a name."""
     return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
 def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
-    """State the guarantee, its meaning for an attacker, and what it leaves out."""
+    """State the guarantee, its meaning for an attacker, and what it omits."""
     g = report["guarantee"]
     if not g["private"]:
         yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
@@ -122,7 +122,7 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
 
 
 def guarantee(report: dict[str, Any]) -> str:
-    """State epsilon, delta, the unit, the relation, and the ledger that was charged."""
+    """State epsilon, delta, the unit of privacy, the relation and the ledger."""
     g = report["guarantee"]
     amount = [
         tied(f"epsilon {g['epsilon']:.4g}"),
@@ -141,11 +141,11 @@ def guarantee(report: dict[str, Any]) -> str:
 
 
 def _attack_limit(report: dict[str, Any], plan: Any) -> str:
-    """Return the limit on a membership-inference attack, rounded up.
+    """Return the bound on a membership-inference attack, rounded up.
 
-    With several fits in the ledger, it is for all of them together: an attacker sees
-    everything that was published. A plain sum holds only if no fit was chosen by the
-    results of another; with a budget the limit is therefore the budget's.
+    With several fits in the ledger, the bound is for all of them together, because an
+    attacker sees everything published. A sum holds only if no fit was chosen by
+    another's results, so with a budget the bound is the budget's.
     """
     from dphead.analysis import tradeoff
 
@@ -166,9 +166,9 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
 
 
 def _unprotected(report: dict[str, Any]) -> str:
-    """Say what is public, and whom the unit leaves out.
+    """Say what is public, and what the unit of privacy does not protect.
 
-    A network has no --group-cap.
+    Networks have no --group-cap.
     """
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
@@ -238,8 +238,8 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{tied(f'{mean:.1f} %')} expected in the mean of the classes, and "
         f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
-        f"interval, whichever class is worst: {between}){publish}. The least "
-        "of noisy numbers is too low on average; the interval allows for it"
+        f"interval, whichever class is worst: {between}){publish}. The minimum of "
+        "noisy numbers is too low on average; the interval allows for it"
     )
 
 
@@ -255,7 +255,7 @@ def _percent(share: float) -> str:
 
 
 def _weak_classes(metrics: dict[str, Any]) -> list[int]:
-    """Return the positions of classes with less than half the mean class accuracy.
+    """Return the indices of classes below half the mean class accuracy.
 
     The weakest comes first.
     """
@@ -265,7 +265,7 @@ def _weak_classes(metrics: dict[str, Any]) -> list[int]:
 
 
 def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
-    """State what all fits of the data set have spent, and their limit."""
+    """State what all fits of the data set have spent, and the limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
     why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
@@ -283,13 +283,13 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
         yield why
     if not limit and not alone:
         yield (
-            "! No limit: it can be fixed before a data set's first fit alone, by "
-            "dphead ledger budget"
+            "! No limit: set one with dphead ledger budget before a data set's first "
+            "fit"
         )
 
 
 def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
-    """Yield the commands to type next."""
+    """Yield the next commands to type."""
     run = shlex.quote(str(out))
     extraction = report["data"]["extraction"] or {}
     new = "new_images/" if made_of_images(extraction) else "new.h5"

@@ -1,4 +1,4 @@
-"""Implement `dphead tan show|plan|simulate`: plan large-noise training [TAN23]."""
+"""Implement `dphead tan`, which plans large-noise training [TAN23]."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ _PLAN_COLUMNS = (
     ">rows processed",
     ">cost",
 )
-_SIMULATED_SETTINGS = (  # of the full run that is predicted
+_SIMULATED_SETTINGS = (  # settings of the predicted full run
     "model",
     "norm",
     "batch_size",
@@ -46,9 +46,7 @@ _SIMULATED_SETTINGS = (  # of the full run that is predicted
 
 @click.group()
 def tan() -> None:
-    """Total amount of noise [Sander, Stock, Sablayrolles 2023]: plan and tune an
-    end-to-end training cheaply.
-    """
+    """Plan end-to-end training by its total amount of noise [Sander et al. 2023]."""
 
 
 @tan.command()
@@ -60,10 +58,12 @@ def tan() -> None:
 @click.option(
     "--more-data",
     type=values.NUMBER,
-    help="Show also what this many times the rows would cost (Table 5).",
+    help="Also show the cost with this many times the rows (Table 5).",
 )
 @click.option(
-    "--plot", type=PATH, help="Draw Figures 2 and 3 for this setting (png, svg or pdf)."
+    "--plot",
+    type=PATH,
+    help=("Draw Figures 2 and 3 for these settings (png, svg or pdf)."),
 )
 def show(
     n_rows: int,
@@ -74,7 +74,7 @@ def show(
     more_data: float | None,
     plot: Path | None,
 ) -> None:
-    """Eta, Sigma and epsilon of TAN beside the exact epsilon of a setting.
+    """Print TAN's eta, Sigma and epsilon beside the exact epsilon.
 
     \b
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
@@ -103,7 +103,7 @@ def show(
         reason = found.reason
     click.echo(table(_TAN_COLUMNS, rows))
     click.echo(
-        "epsilon TAN is an approximation, never a guarantee."
+        "epsilon TAN is an approximation, not a guarantee."
         + (f" Not to be relied on: {reason}." if reason else "")
     )
     if plot is not None:
@@ -134,12 +134,12 @@ def _exact_epsilons(
     type=values.NUMBER,
     default=2.0,
     show_default=True,
-    help="2 is the edge of the flat region.",
+    help="Noise multiplier; 2 is the edge of the flat region.",
 )
 @click.option(
     "--steps",
     callback=values.separated(values.COUNT, "whole numbers: 250,500"),
-    help="Numbers of steps to look at, T1,T2,... (default: 250 to 64000).",
+    help="Numbers of steps to compare, T1,T2,... (default: 250 to 64000).",
 )
 def plan(
     n_rows: int,
@@ -148,11 +148,10 @@ def plan(
     noise_multiplier: float,
     steps: tuple[int, ...] | None,
 ) -> None:
-    """For a budget, the cheapest batch at each number of steps, in the region where
-    epsilon follows TAN.
+    """Print the smallest batch size for a budget at each number of steps.
 
-    Which number of steps learns most is not known without training: simulate a few of
-    them on public images.
+    All settings lie where epsilon follows TAN. Only training shows which number of
+    steps is best: simulate a few on public images.
     """
     from dphead.finetune.tan import cheapest, plans
 
@@ -191,31 +190,36 @@ def plan(
 )
 @click.option("--model", default="wrn-16-4", show_default=True)
 @NORM
-@click.option("--classes", required=True, help="Class names a,b,c, or their number.")
+@click.option(
+    "--classes", required=True, help=("Class names, such as a,b,c, or their number.")
+)
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
 @click.option(
-    "--batch-size", type=values.WHOLE, required=True, help="B of the full run."
+    "--batch-size",
+    type=values.WHOLE,
+    required=True,
+    help=("Batch size B of the full run."),
 )
 @click.option(
     "--noise-multiplier",
     type=values.NUMBER,
     required=True,
-    help="sigma of the full run.",
+    help="Noise multiplier sigma of the full run.",
 )
 @click.option("--steps", type=values.WHOLE, required=True)
 @click.option(
     "--factors",
     callback=values.separated(values.NUMBER, "numbers: 4,8"),
     required=True,
-    help="k1,k2,...: runs at B/k and sigma/k.",
+    help="Factors k1,k2,...; runs use B/k and sigma/k.",
 )
 @click.option(
     "--runs",
     type=values.MANY,
     default=3,
     show_default=True,
-    help="Seeds for each factor.",
+    help="Number of seeds for each factor.",
 )
 @click.option("--learning-rate", type=values.NUMBER)
 @click.option("--views", type=values.WHOLE)
@@ -223,7 +227,12 @@ def plan(
 @click.option("--delta", type=values.NUMBER, default=1e-5, show_default=True)
 @click.option("--image-size", type=values.WHOLE)
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--json", "out", type=PATH, help="Write the runs and the prediction.")
+@click.option(
+    "--json",
+    "out",
+    type=PATH,
+    help=("Write the runs and the prediction to this JSON file."),
+)
 def simulate(
     images: Path,
     data_is: str,
@@ -232,11 +241,10 @@ def simulate(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Predict a full run from runs that are k times cheaper, at a constant total amount
-    of noise.
+    """Predict a full run from runs that are k times cheaper.
 
-    Each simulated run would spend a vast epsilon: on private images this command
-    refuses to run.
+    The total amount of noise stays constant. Each cheap run would spend a very large
+    epsilon, so this command refuses private images.
     """
     check_there("images", images)
 
@@ -265,8 +273,7 @@ def simulate(
     full = f"B {given['batch_size']}, sigma {given['noise_multiplier']:g}"
     click.echo(f"\npredicted at {full}: {_predicted(prediction)}")
     click.echo(
-        "Simulated runs on public data: they cost no budget, and none of them is "
-        "private."
+        "Simulated runs used public data: they cost no budget and are not private."
     )
     if out is not None:
         rows = [vars(one) for one in found]
@@ -275,9 +282,9 @@ def simulate(
 
 
 def _predicted(prediction: Any) -> str:
-    """Return the result of `predict` as two lines of text."""
+    """Return a prediction as two lines of text."""
     middle, low, high, slope = (100 * value for value in prediction)
-    # a straight line has no bounds, an accuracy has
+    # the fitted line may leave the range of an accuracy
     return (
         f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
         f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
@@ -287,7 +294,7 @@ def _predicted(prediction: Any) -> str:
 def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:
     """Return the test accuracy of one training on public images.
 
-    The run spends a vast epsilon. `given` are the options of `simulate`.
+    The run spends a very large epsilon. `given` holds the options of `simulate`.
     """
     import tempfile
 

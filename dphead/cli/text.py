@@ -1,6 +1,6 @@
-"""Lay out a command's output: labelled paragraphs at 80 columns, without broken words.
+"""Lay out a command's output as labeled paragraphs of 80 columns.
 
-The text is the commands' own; nothing here may know what a number means.
+Commands write the text; this module only formats it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 WIDTH = 80  # columns, as of a terminal
-INDENT = 11  # columns of labels: the longest label and two spaces
+INDENT = 11  # columns of a label: the longest one and two spaces
 TIE = "\u00a0"  # no line is broken at this space
 
 
@@ -36,7 +36,7 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
 
 
 def filled(text: str, lead: str = "") -> list[str]:
-    """Return the lines of a text: `lead` before the first, as much indent after it."""
+    """Return the wrapped lines of a text, with `lead` before the first one."""
     if text.startswith("dphead "):
         return [lead + text]
     filled = textwrap.wrap(
@@ -53,7 +53,7 @@ def filled(text: str, lead: str = "") -> list[str]:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
 ) -> str:
-    """Return a table. A column that begins with ">" is aligned to the right."""
+    """Return a table; a column name that begins with ">" is right-aligned."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,8 +1,8 @@
-"""Parse typed text: numbers, lists between commas, sizes and NAME=VALUE pairs.
+"""Parse typed text: numbers, comma-separated lists, sizes and NAME=VALUE pairs.
 
-Text without a value is refused, with what to write instead. `Number` reads all numbers
-of all commands; it refuses numbers that are not finite or are beyond any option's
-meaning. The library checks what a value means.
+Invalid text is refused with what to type instead. `Number` reads all numbers of all
+commands and refuses those that are infinite or absurdly large. The library checks what
+a value means.
 """
 
 import json
@@ -14,15 +14,15 @@ import click
 
 _Given = Any  # click's context and parameter, not used here
 _BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-# Python's spelling of words that JSON spells in small letters
+# Python's spelling of JSON's lowercase words
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 _ROLES = ("image", "label", "group", "split")
-LARGEST = 10**15  # bound of any number; chosen: the largest that a setting may have
+LARGEST = 10**15  # bound of any number: the largest value of a setting; chosen
 
 
 class Number(click.ParamType):
-    """Parse a number in a range; `infinite` accepts inf too."""
+    """Parse a number in a range; `infinite` also accepts inf."""
 
     kind: Any = float
     name = "float"
@@ -43,13 +43,13 @@ class Number(click.ParamType):
         return self.fail(f"write {self}, got {str(value)[:40]!r}.", param, ctx)
 
     def __str__(self) -> str:
-        """Return what the user should write."""
+        """Return what the user should type."""
         what = "a whole number" if self.name == "integer" else "a number"
         infinite = " or inf" if self.infinite else ""
         return f"{what} from {self.low:g} to {self.high:g}{infinite}"
 
     def parsed(self, value: Any) -> Any:
-        """Return the number in a text, or None if it is none."""
+        """Return the number in a text, or None."""
         try:
             found = None if isinstance(value, bool) else self.kind(value)
         except (TypeError, ValueError, OverflowError):
@@ -67,14 +67,15 @@ class Whole(Number):
 NUMBER = Number()
 WHOLE = Whole()
 COUNT = Whole(1)
-SEVERAL = 2**16  # bound of counts that take time or memory each; chosen, not measured
+SEVERAL = 2**16  # bound of counts that cost time or memory; chosen, not measured
 MANY = Whole(1, SEVERAL)
 
 
 def separated(kind: Number, what: str, *counts: int) -> Any:
-    """Return a callback that reads numbers between commas; its error says `what`.
+    """Return a callback that reads comma-separated numbers.
 
-    `counts` are how many there may be; without any, all are valid.
+    `what` describes valid text in errors. `counts` are the valid numbers of items; if
+    empty, any number is valid.
     """
 
     def read(ctx: _Given, option: _Given, text: Any) -> tuple[Any, ...] | None:
@@ -93,7 +94,7 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
     return read
 
 
-numbers_of_colours = separated(
+numbers_of_colors = separated(
     Number(-LARGEST), "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
 )
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
@@ -104,17 +105,17 @@ _sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
 
 
 def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
-    """Return the texts between commas; none if nothing was given."""
+    """Return the comma-separated texts, or an empty tuple."""
     return tuple(part for part in (text or "").split(",") if part)
 
 
 def names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...] | None:
-    """Return the texts between commas, unchanged; None if nothing was given."""
+    """Return the comma-separated texts unchanged, or None."""
     return tuple(text.split(",")) if text else None
 
 
 def paths(_: _Given, __: _Given, text: str | None) -> tuple[Path, ...]:
-    """Return the paths between commas; none if nothing was given."""
+    """Return the comma-separated paths, or an empty tuple."""
     found = tuple(text.split(",")) if text is not None else ()
     if "" in found:
         raise click.BadParameter(f"write paths between commas, got {text!r}")
@@ -128,7 +129,7 @@ def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
 
 
 def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
-    """Return a size like 500MB in bytes."""
+    """Return a size such as 500MB in bytes."""
     if text is None:
         return None
     number, unit = text[:-2], text[-2:].upper()
@@ -137,7 +138,7 @@ def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
     except (KeyError, ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise click.BadParameter(f"a size like 500MB or 2GB is needed, got {text!r}.")
+        raise click.BadParameter(f"write a size such as 500MB or 2GB, got {text!r}.")
     return size
 
 

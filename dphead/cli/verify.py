@@ -1,7 +1,6 @@
-"""Implement `dphead verify`: report what is wrong with a features file.
+"""Implement `dphead verify`, which reports problems of a features file.
 
-The result is for the file's holder alone. Everything heavy may be imported only when
-the command runs.
+The output is private. Heavy modules are imported only when the command runs.
 """
 
 from pathlib import Path
@@ -18,13 +17,12 @@ from dphead.cli.progress import shown
 @click.option(
     "--against",
     type=PATH,
-    help="A second features file, such as the test set.",
+    help="Second features file to compare with, such as the test set.",
 )
 def verify(file: Path, against: Path | None) -> None:
-    """Check a features FILE before any guarantee starts: it looks at private values, so
-    keep what it prints.
+    """Check a features FILE; no guarantee covers the output, so keep it private.
 
-    Exit code 0: no problems; 1: problems, listed; 2: the file cannot be used.
+    Exit code 0: no problems; 1: problems, listed; 2: the file is unusable.
     """
     from dphead_extract.features.format import FormatError
     from dphead_extract.features.format import verify as check

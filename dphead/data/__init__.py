@@ -1,4 +1,4 @@
 """Read rows from arrays and features files, in blocks.
 
-Nothing here may know noise or a ledger, or take a shape from a private value.
+Code here knows no noise and no ledger. Shapes must not depend on private values.
 """

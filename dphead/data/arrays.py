@@ -1,4 +1,4 @@
-"""Hold rows in memory; the values of a row affect that row alone."""
+"""Hold rows in memory; a row's values affect that row only."""
 
 import os
 from collections.abc import Iterator
@@ -39,11 +39,11 @@ class ArrayRows:
         Features, kept as float32. A float64 value beyond float32's range becomes
         infinite, and its row counts zero.
     y : ndarray of shape (n_rows,) or (n_rows, n_classes)
-        Class positions, or label sets of ones and zeros. A row with any other label
+        Class indices, or label sets of ones and zeros. A row with any other label
         counts zero.
     block_rows : int, optional
-        Rows of a block. The default is 2,048, and several blocks together if each core
-        has enough.
+        Rows per block. The default is 2,048, or a multiple if each core has enough
+        blocks.
     groups : ndarray of int, shape (n_rows,), optional
         Ids from `group_ids`; -1 for a row on its own.
     group_cap : int, optional
@@ -78,7 +78,7 @@ class ArrayRows:
             )
         # numbers beyond float32 and signaling NaNs would warn
         with np.errstate(all="ignore"):
-            # C order and aligned: a chunk, masked or not, goes to the same kernel
+            # C order and aligned, so that masked and other chunks use the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         self.has_sets = y.ndim == 2
         self.within = within_group_cap(groups, group_cap, y.shape[:1])
@@ -121,7 +121,8 @@ class ArrayRows:
 def _check_plain(array: Any, name: str) -> None:
     """Raise ValueError unless `array` is a plain numpy array of real numbers.
 
-    Converted from anything else, one row's value could set the dtype of all rows.
+    When other objects are converted, one row's value could change the dtype of all
+    rows.
     """
     plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     if not plain or array.dtype.kind not in "biuf":
@@ -133,10 +134,10 @@ def _check_plain(array: Any, name: str) -> None:
 
 
 def held_labels(y: np.ndarray) -> np.ndarray:
-    """Return class positions (n,) int32, or label sets (n, n_classes) int8.
+    """Return class indices (n,) int32, or label sets (n, n_classes) int8.
 
-    An invalid class position is -1. A label set with any number other than one and zero
-    is -1 in every entry.
+    An invalid class index becomes -1. A label set with values other than one and zero
+    becomes -1 in every entry.
     """
     with np.errstate(all="ignore"):  # no warning may depend on a value
         if y.ndim == 1:
@@ -151,21 +152,22 @@ def within_group_cap(
 ) -> np.ndarray:
     """Return (n,) bool: True for the rows within their group's cap.
 
-    Without a cap, all are True. groups are ids from `group_ids`, not the user's values.
-    Raises ValueError if a cap has no groups, or not one group for each row.
+    Without a cap, all are True. `groups` has ids from `group_ids`, not the user's
+    values. Raises ValueError if there is a cap without groups, or if groups and rows
+    differ in number.
     """
     if group_cap is None:
         return np.ones(shape, bool)
     if groups is None:
         raise ValueError(
             f"group_cap needs a group for each row, got {group_cap=} and no groups. "
-            "Give them."
+            "Pass groups."
         )
     check_ids(groups)
     if groups.shape != shape:
         raise ValueError(
-            f"groups must be one for each row, got shape={groups.shape} for "
-            f"{shape[0]} rows. Give one a row."
+            f"groups must have one entry per row, got shape={groups.shape} for "
+            f"{shape[0]} rows. Correct groups."
         )
     return within_cap(groups, group_cap)
 

@@ -1,6 +1,6 @@
-"""Choose the sizes of blocks, pad blocks, and widen float16 rows to float32.
+"""Choose block sizes, pad blocks, and widen float16 rows to float32.
 
-No size here depends on a private value: the shapes of blocks are public.
+Block shapes are public, so no size depends on a private value.
 """
 
 import numpy as np
@@ -14,21 +14,21 @@ BLOCK_ROWS = 2048  # rows of a block if nothing else decides; chosen, not measur
 # passes took 0.44, 0.51, 0.60 s. Blocks of 127 MB took 10.6 and 0.70 s (commit
 # a37b95d).
 _BLOCK_BYTES = 16 << 20
-# blocks in memory that are joined, if each core has so many: fewer calls; chosen, not
+# blocks in memory are joined if each core has this many, for fewer calls; chosen, not
 # measured
 BLOCKS_TOGETHER = 4
 _SAMPLE_ROWS = 2 * CHUNK  # largest block of a sample; chosen, not measured
 
 
 def streamed_rows(n_features: int) -> int:
-    """Return the number of rows of a block that is read from disk."""
+    """Return the number of rows per block read from disk."""
     return max(
         CHUNK, min(BLOCK_ROWS, _BLOCK_BYTES // (4 * n_features)) // CHUNK * CHUNK
     )
 
 
 def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
-    """Return the rows of a block: a multiple of CHUNK, no more than n_rows need.
+    """Return the rows per block: a multiple of CHUNK, at most what n_rows need.
 
     Blocks of a sample have one size, whatever n_rows is. So no shape, and no message
     about memory, depends on the size of a sample. The shape of a full batch reveals a

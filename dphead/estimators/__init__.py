@@ -1,8 +1,8 @@
 """Fit private heads as scikit-learn estimators.
 
-No label's own code may run, and no row's value may decide anything before the charge.
-Each estimator names a method. Its settings default to the preset's or the solver's own.
-The solver checks them at `fit`, and `documented` takes their documentation from there.
+No label's code may run, and no row's value may affect anything before the charge. Each
+estimator names a method. Its settings default to the preset's or the solver's. The
+solver checks them at `fit`, and `documented` copies their documentation.
 """
 
 from dataclasses import dataclass
@@ -42,12 +42,13 @@ __all__ = [
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAutoClassifier(DPClassifier):
-    """Nothing to choose: gradient steps that follow from the sizes and the budget, and
-    the accuracy to expect.
+    """Fit a head with no hyperparameters to set, and report the accuracy to expect.
 
-    estimate gives `expected_accuracy_`, per_class_share (a share of mu²)
-    `head_.class_accuracy`, also of the worst class. prior: (n_features, n_classes), for
-    rows as they are, such as the backbone's own head for these classes.
+    Gradient steps follow from public sizes and the budget. `estimate` sets
+    `expected_accuracy_`. `per_class_share`, a fraction of mu², sets
+    `head_.class_accuracy`, with the worst class. `prior` is an array (n_features,
+    n_classes) for untransformed rows, such as the backbone's own head for these
+    classes.
     """
 
     method: ClassVar[str] = "auto"
@@ -61,12 +62,11 @@ class DPAutoClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLeastSquaresClassifier(DPClassifier):
-    """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23
-    Algorithm 3].
+    """Fit DP-LS: least squares from a noisy Gram matrix and class sums [FC23].
 
-    error_bars: after the fit `coef_std_`, `intercept_std_` and `decision_std` say how
-    far the privacy noise moves what they are named after (one standard error; not the
-    error from having few rows).
+    With `error_bars`, `coef_std_`, `intercept_std_` and `decision_std` give standard
+    errors due to the privacy noise. They exclude sampling of rows. See FC23, Algorithm
+    3.
     """
 
     method: ClassVar[str] = "dp-ls"
@@ -83,8 +83,9 @@ class DPLeastSquaresClassifier(DPClassifier):
     def fit(
         self, X: Any, y: Any = None, groups: Any = None, **refused: Any
     ) -> "DPLeastSquaresClassifier":
-        """As `DPClassifier.fit`, then coef_std_ and intercept_std_, shaped like coef_
-        and intercept_, if asked for.
+        """Fit as `DPClassifier.fit`, with standard errors if `error_bars` is set.
+
+        They are coef_std_ and intercept_std_, in the shapes of coef_ and intercept_.
         """
         super().fit(X, y, groups, **refused)
         if self.error_bars:
@@ -93,8 +94,9 @@ class DPLeastSquaresClassifier(DPClassifier):
         return self
 
     def decision_std(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Standard errors of `decision_function` due to the privacy noise, of its
-        shape. X as there.
+        """Return standard errors of `decision_function` due to the privacy noise.
+
+        X and the shape are as in `decision_function`.
         """
         found = self._scores(
             X, split, lambda x: self.head_.scores_std(x, self._differences())
@@ -102,10 +104,10 @@ class DPLeastSquaresClassifier(DPClassifier):
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:
-        """Return the matrix that takes the classes' weights to `coef_`.
+        """Return the matrix that maps the classes' weights to `coef_`.
 
-        It takes the second minus the first of two classes. With more classes it is
-        None: each class has its own weights.
+        It is second minus first for two classes. For more classes it is None, because
+        each class has its own weights.
         """
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 
@@ -113,7 +115,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFeatureCovarianceClassifier(DPClassifier):
-    """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 4]."""
+    """Fit DP-FC: gradient steps preconditioned by a noisy Gram matrix [FC23]."""
 
     method: ClassVar[str] = "dp-fc"
 
@@ -133,9 +135,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPNewtonClassifier(DPClassifier):
-    """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm
-    2].
-    """
+    """Fit DP-Newton: noisy Newton steps of one-vs-rest logistic regression [FC23]."""
 
     method: ClassVar[str] = "dp-newton"
 
@@ -169,8 +169,9 @@ class _GradientClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSGDClassifier(_GradientClassifier):
-    """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23
-    Algorithm 1; TB21; De22].
+    """Fit by DP-SGD with momentum, on full or Poisson batches (`sampling_prob` < 1).
+
+    See FC23 Algorithm 1, TB21 and De22.
     """
 
     method: ClassVar[str] = "dp-sgd"
@@ -179,8 +180,9 @@ class DPSGDClassifier(_GradientClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAdamClassifier(_GradientClassifier):
-    """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1
-    with Adam's step].
+    """Fit by DP-Adam, on full or Poisson batches (`sampling_prob` < 1).
+
+    This is FC23 Algorithm 1 with Adam's step.
     """
 
     method: ClassVar[str] = "dp-adam"
@@ -189,7 +191,7 @@ class DPAdamClassifier(_GradientClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPrototypeClassifier(DPClassifier):
-    """One noisy mean for each class; the nearest wins, by angle or by distance."""
+    """Fit a noisy mean for each class, and predict the nearest by angle or distance."""
 
     method: ClassVar[str] = "prototypes"
 

@@ -1,6 +1,6 @@
-"""Define the one scikit-learn classifier that all methods share.
+"""Define the scikit-learn classifier that all methods share.
 
-It may decide nothing that its solver or `fitting` does not.
+Solvers and `fitting` make all decisions.
 """
 
 from collections.abc import Callable
@@ -45,32 +45,32 @@ _RowScores = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPClassifier(PrivateClassifier):
-    """A private linear head on features.
+    """Fit a private linear head on features.
 
-    Whoever sees the fitted head, and knows every row but one, can tell whether that
-    row was used only as well as (epsilon, delta) allows: no outcome is more than
-    exp(epsilon) times as likely with the row as without it, up to a probability delta.
-    At epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
+    The fitted head is (epsilon, delta)-differentially private: no outcome is more than
+    exp(epsilon) times as likely with a row as without it, up to a probability delta. At
+    epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
     detects at most 3.68 % of training rows if an unused row has another in its place
-    (1.98 % if its place is empty). `dphead account` prints the limits of any epsilon.
+    (1.98 % if its place is empty). `dphead account` prints these bounds for any
+    epsilon.
 
-    A private fit does not look at a row's value except through a noisy release: a row
-    that is not finite counts zero and nothing is reported about it.
+    A private fit reads a row's value only through noisy releases. A row that is not
+    finite counts zero, without any report.
 
     Parameters
     ----------
     epsilon : float, default=1.0
-        The budget of this fit. Infinity turns clipping and noise off: not private.
+        Budget of this fit. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Of the budget; below 1/n_rows. None: the preset's, else 1e-5.
+        Failure probability, below 1/n_rows. None uses the preset's, else 1e-5.
     classes : sequence of shape (n_classes,), default=None
-        The public classes, needed for a guarantee; a row with another label counts
-        zero. A features file brings its own, in its order.
+        Public classes, required for a guarantee. Rows with another label count zero. A
+        features file has its own classes, in its order.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row counts zero; one row more or less, where the
-        number of rows is private; one row is replaced.
+        Neighboring relation: one row is zeroed out, added or removed, or replaced.
+        add_remove keeps the number of rows private.
     nominal_n : int, default=None
-        A public number in place of the number of rows, under add_remove and only there.
+        Public number used in place of the number of rows; only under add_remove.
     group_cap : int, default=None
         None protects each row. A number protects groups of rows (patients), of which
         the first so many count.
@@ -79,53 +79,54 @@ class DPClassifier(PrivateClassifier):
         group_cap classes, the first in the order of `classes`. There is no accuracy to
         expect then.
     protect : {"image"}, default=None
-        "image" confirms that each row is protected for itself alone although a features
-        file has groups; None refuses such a file, unless it is capped.
+        "image" protects single rows although a features file has groups. None refuses
+        such a file, unless `group_cap` is set.
     accountant : str, default="auto"
-        The preset's, else exact for full batches and PLD for Poisson ones.
+        Accountant that calibrates the noise. "auto" is the preset's, else exact for
+        full batches and PLD for Poisson batches.
     ledger : path or Ledger, default=None
-        The data set's ledger. None: a features file's own; for arrays, only this fit
-        counts. A `Ledger` is shared by clones, and cannot be sent to another process:
-        give a path there. A features file's fits in other ledgers are a
-        `PrivacyWarning` and a note in privacy_.
+        Ledger to charge. None uses a features file's own ledger, or one for this fit
+        only with arrays. Clones share a `Ledger` object. Pass a path to other
+        processes. Fits of a features file in other ledgers cause a `PrivacyWarning` and
+        a note in privacy_.
     split : str, default=None
-        Which rows of a features file to fit.
+        Split of a features file to fit.
     preset : str, default=None
-        A paper's settings, such as "fc23".
+        Settings of a paper, such as "fc23".
     allow_large_delta : bool, default=False
-        Confirm a delta of 1/n or more, which lets a mechanism publish whole rows.
+        Whether to accept a delta of 1/n or more, which may allow publishing whole rows.
     random_state : int, default=None
-        None for a guarantee. A number fixes the noise: reproducible, not private.
+        Seed of the noise, for tests. The fit is private only if this is None.
     unit_norm : bool, default=None
-        Whether rows are brought to the unit sphere; None is the method's own.
+        Whether rows are scaled to unit norm. None uses the method's default.
     center_share : float, default=None
         Fraction of mu**2 spent on the mean used for centering; 0: no centering.
     normalization : dict, default=None
-        Of rows in groups of columns (`dphead.planning.methods.make_method`).
+        Settings of a private normalization (`dphead.planning.methods.make_method`).
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        The classes, sorted; a features file's in its order.
+        Sorted classes; for a features file, in its order.
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights; they apply to rows after `head_.transform` and `head_.feature_clip`.
+        Weights for rows after `head_.transform` and `head_.feature_clip`.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Added to the scores.
+        Intercepts of the scores.
     n_features_in_ : int
-        Columns of X.
+        Number of columns of X.
     head_ : Head
-        The head: transform, weights, and what else is saved.
+        The head, with transform, weights and other saved data.
     privacy_ : Privacy
         The guarantee: private, epsilon, delta, mu, releases, notes.
     ledger_ : Ledger
-        What counted this fit.
+        Ledger that counts this fit.
     expected_accuracy_ : AccuracyEstimate or None
-        The accuracy to expect on new rows, private like the head; None for a method
-        that does not ask for one.
+        Expected accuracy on new rows, as private as the head. None for methods without
+        an estimate.
 
     Examples
     --------
-    See a method's class, such as `DPAutoClassifier`.
+    See the class of a method, such as `DPAutoClassifier`.
     """
 
     method: ClassVar[str]
@@ -145,18 +146,16 @@ class DPClassifier(PrivateClassifier):
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features), or path
-            Numbers: an array, a data frame, a PyTorch tensor; or the path of a features
-            file. A row that is not finite counts zero.
+            Array, data frame or PyTorch tensor of numbers, or path of a features file.
+            A row that is not finite counts zero.
         y : array-like of shape (n_rows,), default=None
-            Labels: an array, a list, a PyTorch tensor, a column of pandas or pyarrow;
-            a missing one is no class. None where X is a path.
+            Labels as an array, list, PyTorch tensor, or column of pandas or pyarrow. A
+            missing label is no class. Use None if X is a path.
         groups : array-like of shape (n_rows,), default=None
-            Whose a row is, for group_cap, and no use without: texts or numbers, which
-            name groups by value; "" or missing for a row on its own. A features file
-            brings its own, which are protected by group_cap, or not by protect="image",
-            as a note in privacy_ then says.
+            Group of each row, as text or number, for use with group_cap. A row with ""
+            or a missing value is its own group. A features file has its own groups.
         **refused
-            sample_weight is refused: it would decide how far a row moves the release.
+            sample_weight is refused, because weights would change the sensitivity.
 
         Returns
         -------
@@ -165,21 +164,21 @@ class DPClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            With nothing charged: for settings, shapes or dtypes that cannot be used,
-            weights, fewer rows than classes, and a delta of 1/n or more.
+            If settings, shapes or dtypes are invalid, if weights are given, if there
+            are fewer rows than classes, or if delta is 1/n or more. Nothing is charged
+            then.
         LedgerError
-            For a budget that would be exceeded.
+            If the fit would exceed the budget.
 
         Warns
         -----
         PrivacyWarning
-            Where the guarantee holds and is weaker than it may look: a large delta,
-            fits of a features file in other ledgers, a step of the pipeline before
-            that was fitted to the same rows, and a clone whose settings were changed
-            (a grid search).
+            If the guarantee is weaker than it may seem: a large delta, fits of a
+            features file in other ledgers, an earlier pipeline step fitted to the same
+            rows, or a clone with changed settings (a grid search).
         PrivateNotice
-            After the fit, with the number of labels that match no class. It is private,
-            for the data holder alone.
+            After the fit, with the number of labels that match no class. This number is
+            private.
         """
         refuse_weights(refused)
         check_settings(self)
@@ -273,33 +272,35 @@ class DPClassifier(PrivateClassifier):
         return export(self, to, folder, weights)
 
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
-        first's. X as in `fit`.
+        """Return scores (n, n_classes), or (n,) for two classes.
 
-        A row that is not finite has no class: its scores are NaN (after a fit without
-        privacy it is refused, as scikit-learn does).
+        With two classes, it is the second class's score minus the first's. X is as in
+        `fit`.
+
+        A row that is not finite has NaN scores. After a fit without privacy it is
+        refused, as in scikit-learn.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return the class with the highest score, (n,); the first of equals.
+        """Return the class with the highest score, (n,); the first of ties.
 
         Raises
         ------
         ValueError
-            For rows that are not finite or unreadable, which have no class.
+            If a row is not finite or unreadable, so that it has no class.
         """
         scores = self._scores(X, split)
         check_classified(scores)
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Probabilities (n, n_classes): softmax, or normalised sigmoids
-        (`dphead.analysis.metrics.probabilities`).
+        """Return probabilities (n, n_classes) by softmax or normalized sigmoids.
 
-        Those of a squared loss and of prototypes are right in order and not calibrated.
-        A row that is not finite has no class: its probabilities are NaN.
+        `dphead.analysis.metrics.probabilities` defines them. Those of a squared loss
+        and of prototypes have the right order but are not calibrated. A row that is not
+        finite has NaN probabilities.
         """
         scores = self._scores(X, split)
         return probabilities(scores, self.head_.loss)
@@ -307,11 +308,10 @@ class DPClassifier(PrivateClassifier):
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
-        """Accuracy on rows X and labels y, or on those rows of a features file that
-        have a label. A row without a class counts as wrong.
+        """Return the accuracy on rows X with labels y, or on a features file.
 
-        It is an exact function of these rows. On the training rows it is private: do
-        not publish it.
+        Only rows with a label are used, and a row without a class counts as wrong. The
+        accuracy is an exact function of these rows. Do not publish it for private rows.
         """
         if is_path(X):
             scores, labels = self._file_scores(X, split, measured=True)
@@ -326,7 +326,7 @@ class DPClassifier(PrivateClassifier):
         return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
-        """Return the method's settings, None for those that are not given."""
+        """Return the method's settings; None for defaults."""
         names = (f.name for f in fields(self) if f.name not in _NO_SETTINGS)
         given = {name: getattr(self, name) for name in names}
         return given | (getattr(self, "settings", None) or {})
@@ -337,9 +337,7 @@ class DPClassifier(PrivateClassifier):
         if not is_path(X):
             return nullcontext(from_arrays(self, X, y, groups, self.classes))
         if y is not None:
-            raise ValueError(
-                "a features file has its own labels, got y besides. Leave it out."
-            )
+            raise ValueError("a features file has its own labels, got y too. Drop y.")
         return from_file(self, X, groups, self.classes)
 
     def _scores(
@@ -347,7 +345,7 @@ class DPClassifier(PrivateClassifier):
     ) -> np.ndarray:
         """Return the scores (n, n_classes) of rows or of a features file.
 
-        `scores_of` computes something else from the rows instead.
+        `scores_of` replaces the head's scores.
         """
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
@@ -363,7 +361,7 @@ class DPClassifier(PrivateClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the `_scores` of a file and its label positions (n,).
 
-        If `measured`, the labels are used, so their classes must be the head's.
+        If `measured`, the labels must have the head's classes.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores
@@ -382,11 +380,12 @@ class DPClassifier(PrivateClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPHeadClassifier(DPClassifier):
-    """Any method by its name, also one of an installed package (docs/own-method.md).
+    """Fit any method by name, including methods of installed packages.
 
-    method: one of `dphead.planning.registry.names()`. settings: the method's, by name;
-    what is not there has the preset's value, or the solver's default (docs/settings.md
-    has ours). The other parameters, and the attributes after `fit`: `DPClassifier`.
+    `method` is one of `dphead.planning.registry.names()` (docs/own-method.md).
+    `settings` has settings of the method by name; others use the preset's value or the
+    solver's default (docs/settings.md). Other parameters and attributes are those of
+    `DPClassifier`.
     """
 
     method: Annotated[str, Setting("Its name.")] = "auto"
@@ -411,17 +410,17 @@ def check_classified(scores: np.ndarray) -> None:
     """Raise ValueError if rows have no class, as scikit-learn does for NaN."""
     if none := int((~classified(scores)).sum()):
         raise ValueError(
-            "predict needs rows with a class, got NaN or infinity, or an unreadable "
-            f"image, in {none} of {len(scores)} rows. Leave them out, or use "
-            "predict_proba, whose rows are NaN there."
+            "predict needs rows with a class, got NaN, infinity or unreadable images "
+            f"in {none} of {len(scores)} rows. Remove these rows, or use "
+            "predict_proba, which returns NaN for them."
         )
 
 
 def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
-    """Return scikit-learn's accuracy, with rows that are not known counted as wrong."""
+    """Return scikit-learn's accuracy, counting rows without a class as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
-    if not known.any():  # scikit-learn refuses weights that are all zero
+    if not known.any():  # scikit-learn refuses weights of zeros only
         return 0.0
     right = accuracy_score(y, predicted, normalize=False, sample_weight=weights * known)
     return float(right / weights.sum())

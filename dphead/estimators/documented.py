@@ -1,7 +1,7 @@
 """Assemble an estimator's docstring (numpydoc).
 
-It holds the estimator's own text, the parameters that all share, its method's settings
-as the solver declares them, the attributes and an example.
+It contains the estimator's own text, the shared parameters, the solver's settings, the
+attributes and an example.
 """
 
 from textwrap import dedent, indent, wrap
@@ -11,7 +11,7 @@ from dphead.planning.methods import settable
 from dphead.solvers.settings import Declared
 
 Class = TypeVar("Class", bound=type)
-WIDTH, INDENT = 88, "    "  # of a docstring's lines
+WIDTH, INDENT = 88, "    "  # columns and indentation of docstrings
 
 _EXAMPLE = """\
 Examples
@@ -30,7 +30,7 @@ True
 
 
 def documented(estimator: Class) -> Class:
-    """Complete an estimator's docstring from that of its base class and its solver."""
+    """Complete an estimator's docstring from its base class and its solver."""
     shared = next(
         dedent(f"{INDENT}{base.__doc__}")
         for base in estimator.__mro__
@@ -52,7 +52,7 @@ def documented(estimator: Class) -> Class:
 
 
 def _described(declared: Declared) -> str:
-    """Describe one setting: its range, its default and source, and what it does."""
+    """Describe one setting: range, default, source and meaning."""
     says = f"{declared.setting.help} Default: {declared.setting.source}."
     text = "\n".join(wrap(says, WIDTH - 2 * len(INDENT)))
     line = f"{declared.name} : {declared.must_be}, default={declared.default_text}"
@@ -60,6 +60,6 @@ def _described(declared: Declared) -> str:
 
 
 def _section(text: str, name: str, after: str) -> str:
-    """Return a docstring's text under one heading, up to the next one."""
+    """Return the text of one docstring section."""
     body = text.partition(f"{name}\n{'-' * len(name)}\n")[2]
     return body.partition(f"\n{after}\n")[0]

@@ -1,7 +1,7 @@
-"""Share what all estimators have: the guarantee's parameters, the ledger, one fit.
+"""Define what all estimators share: guarantee parameters, ledger, and the fit.
 
-A fit warns, plans, tries the sums, charges, fits, and reports the guarantee. Before the
-charge no row decides anything.
+A fit warns, plans, verifies the sums, charges, fits, and reports the guarantee. No row
+affects anything before the charge.
 """
 
 import os
@@ -53,25 +53,24 @@ class PrivacyWarning(UserWarning):
 
 
 class PrivateNotice(UserWarning):
-    """Report what private rows say without noise, for the data holder alone.
+    """Report exact facts about private rows to the data holder.
 
-    It comes after a fit, is never raised, and is in no head, ledger or attribute.
+    It is shown after a fit. It never becomes an error, and is stored nowhere.
     """
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
-    """Hold the parameters of the guarantee, and carry out fits.
+    """Hold the parameters of the guarantee, and run fits.
 
-    `check_settings` refuses a parameter's wrong type or range before anything uses it.
-    What depends on other parameters or on the data's size is checked where it is used.
+    `check_settings` refuses wrong types and ranges first. Conditions on other
+    parameters or on the data's size are checked where they apply.
 
-    scikit-learn's searches clone an estimator, set the candidate's settings and fit, in
-    any process. A fit of a clone whose settings were changed after cloning counts as
-    one of them. An estimator, its clones and theirs are a family, which is told each
-    thing once.
+    scikit-learn's searches clone an estimator, change its settings and fit, in any
+    process. A fit of a clone with changed settings counts as part of a search. An
+    estimator and all its clones form a family, which gets each warning once.
 
-    A `Ledger` holds an open file: clones share it, and pickling leaves it out.
+    A `Ledger` holds an open file. Clones share it, and pickling drops it.
     """
 
     epsilon: Annotated[float, Setting("Budget of a fit.", _BUDGET)] = 1.0
@@ -82,39 +81,39 @@ class PrivateEstimator(BaseEstimator):
     ] = "zero_out"
     nominal_n: Annotated[int | None, Setting("Replaces n.", AT_LEAST_ONE)] = None
     ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", _PLACE)] = None
-    allow_large_delta: Annotated[bool, Setting("Confirms delta >= 1/n.")] = False
-    random_state: Annotated[int | None, Setting("Of the noise, for tests.")] = None
+    allow_large_delta: Annotated[bool, Setting("Accept delta >= 1/n.")] = False
+    random_state: Annotated[int | None, Setting("Seed of the noise, for tests.")] = None
 
     @property
     def ledger_(self) -> Ledger:
-        """Return the ledger that counted this fit.
+        """Return the ledger that counts this fit.
 
-        A pickled estimator opens the file again; a ledger in memory is gone. Raises
-        LedgerError if the file is gone: an empty one would count nothing.
+        An unpickled estimator opens the file again; a ledger in memory is lost. Raises
+        LedgerError if the file is missing, because a new one would be empty.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "ledger_ is there after a fit, and in a copy only if the ledger is a "
+                "ledger_ exists after a fit, and in a copy only if the ledger is a "
                 "file."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):
                 raise LedgerError(
-                    "the ledger that counted a fit must be where it was, got no "
-                    f"path={self._ledger!r}. Put it back there."
+                    f"the ledger of this fit is missing, got path={self._ledger!r}. "
+                    "Put the file back."
                 )
             self._ledger = Ledger(self._ledger)
         return self._ledger
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters as scikit-learn does; note changes of a clone's settings."""
+        """Set parameters as scikit-learn does, and note changes to a clone."""
         changed = {name.split("__")[0] for name in params} - NO_CHOICE
         if vars(self).get("_is_clone") and changed:
             self._is_candidate = True
         return super().set_params(**params)
 
     def __sklearn_clone__(self) -> Any:
-        """Return a clone that shares the ledger, so that it cannot start from zero."""
+        """Return a clone with the same ledger, so that spending cannot restart."""
         bare: Any = copy(self)
         bare.ledger = None
         twin: Any = BaseEstimator.__sklearn_clone__(bare)
@@ -128,7 +127,7 @@ class PrivateEstimator(BaseEstimator):
         ledger = state.pop("_ledger", None)
         path = getattr(ledger, "path", ledger)
         given = getattr(state["ledger"], "path", IN_MEMORY)
-        if given != IN_MEMORY:  # an open file: its path replaces it
+        if given != IN_MEMORY:  # replace an open file by its path
             state["ledger"] = given
         return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}
 
@@ -138,20 +137,20 @@ class PrivateEstimator(BaseEstimator):
         return tags
 
     def _new_rows(self, x: Any) -> Any:
-        """Return rows to predict; NaN is refused after a fit without privacy alone."""
+        """Return rows to predict; refuse NaN only after a fit without privacy."""
         check_is_fitted(self)
         (x,) = map(unmasked, as_arrays(x))
         finite = not self.__sklearn_tags__().input_tags.allow_nan
         return validate_data(self, x, reset=False, ensure_all_finite=finite)
 
     def _delta(self) -> float:
-        """Return delta; None means the preset's, if there is one."""
+        """Return delta; None means the preset's delta, if any."""
         return presets.delta_of(getattr(self, "preset", None), self.delta)
 
     def _plan_head(
         self, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
     ) -> Planned:
-        """Return a linear head's plan, with the summation backend that it needs."""
+        """Return a linear head's plan and its summation backend."""
         plan = make_plan(
             solver,
             facts,
@@ -167,7 +166,7 @@ class PrivateEstimator(BaseEstimator):
     def _fit_unclassed(
         self, solver: Solver, rows: Any, groups: Any, notice: Callable[[], str]
     ) -> Any:
-        """Fit on rows that have no class, with one dummy class; return the head."""
+        """Fit on rows without classes, with one dummy class, and return the head."""
         one_class = np.zeros(len(rows), np.int64)
         given = (self, rows, lambda: one_class, groups, np.array([0]))
         data = of_arrays(*given, notice=notice)
@@ -185,12 +184,12 @@ class PrivateEstimator(BaseEstimator):
         description: str,
         notes: Sequence[str] = (),
     ) -> FitResult:
-        """Warn, plan, charge and fit: the same for a head and for a network.
+        """Warn, plan, charge and fit, for heads and networks.
 
         Parameters
         ----------
         data : TrainingData
-            The rows, which are read after the charge, and what identifies them.
+            The rows, read after the charge, and their identity.
         prepare : callable
             Returns the solver, plan and summation backend.
         description : str
@@ -201,7 +200,7 @@ class PrivateEstimator(BaseEstimator):
         Returns
         -------
         FitResult
-            Its head is what the solver returned. `privacy_` and `ledger_` are set too.
+            Result of the solver. The method also sets `privacy_` and `ledger_`.
 
         Raises
         ------
@@ -250,7 +249,7 @@ class PrivateEstimator(BaseEstimator):
         return result
 
     def _confirmed_delta(self, n_rows: int) -> str:
-        """Warn of a delta of 1/n or more, and return the warning, or "".
+        """Warn about a delta of 1/n or more, and return the warning or "".
 
         Raises ValueError for such a delta unless the estimator allows it.
         """
@@ -260,7 +259,7 @@ class PrivateEstimator(BaseEstimator):
             return ""
         if not self.allow_large_delta:
             raise ValueError(
-                f"{text} Use a smaller one, or confirm with allow_large_delta=True."
+                f"{text} Use a smaller delta, or pass allow_large_delta=True."
             )
         warnings.warn(text, PrivacyWarning, stacklevel=4)
         return text
@@ -268,18 +267,18 @@ class PrivateEstimator(BaseEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """Hold the parameters that classifiers of rows and of images share."""
+    """Hold the parameters shared by classifiers of rows and of images."""
 
     classes: Sequence[Any] | np.ndarray | None = None
     protect: Annotated[
-        Literal["image"] | None, Setting("Confirms what is protected.")
+        Literal["image"] | None, Setting("Confirm the unit of privacy.")
     ] = None
     preset: Annotated[str | None, Setting("A paper's settings.")] = None
     accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
 
 
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
-    """Return the ledger given, or the data set's.
+    """Return the given ledger, or the data set's own.
 
     Raises LedgerError if it belongs to another data set.
     """
@@ -290,17 +289,17 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
     theirs = given.set_once("dataset_id", dataset_id)
     if theirs != dataset_id:
         raise LedgerError(
-            f"the ledger must be this data set's, got dataset_id={theirs}. The "
-            f"file says {dataset_id}."
+            f"the ledger belongs to another data set, got dataset_id={theirs} for a "
+            f"file of {dataset_id}. Pass this data set's ledger."
         )
     return given
 
 
 def _tell_holder(text: str) -> None:
-    """Warn the data holder of what private rows say, if anything.
+    """Warn the data holder about private rows, if there is anything to report.
 
-    If a filter turns warnings into errors, the text is printed instead: a row's value
-    must not stop a fit.
+    If a filter turns warnings into errors, the text is printed instead, because a row's
+    value must not stop a fit.
     """
     try:
         if text:

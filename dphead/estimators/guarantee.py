@@ -1,4 +1,4 @@
-"""Report what a fit guarantees, and what it cannot see (`privacy_`)."""
+"""Report the guarantee of a fit, and its limits (`privacy_`)."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,19 +9,19 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
 SEEDED = (
-    "Not private, epsilon is infinite: random_state is fixed, and whoever knows it can "
-    "remove the noise. Use random_state=None for a guarantee."
+    "Not private, epsilon is infinite: random_state is fixed, and anyone who knows "
+    "it can remove the noise. Use random_state=None for a guarantee."
 )
 NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
-CLASSES_SEEN = "Not private: the classes were read off the labels."
+CLASSES_SEEN = "Not private: the classes were inferred from the labels."
 ONE_FIT = (
     "Only this fit is counted: arrays carry no data set id. Give ledger= to count all "
     "fits on the same data."
 )
 OUT_OF_SIGHT = (
-    "A step that was fitted to the same data before this one, and settings chosen by "
-    "comparing fits, are seen from inside only in scikit-learn's Pipeline and "
-    "searches, which are warned of: the ledger counts each fit, not the choice."
+    "Earlier steps fitted to the same data, and settings chosen by comparing fits, "
+    "are detected only in scikit-learn's Pipeline and searches. The ledger counts "
+    "each fit, not the choice."
 )
 
 
@@ -36,7 +36,7 @@ class Privacy:
     epsilon : float
         The epsilon spent; infinite with a seed.
     nominal_epsilon : float
-        What the same plan guarantees without a seed.
+        Epsilon of the same plan without a seed.
     delta : float
         The delta.
     mu, rho : float or None
@@ -50,7 +50,7 @@ class Privacy:
     releases : list of dict
         One entry for each kind of release.
     notes : tuple of str
-        What else a reader should know.
+        Further notes for the reader.
     """
 
     private: bool
@@ -101,7 +101,7 @@ def privacy_of(
     counted : bool
         Whether a ledger counts other fits too.
     classes_seen : bool
-        Whether the classes were read off the labels.
+        Whether the classes were inferred from the labels.
     warning : str
         About delta and groups, or "".
     """

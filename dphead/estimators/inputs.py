@@ -1,7 +1,7 @@
-"""Check a fit's inputs before the charge, by declared facts alone.
+"""Check a fit's inputs before the charge, using declared facts only.
 
-Only shapes, dtypes and declared facts may decide anything, never a row's value. One
-exception: a list that is no array of numbers stops the fit here (see AUDIT.md).
+Only shapes, dtypes and declared facts may affect the fit, never a row's value. One
+exception: a list that is not an array of numbers stops the fit here (see AUDIT.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -56,27 +56,26 @@ _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold rows that are read after the charge, and what identifies them.
+    """Hold rows to read after the charge, and their identity.
 
     Attributes
     ----------
     rows : callable
-        Reads the rows; called after the charge.
+        Function that reads the rows, called after the charge.
     facts : ProblemInfo
         Their public sizes.
     classes : ndarray of shape (n_classes,)
         The classes, by position.
     dataset_id, feature_space : str or None, str
-        Those of a features file; None and "" for arrays.
+        Identity of a features file; None and "" for arrays.
     classes_seen : bool
-        Whether the classes were read off the labels: not private.
+        Whether the classes were inferred from the labels, which is not private.
     grouped : bool
-        Whether the features file says which rows belong together.
+        Whether the features file has groups.
     declared, extraction : str, dict
-        Who declared the classes public, and how rows were made, for a run folder.
+        Declaration of the classes and extraction of the rows, for a run folder.
     notice : callable
-        Returns what the data holder alone should know of labels and rows, or "";
-        called after the fit.
+        Returns a private notice about labels and rows, or "". Called after the fit.
     """
 
     rows: Callable[[], Rows]
@@ -110,9 +109,9 @@ def is_path(x: Any) -> bool:
 
 
 def as_arrays(*given: Any) -> tuple[Any, ...]:
-    """Return PyTorch tensors as numpy arrays, and anything else unchanged.
+    """Return PyTorch tensors as numpy arrays, and other objects unchanged.
 
-    torch is not imported. numpy has no bfloat16: it becomes float32, which holds it.
+    torch is not imported. bfloat16 becomes float32, because numpy lacks it.
     """
     return tuple(_as_array(x) for x in given)
 
@@ -131,24 +130,23 @@ def refuse_weights(given: dict[str, Any]) -> None:
         raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
     if given.get("sample_weight") is not None:
         raise ValueError(
-            "sample_weight must be None, got weights. A weight would decide how far "
-            "its row moves what is released, and the noise is for rows that all count "
-            "once: leave it out."
+            "sample_weight must be None, got weights. Weights would change the "
+            "sensitivity of the releases. Drop sample_weight."
         )
 
 
 def from_arrays(
     estimator: Any, x: Any, y: Any, groups: Any, classes: Any
 ) -> TrainingData:
-    """Return the training data of arrays or data frames with one class a row."""
+    """Return the training data of arrays or data frames with one class per row."""
     private = np.isfinite(estimator.epsilon)
     refuse_split(estimator.split)
     require_target(y, "labels")
     if classes is None and private:
         raise ValueError(
             "classes must be declared for a guarantee, got classes=None. Pass the "
-            "public list of classes: reading it off the labels would reveal which "
-            "labels occur. (epsilon=inf allows None.)"
+            "public list of classes, because inferring it would reveal which labels "
+            "occur. (epsilon=inf allows None.)"
         )
     said = declared_dtype(y)
     x, y = checked_rows(estimator, x, column(y) if private else y)
@@ -178,14 +176,14 @@ def of_arrays(
 ) -> TrainingData:
     """Return the training data of checked rows.
 
-    `labels` returns positions in `names`, or label sets; it is called after the charge.
-    `more` are further attributes of the data.
+    `labels` returns indices into `names`, or label sets, and is called after the
+    charge. `more` has further attributes of the data.
     """
     cap, mean = estimator.group_cap, estimator.group_mean
     if (groups is None) != (cap is None):
         raise ValueError(
-            f"groups and group_cap must be given together, got group_cap={cap}. Give "
-            "both, or neither."
+            f"groups and group_cap need each other, got group_cap={cap}. Pass both or "
+            "neither."
         )
     n_rows, n_features = x.shape
     if groups is not None:
@@ -199,15 +197,15 @@ def of_arrays(
 
 
 def _public_rows(estimator: Any, n_rows: int) -> int:
-    """Return the public number of rows: `n_rows`, or nominal_n under add/remove.
+    """Return the public number of rows, which is nominal_n under add/remove.
 
-    Raises ValueError unless nominal_n is given exactly under add/remove.
+    Raises ValueError if nominal_n is missing under add/remove, or given otherwise.
     """
     relation, nominal = estimator.relation, estimator.nominal_n
     if (relation == "add_remove") != (nominal is not None):
         raise ValueError(
-            "nominal_n must be given exactly when the number of rows is private, "
-            f"got {relation=}, nominal_n={nominal}. Correct one of them."
+            "nominal_n is required with add_remove and invalid otherwise, got "
+            f"{relation=}, nominal_n={nominal}. Change one of them."
         )
     return nominal if nominal is not None else n_rows
 
@@ -222,7 +220,7 @@ def require_target(y: Any, what: str) -> None:
 
 
 def refuse_split(split: str | None) -> None:
-    """Raise ValueError if a split is given: arrays have none."""
+    """Raise ValueError if a split is given for arrays."""
     if split is not None:
         raise ValueError(
             f"split must be None for arrays, got split={shown(split)}. Pass the rows "
@@ -233,18 +231,18 @@ def refuse_split(split: str | None) -> None:
 def checked_rows(
     estimator: Any, x: Any, y: Any = None, **checks: Any
 ) -> tuple[Any, Any]:
-    """Return features and y, checked by shape and dtype alone.
+    """Return features and y, checked by shape and dtype only.
 
-    Without privacy, scikit-learn's own checks run, with `checks`.
+    Without privacy, scikit-learn's checks run with `checks`.
     """
     if not np.isfinite(estimator.epsilon):
         if y is None:
             return validate_data(estimator, x), None
         found: Any = validate_data(estimator, x, y, **checks)
         return found
-    # a private number of rows must not decide anything: it may even be 0
+    # a private number of rows must not affect anything, and may be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
-    with np.errstate(all="ignore"):  # as `_numbers`; a signalling NaN would warn
+    with np.errstate(all="ignore"):  # a signaling NaN would warn, as in `_numbers`
         x = validate_data(
             estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
         )
@@ -262,14 +260,14 @@ def from_file(
     label_sets: np.ndarray | None = None,
     **more: Any,
 ) -> Iterator[TrainingData]:
-    """Open a split of a features file as training data; rows are read when asked for.
+    """Open a split of a features file as training data, with rows read later.
 
-    The classes are the file's declared ones. If it declares none, `classes` names one
-    for each position. `label_sets`, with their `classes`, replace the file's labels.
+    If the file declares no classes, `classes` names one per label index. `label_sets`,
+    with their `classes`, replace the file's labels.
     """
     if groups is not None:
         raise ValueError(
-            "a features file has its own groups, got groups besides. Leave them out."
+            "a features file has its own groups, got groups too. Drop groups."
         )
     vars(estimator).pop("feature_names_in_", None)
     split, cap, mean = estimator.split, estimator.group_cap, estimator.group_mean
@@ -297,7 +295,7 @@ def from_file(
 
 
 def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
-    """Return the public classes of a file's labels, those given before its own."""
+    """Return the given public classes, or else those of the file."""
     names = listed(classes) if classes is not None else None
     if names is None and file.classes_public:
         names = file.class_names
@@ -334,8 +332,8 @@ def declared(classes: Any) -> np.ndarray:
 def listed(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
-    Raises ValueError if they are no list, or too many. A single text is refused: it
-    would become a list of its letters.
+    Raises ValueError if they are not a list, or too many. A single text is refused,
+    because it would become a list of letters.
     """
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
@@ -349,14 +347,14 @@ def listed(classes: Any) -> list[Any]:
 
 
 def _numbers(x: Any) -> Any:
-    """Return features that become float32 in one way, whatever the other rows hold.
+    """Return features for conversion to float32, independent of other rows' values.
 
     The dtype of a list or column depends on all its numbers, so these go through
-    float64 first. Only an array that is float16, 32 or 64 as a whole stays as it is.
-    Raises ValueError for a dtype that is not numeric.
+    float64 first. Only an array of float16, 32 or 64 stays unchanged. Raises ValueError
+    for a dtype that is not numeric.
     """
     if issparse(x):
-        return x  # scikit-learn's own check refuses it, and says how to convert
+        return x  # scikit-learn's check refuses it with a hint
     dtypes: list[Any] = (
         list(x.dtypes)
         if hasattr(x, "iloc") and np.ndim(x) == 2
@@ -384,17 +382,17 @@ def _numbers(x: Any) -> Any:
 
 
 def unmasked(x: Any) -> Any:
-    """Return rows with NaN for what numpy masks, so that such a row is not read."""
+    """Return rows with NaN in place of numpy's masked values."""
     if not isinstance(x, np.ma.MaskedArray) or x.dtype.kind not in "biuf":
         return x
     return np.ma.filled(x.astype(np.result_type(x, np.float16)), np.nan)
 
 
 def _listed(x: Any) -> np.ndarray:
-    """Return a list's numbers as float64, or unchanged if it holds anything else.
+    """Return a list's numbers as float64, or the list unchanged if it has other items.
 
-    Raises ValueError for a text, and for a table of a library other than pandas: its
-    values decide what array it becomes.
+    Raises ValueError for a text, and for tables of other libraries than pandas, because
+    their values would affect the conversion.
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(
@@ -407,7 +405,9 @@ def _listed(x: Any) -> np.ndarray:
     if array.dtype.kind == "O" and any(
         issubclass(type(item), str | bytes) for item in array.ravel()
     ):
-        raise ValueError("features must be numbers, got a text in a list. Convert it.")
+        raise ValueError(
+            "features must be numbers, got a text in a list. Convert it to a number."
+        )
     try:
         return np.asarray(x, np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""Read labels and targets, each by itself.
+"""Read labels and targets one by one.
 
-No item may decide how another is read. None stops a fit or warns, and no code of an
-item's own runs.
+No item affects how another is read, stops a fit or causes a warning, and no item's own
+code runs.
 """
 
 from typing import Any
@@ -16,52 +16,52 @@ _REAL = {bool, int, float} | {
     for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
 }
 _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
-_ROWS_AT_ONCE = 4096  # so that no second copy of all rows is made
-_TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by the kind of the classes
+_ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
+_TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by dtype of the classes
 
 
 def column(y: Any) -> np.ndarray:
     """Return labels as one column.
 
-    Labels without a fixed dtype stay objects and are read one by one: the dtype of a
-    converted list or pandas column would depend on each item.
+    Labels without a fixed dtype stay objects and are read one by one, because the dtype
+    of a converted list or pandas column would depend on every item.
     """
     shape = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] > 1:
         raise ValueError(
             f"y should be a 1d array, got an array of shape {shape} instead. For "
-            "several classes a row use DPMultiLabelClassifier."
+            "several classes per row use DPMultiLabelClassifier."
         )
     return column_or_1d(read_column(y), warn=True)
 
 
 def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
-    """Raise ValueError where labels of this declared dtype cannot be the classes.
+    """Raise ValueError if labels of this dtype cannot equal the classes.
 
-    Such rows would count zero after the charge. No label is looked at. Lists and
-    objects declare nothing.
+    Such rows would count zero after the charge. No label is read. Lists and objects
+    have no dtype to check.
     """
     if dtype.kind == "O":
         return
     kinds = ["biuf", "UT", "S"]
     if not any(dtype.kind in k and classes.dtype.kind in k for k in kinds):
         raise ValueError(
-            f"labels and classes must be of one kind, got dtypes {dtype} and "
+            f"labels and classes must have the same type, got dtypes {dtype} and "
             f"{classes.dtype}. Convert one of them."
         )
     others = [c for c in classes if dtype.kind in kinds[0] and not _holds(dtype, c)]
     if others:
         raise ValueError(
-            "each class must be a value of the labels' dtype, got class "
-            f"{others[0]} of dtype {classes.dtype} for labels of dtype {dtype}. Make "
-            "both of one dtype."
+            f"each class must be a value of the labels' dtype, got class {others[0]} "
+            f"of dtype {classes.dtype} for labels of dtype {dtype}. Use one dtype for "
+            "both."
         )
 
 
 def _holds(dtype: np.dtype, one: Any) -> bool:
-    """Return whether a label of a numeric dtype can equal a class as it is written.
+    """Return whether a label of a numeric dtype can equal a class.
 
-    0.1 is two numbers in float32 and in float64.
+    For example, 0.1 differs in float32 and float64.
     """
     floats = dtype.kind == one.dtype.kind == "f"
     with np.errstate(all="ignore"):
@@ -70,28 +70,29 @@ def _holds(dtype: np.dtype, one: Any) -> bool:
 
 
 def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
-    """Return what the data holder should know of rows that count zero, "" for none.
+    """Return a private notice about rows that count zero, or "".
 
-    given, used: (n,) bool, rows with a label, and those whose label was used.
+    `given` (n,) marks rows with a label, and `used` (n,) those with a used label.
     """
     lost = int(np.sum(given & ~used))
     if not lost:
         return ""
     return (
-        f"private, for the data holder alone: {lost:,} of {len(given):,} {what} and "
-        "count zero. Compare them with what was declared. Do not publish this line."
+        f"private, for the data holder only: {lost:,} of {len(given):,} {what} and "
+        "count zero. Compare them with the declared classes. Do not publish this "
+        "line."
     )
 
 
 def told(*notices: str) -> str:
-    """Return the notices that say anything, as one text."""
+    """Return the non-empty notices as one text."""
     return " ".join(filter(None, notices))
 
 
 def unread_rows(x: np.ndarray) -> str:
-    """Return a notice of rows (n, d) that training masks, "" if there are none."""
+    """Return a notice of masked rows among (n, d), or ""."""
     used = np.ones(len(x), bool)
-    with np.errstate(all="ignore"):  # numbers beyond float32, and signalling NaNs
+    with np.errstate(all="ignore"):  # numbers beyond float32, and signaling NaNs
         for start in range(0, len(x), _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
             used[some] = np.isfinite(x[some].astype(np.float32)).all(axis=1)
@@ -100,17 +101,17 @@ def unread_rows(x: np.ndarray) -> str:
 
 
 def is_given(y: np.ndarray) -> np.ndarray:
-    """Return (n,) bool: the items of a `column` that are not missing."""
+    """Return (n,) bool: whether each item of a `column` is present."""
     if y.dtype.kind == "O":
         return np.array([not is_missing(item) for item in y.tolist()], bool)
     return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
 
 
 def numbers(y: Any) -> np.ndarray:
-    """Return (n,) float64 of real targets, each read alone.
+    """Return real targets as (n,) float64, each read alone.
 
-    An item of a list that is no number becomes NaN. Raises ValueError for an array of
-    another dtype.
+    A list item that is not a number becomes NaN. Raises ValueError for arrays of other
+    dtypes.
     """
     said, y = declared_dtype(y), column(y)
     if said.kind not in "biufO":
@@ -124,7 +125,7 @@ def numbers(y: Any) -> np.ndarray:
 
 
 def number(item: Any) -> float:
-    """Return an item as a number, NaN if it is none. No code of its own runs."""
+    """Return an item as a number, or NaN, without running its own code."""
     try:
         return float(item) if type(item) in _REAL else np.nan
     except OverflowError:
@@ -132,11 +133,11 @@ def number(item: Any) -> float:
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return positions (n,) of labels in sorted `classes`, -1 for any other value.
+    """Return indices (n,) of labels in sorted `classes`, -1 for any other value.
 
-    It never raises or warns because of a value.
+    No value causes an error or a warning.
     """
-    with np.errstate(all="ignore"):  # a signalling NaN would warn
+    with np.errstate(all="ignore"):  # a signaling NaN would warn
         if y.dtype.kind == "O" or _would_round(y.dtype, classes.dtype):
             table = {c: i for i, c in enumerate(classes.tolist())}
             kinds = _TEXTS.get(classes.dtype.kind, _NUMBERS)
@@ -148,18 +149,18 @@ def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def unmatched_labels(y: np.ndarray, classes: np.ndarray) -> str:
-    """Return a notice of labels that match none of the sorted classes, "" if all do."""
+    """Return a notice of labels that match no class, or ""."""
     return private_notice(
         is_given(y), positions(y, classes) >= 0, "labels match no class"
     )
 
 
 def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
-    """Return the position of a label, -1 for one that is of no known type.
+    """Return the index of a label, or -1 for an unknown type.
 
-    A label may be anything, and no code of its own runs: its hash or comparison could
-    stop a fit. Bytes compared with a text can warn, and so can numpy's numbers compared
-    with larger ones.
+    Labels may be arbitrary objects. Their own code must not run, because a hash or
+    comparison could stop a fit. Comparing bytes with text, or numpy numbers with larger
+    ones, can also warn.
     """
     if type(label) not in kinds:
         return -1
@@ -167,6 +168,6 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
 
 
 def _would_round(one: np.dtype, other: np.dtype) -> bool:
-    """Return whether numpy compares these integers as floats: large ones merge."""
+    """Return whether numpy compares these integers as floats, so large ones merge."""
     both_whole = one.kind in "iu" and other.kind in "iu"
     return both_whole and np.result_type(one, other).kind == "f"

@@ -1,8 +1,8 @@
-"""Warn of what happens around a fit and is outside its guarantee.
+"""Warn about leaks around a fit that its guarantee does not cover.
 
-That is: pipeline steps fitted to the same rows, and a search that changes settings
-between fits. It only warns, and not always: it cannot see rows that were transformed by
-hand, nor a search that makes its own estimators. It looks at no row.
+These are pipeline steps fitted to the same rows, and searches that change settings
+between fits. Manual transforms of rows and other searches go undetected. No row is
+read.
 """
 
 import sys
@@ -15,30 +15,30 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-# changing these is no choice between results
+# changing these does not choose between results
 NO_CHOICE = {"random_state", "ledger"}
 
 
 _CHANGED = (
-    "this fit is of a clone whose settings were changed, as a grid search does: the "
-    "choice between such fits by their scores on private rows is in no epsilon and no "
-    "ledger. Choose settings on public rows. "
+    "this fit is of a clone with changed settings, as in a grid search. No epsilon "
+    "or ledger covers a choice between such fits by scores on private rows. Choose "
+    "settings on public rows. "
 )
 _REPEATED = (
-    "Clones of this estimator are fitted, as by cross-validation, a search or an "
-    "ensemble: each fit spends its own epsilon, and fits on overlapping rows add up. "
-    "privacy_ is of one fit. "
+    "Clones of this estimator are fitted, as in cross-validation, a search or an "
+    "ensemble. Each fit spends its own epsilon, and fits on overlapping rows add up. "
+    "privacy_ covers one fit. "
 )
 _MAIN = "MainProcess"  # Python's name for the main process
-_UNCOUNTED = "No ledger counts them together: give ledger=."
+_UNCOUNTED = "No ledger counts them together: pass ledger=."
 _fits: Counter[str | None] = Counter()  # by family of clones, in this process
 _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 
 
 def is_news(estimator: Any, subject: str) -> bool:
-    """Return whether an estimator's family was not told of this yet, and note it.
+    """Return whether an estimator's family has not had this warning yet, and note it.
 
-    An estimator that was never cloned is told in each fit.
+    An estimator without clones gets it in each fit.
     """
     family = vars(estimator).get("_family")
     news = (family, subject) not in _told
@@ -48,9 +48,9 @@ def is_news(estimator: Any, subject: str) -> bool:
 
 
 def around(estimator: Any, total: float | None) -> dict[str, str]:
-    """Return what to warn of in this fit: a text of one or more sentences per subject.
+    """Return the warnings of this fit by subject.
 
-    `total` is the ledger's epsilon with this fit; None where no ledger was given.
+    `total` is the ledger's epsilon with this fit, or None without a ledger.
     """
     found = {}
     family = vars(estimator).get("_family")
@@ -70,10 +70,10 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
     steps = _fitted_before(estimator, sys._getframe(1))
     if steps:
         found["pipeline"] = (
-            f"the pipeline's steps before this one, {', '.join(steps)}, were "
-            "fitted to the same rows: epsilon does not cover what they release. "
-            "Use steps that look at each row by itself, such as Normalizer, or "
-            "fit them to public rows and freeze them."
+            f"the earlier pipeline steps {', '.join(steps)} were fitted to the same "
+            "rows: epsilon does not cover them. Use steps that transform each row "
+            "alone, such as Normalizer, or fit the steps to public rows and freeze "
+            "them."
         )
     return found
 
@@ -81,8 +81,8 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
 def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
     """Return the names of pipeline steps fitted to the rows before this estimator.
 
-    It looks at each pipeline that is being fitted around `frame`, and at its steps
-    before the one with `estimator` in it.
+    It inspects each pipeline being fitted around `frame`, and its steps before the one
+    with `estimator`.
     """
     found: list[str] = []
     inner = estimator
@@ -97,10 +97,10 @@ def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
 
 
 def _place(pipeline: Pipeline, inner: Any) -> int:
-    """Return the position of a step in a pipeline.
+    """Return the index of a step in a pipeline.
 
-    A pipeline with a memory clones its steps: then the position is that of a step of
-    the same type. For an estimator within another one, it is the last step's.
+    A pipeline with a memory clones its steps, so a step of the same type matches too.
+    For an estimator within another one, the index is the last step's.
     """
     steps = [step for _, step in pipeline.steps]
     same = [i for i, step in enumerate(steps) if step is inner]
@@ -109,7 +109,7 @@ def _place(pipeline: Pipeline, inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Return whether a step's fit looks at rows, and is no private fit of its own."""
+    """Return whether a step's fit reads rows and is not itself private."""
     if step is None or step == "passthrough" or hasattr(step, "privacy_"):
         return False
     if type(step).__name__ == "FrozenEstimator":

@@ -1,7 +1,7 @@
-"""Define the scikit-learn classifier of rows that each have any number of classes.
+"""Define the scikit-learn classifier for rows with any number of classes.
 
-A row's labels are looked at after the charge, each row's alone. Nothing here may ask
-for a statistic that is bounded for one class per row only.
+Labels are read after the charge, each row's alone. Code here must not request a
+statistic with a bound for one class per row only.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -45,27 +45,25 @@ from dphead.solvers.settings import shown
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPMultiLabelClassifier(DPHeadClassifier):
-    """A private linear head for rows that each have any number of classes: none, one,
-    several or all.
+    """Fit a private linear head for rows with none, one, several or all classes.
 
-    y is an indicator matrix (n_rows, n_classes), as scikit-learn has it: one where the
-    row has the class of the column, and zero elsewhere. A class's score is the logit of
-    its own sigmoid. What is released are gradients of all classes together, each row's
-    clipped as one, so a row with many classes moves them no further than a row with
-    one, and no largest number of classes a row need be declared. A row that holds any
-    other number than one and zero in y, or is not finite, counts zero.
+    `y` is scikit-learn's indicator matrix (n_rows, n_classes) of ones and zeros. A
+    class's score is the logit of its own sigmoid. A row's gradient for all classes is
+    clipped as one. So a row with many classes moves the release no further than a row
+    with one class, and no largest number of classes per row is needed. A row with other
+    values than one and zero in y, or that is not finite, counts zero.
 
     Parameters
     ----------
     method : {"auto", "dp-sgd", "dp-adam", "dp-fc", "dp-newton"}, default="auto"
-        "auto" takes the steps of `DPAutoClassifier`, of the sigmoid loss; there is no
-        accuracy to expect. Any other method whose releases take label sets will do.
+        "auto" takes the steps of `DPAutoClassifier` with the sigmoid loss, without an
+        expected accuracy. All releases of a method must support label sets.
     settings : dict, default=None
-        The method's, by name; what is not there has the preset's value, or the solver's
-        default. sampling_prob (of dp-sgd and dp-adam) below 1 takes Poisson batches.
+        Settings of the method by name; others use the preset's value or the solver's
+        default. sampling_prob below 1 (dp-sgd and dp-adam) uses Poisson batches.
     classes : sequence of shape (n_classes,), default=None
-        Public names of the columns of y; None takes a data frame's, or numbers them. A
-        data frame whose columns have other names or another order is refused.
+        Public names of the columns of y. None uses a data frame's names, or numbers. A
+        data frame with other names or another order is refused.
     epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
         As of `DPClassifier`.
@@ -77,11 +75,11 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     classes_ : ndarray of shape (n_classes,)
         Names of the columns of y, in their order.
     coef_ : ndarray of shape (n_classes, n_features)
-        Weights; they apply to rows after `head_.transform`.
+        Weights for rows after `head_.transform`.
     intercept_ : ndarray of shape (n_classes,)
-        Added to the scores.
+        Intercepts of the scores.
     n_features_in_, head_, privacy_, ledger_
-        As of `DPClassifier`.
+        As in `DPClassifier`.
 
     Examples
     --------
@@ -105,12 +103,12 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features), or path
-            As of `DPClassifier.fit`.
+            As in `DPClassifier.fit`.
         y : array-like or sparse matrix of shape (n_rows, n_classes)
-            Ones and zeros, two columns or more. Where X is a path, of the rows of its
-            split in the file's order; the file's own labels are not used.
+            Ones and zeros, in two columns or more. If X is a path, one row for each row
+            of its split, in the file's order; the file's own labels are not used.
         groups : array-like of shape (n_rows,), default=None
-            Whose a row is, for group_cap; a features file brings its own.
+            Group of each row, for group_cap. A features file has its own groups.
         **refused
             sample_weight is refused.
 
@@ -121,10 +119,10 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Raises
         ------
         ValueError
-            With nothing charged: also for a method with a release whose bound is of one
-            class a row.
+            As in `DPClassifier.fit`, or if a release supports only one class per row.
+            Nothing is charged then.
         LedgerError
-            For a budget that would be exceeded.
+            If the fit would exceed the budget.
         """
         super().fit(X, y, groups, **refused)
         self.coef_ = self.head_.weights.T.copy()
@@ -132,9 +130,10 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         return self
 
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Scores (n, n_classes), each the logit of its class. X as in `fit`.
+        """Return scores (n, n_classes), each the logit of its class.
 
-        A row that is not finite has NaN (after a fit without privacy it is refused).
+        X is as in `fit`. A row that is not finite has NaN scores. After a fit without
+        privacy it is refused.
         """
         return self._scores(X, split)
 
@@ -144,27 +143,26 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Raises
         ------
         ValueError
-            For rows that are not finite or unreadable, which have no classes.
+            If a row is not finite or unreadable.
         """
         scores = self._scores(X, split)
         check_classified(scores)
         return (scores > 0).astype(np.int64)
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return probabilities (n, n_classes), each of its class by itself.
+        """Return probabilities (n, n_classes), independent for each class.
 
-        A row that is not finite has NaN.
+        A row that is not finite has NaN probabilities.
         """
         return expit(self._scores(X, split).astype(np.float64))
 
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
-        """Share of rows all of whose classes are predicted, and no other (subset
-        accuracy). X and y as in `fit`. A row without a class counts as wrong.
+        """Return the fraction of rows with every class right (subset accuracy).
 
-        It is an exact function of these rows. On the training rows it is private: do
-        not publish it.
+        X and y are as in `fit`. A row without a prediction counts as wrong. The result
+        is an exact function of these rows. Do not publish it for private rows.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
         _check_order(_names_of(y), self.classes_.tolist())
@@ -225,12 +223,11 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
 
 def _of_sigmoids(solver: Solver) -> Solver:
-    """Return auto with the sigmoid loss and a fixed `move`; other solvers unchanged.
+    """Return auto with the sigmoid loss and a fixed `move`; keep other solvers.
 
-    Steps then have one length for all data: the rule that lengthens them is known for
-    softmax alone. Softmax's `move` is used: on synthetic labels and digits, trials with
-    0.6 to 3 logits were within 1.5 points of it at ε = 1 and 8. Their records are not
-    stored.
+    The step length is then fixed, because the rule that lengthens steps was tested for
+    softmax only. `move` is that of softmax: on synthetic labels and digits, trials with
+    0.6 to 3 logits were within 1.5 points of it at ε = 1 and 8 (not stored).
     """
     if not isinstance(solver, Auto):
         return solver
@@ -239,10 +236,9 @@ def _of_sigmoids(solver: Solver) -> Solver:
 
 
 def indicators(y: Any) -> np.ndarray:
-    """Return (n, n_classes) numbers, checked by shape and dtype alone.
+    """Return (n, n_classes) numbers, checked by shape and dtype only.
 
-    Each number is read after the charge. Raises ValueError for another shape, or for
-    what is no number.
+    Numbers are read after the charge. Raises ValueError for other shapes and types.
     """
     require_target(y, "indicator matrix")
     if issparse(y):
@@ -261,17 +257,17 @@ def indicators(y: Any) -> np.ndarray:
 
 
 def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
-    """Return the error for a y that is no indicator matrix."""
+    """Return the error for a y that is not an indicator matrix."""
     return ValueError(
-        "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with two "
-        f"columns or more, got y.shape={shape}, y.dtype={dtype!r}. For one class a row "
-        "use another classifier; pass sets of classes through "
+        "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with "
+        f"two columns or more, got y.shape={shape}, y.{dtype=}. For one class per row "
+        "use DPClassifier; convert sets of classes with "
         "MultiLabelBinarizer(classes=...)."
     )
 
 
 def _of_frame(y: Any) -> np.ndarray:
-    """Return a pandas frame's numbers, each read alone; NaN where one is missing."""
+    """Return a pandas frame's numbers, each read alone, with NaN for missing ones."""
     parts = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
     dtypes = [declared_dtype(part) for part in parts]
     wrong = [dtype for dtype in dtypes if dtype.kind not in "biuf"]
@@ -281,10 +277,10 @@ def _of_frame(y: Any) -> np.ndarray:
 
 
 def _of_lists(y: Any) -> np.ndarray:
-    """Return lists as numbers. No code of an item's own runs.
+    """Return lists as numbers, without running any item's own code.
 
-    What is no number is NaN: its row counts zero. Raises ValueError for another shape,
-    or for a text.
+    Items that are not numbers become NaN, so their row counts zero. Raises ValueError
+    for another shape or a text.
     """
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
     shaped = all(isinstance(row, list | tuple) for row in rows)
@@ -294,23 +290,23 @@ def _of_lists(y: Any) -> np.ndarray:
         or any(issubclass(type(item), str | bytes) for row in rows for item in row)
     ):
         raise ValueError(
-            "y must be an indicator matrix of ones and zeros, got lists of something "
-            "else. Pass sets of classes through MultiLabelBinarizer(classes=...)."
+            "y must be an indicator matrix of ones and zeros, got lists of other "
+            "items. Convert sets of classes with MultiLabelBinarizer(classes=...)."
         )
     with np.errstate(all="ignore"):
         return np.array([[number(item) for item in row] for row in rows], np.float64)
 
 
 def _names_of(y: Any) -> list[Any]:
-    """Return the names of a data frame's columns, [] for anything else."""
+    """Return the names of a data frame's columns, or []."""
     return list(y.columns) if hasattr(y, "iloc") and y.ndim == 2 else []
 
 
 def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     """Return the public names of `count` columns, in their order.
 
-    `said` are the names of a data frame's columns. They are the classes if none are
-    declared, and must not contradict those that are.
+    `said` has the names of a data frame's columns. They are the classes if none are
+    declared, and must match any declared classes.
     """
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
@@ -320,16 +316,16 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     if len(names) != count:
         raise ValueError(
             f"classes must be {count} distinct numbers or texts, one for each column "
-            f"of y, got classes={shown(given)}. Correct them, or leave them out."
+            f"of y, got classes={shown(given)}. Correct or drop them."
         )
     _check_order(said, given)
     return names
 
 
 def _check_order(said: list[Any], classes: list[Any]) -> None:
-    """Raise ValueError if a data frame's columns are not the classes in their order.
+    """Raise ValueError if a data frame's columns are not the classes in order.
 
-    Names that only count the columns agree with any others.
+    Names that only number the columns match any classes.
     """
     counted = list(range(len(classes)))
     is_named = said != counted and classes != counted
@@ -342,8 +338,8 @@ def _check_order(said: list[Any], classes: list[Any]) -> None:
 
 
 def _unread_sets(sets: np.ndarray) -> str:
-    """Return a notice of label sets with another number than one and zero."""
+    """Return a notice of label sets with values other than one and zero."""
     given = np.logical_not(np.isnan(sets).any(axis=1))
     used = np.asarray((held_labels(sets) >= 0).all(axis=1))
-    what = "label sets have another number than one and zero"
+    what = "label sets have values other than one and zero"
     return private_notice(given, used, what)

@@ -128,7 +128,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
         solver = RidgeRegression(*settings)
         scaled = clipped_target(target, middle, half)
-        with np.errstate(all="ignore"):  # a signalling NaN of float32 would warn
+        with np.errstate(all="ignore"):  # a signaling NaN of float32 would warn
             rows = np.column_stack([x, scaled * solver.column_size])
         given = column(y)
 

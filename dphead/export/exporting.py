@@ -1,7 +1,7 @@
 """Export a run folder for other software, with the statement of its guarantee.
 
-It reads only the head, public facts and the report. It writes only what the run folder
-holds already, and the frozen backbone's public weights.
+It reads only the head, public facts and the report. It writes only contents of the run
+folder and the backbone's public weights.
 """
 
 import shutil
@@ -29,7 +29,7 @@ WRITERS = {  # format: module:function(trained, folder), imported on first use
 
 @dataclass(frozen=True)
 class Exported:
-    """Describe what was written.
+    """Describe a finished export.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Exported:
     files : list of str
         Names of its files.
     takes : str
-        The input of the head, in words.
+        Description of the head's input.
     example : str
         Python code that loads the export.
     guarantee : dict
@@ -66,19 +66,18 @@ def export(
     out : str or Path
         A new or empty folder.
     weights : str or Path, optional
-        A local file of the backbone's weights, for timm and onnx. Default: look them up
-        as timm does.
+        Local weights file of the backbone, for timm and onnx. Default: timm's weights.
 
     Returns
     -------
     Exported
-        What was written.
+        Description of the export.
 
     Raises
     ------
     ValueError
-        If the folder holds no head, was changed, or cannot be written in this format.
-        Nothing is left behind then.
+        If the folder holds no head, was modified, or cannot be exported to this format.
+        Then no files remain.
     """
     run, out = Path(run), Path(out)
     if to not in WRITERS:
@@ -86,11 +85,12 @@ def export(
     if (run / "model.json").exists():
         raise ValueError(
             f"an export needs the run folder of a head, got a network in {run}. Its "
-            "weights are in model.safetensors: docs/export.md says under which names."
+            "weights are in model.safetensors (see docs/export.md)."
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"an export needs a new or empty folder, got {out=!s}. Choose another."
+            f"an export needs a new or empty folder, got {out=!s}. Choose another "
+            "folder."
         )
     head, facts = load_head(run)
     path = None if weights is None else Path(weights)
@@ -115,7 +115,7 @@ def export(
 def _writer(to: str) -> Callable[[TrainedHead, Path], str]:
     """Return the function that writes a format's own files.
 
-    That function returns what they take.
+    The function returns the input of these files.
     """
     module, name = WRITERS[to].split(":")
     return getattr(import_module(module), name)

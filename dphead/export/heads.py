@@ -1,4 +1,4 @@
-"""Export the head alone: rows of features in, scores out."""
+"""Export the head alone, from features to scores."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ def write_torch(trained: TrainedHead, folder: Path) -> str:
 
 
 def write_sklearn(trained: TrainedHead, folder: Path) -> str:
-    """Write the same with a head.py that makes a scikit-learn classifier of them.
+    """Write a head with a head.py that builds a scikit-learn classifier.
 
     Raises
     ------
     ValueError
-        If the head clips the norm of rows: no class of scikit-learn does that.
+        If the head clips the norm of rows, which scikit-learn does not support.
     """
     if (clip := trained.head.feature_clip) is not None:
         raise ValueError(

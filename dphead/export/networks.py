@@ -1,6 +1,6 @@
-"""Export the whole classifier: images in, scores out (timm, ONNX).
+"""Export backbone and head together, from images to scores (timm, ONNX).
 
-Each written file is loaded again and compared before the export counts.
+Each written file is loaded and its scores are compared.
 """
 
 import json
@@ -29,10 +29,10 @@ from dphead.fit.files import backbone_options
 from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform
 
-# Choices, not measured.
-_TOLERANCE = 1e-4  # largest error of scores, times the largest score if above one
-_TRIED = 4  # number of random images that a written file is tried on
-_OPSET = 18  # the ONNX opset that torch's exporter writes without a conversion
+# Chosen, not measured.
+_TOLERANCE = 1e-4  # largest error of scores, relative to scores above one
+_TRIED = 4  # number of random test images
+_OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
 
 
 class Classifier(nn.Module):
@@ -53,7 +53,7 @@ class Classifier(nn.Module):
             self.register_buffer(name, values.reshape(-1, 1, 1))
 
     def features(self, images: Tensor) -> Tensor:
-        """Return features (n, n_features), as the extraction made them."""
+        """Return features (n, n_features), as in the extraction."""
         x = (images - self.mean) / self.std
         rows = self.norm(self.network(x))
         if self.mirror:
@@ -61,6 +61,7 @@ class Classifier(nn.Module):
         return rows
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the answers for images."""
         return _answers(self.head, self.features(images))
 
 
@@ -72,6 +73,7 @@ class Scores(nn.Module):
         self.head = head
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the answers for features."""
         return _answers(self.head, features)
 
 
@@ -109,7 +111,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     ------
     ValueError
         If the features need more than a timm model (normalization, mirrored images,
-        axes), or the written model gives other scores.
+        axes), or the scores of the written model differ.
     """
     from safetensors.torch import save
 
@@ -119,7 +121,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     axes = extraction["transform"].get("axes")
     if kind != "none" or classifier.mirror or axes is not None:
         raise ValueError(
-            "a timm model holds a network and a head alone, got features of "
+            "a timm model can hold only a network and a head, got features of "
             f"normalization={kind!r}, mirror={classifier.mirror}, {axes=}. Use --to "
             "onnx."
         )
@@ -139,8 +141,8 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     loaded = load_model(folder)[0]
     images = _random_images(classifier)
     with torch.inference_mode():
-        normalised = (images - classifier.mean) / classifier.std
-        _compare(classifier(images)[0], loaded(normalised), "--to onnx")
+        normalized = (images - classifier.mean) / classifier.std
+        _compare(classifier(images)[0], loaded(normalized), "--to onnx")
     return "images"
 
 
@@ -195,7 +197,7 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
     Raises
     ------
     ValueError
-        If onnx is not installed, or the written graph gives other scores.
+        If onnx is not installed, or the scores of the written graph differ.
     """
     extraction = trained.facts["extraction"]
     if _is_timm(extraction):
@@ -239,7 +241,7 @@ def _save_onnx(
 
 
 def _run_onnx(path: Path, given: Tensor) -> Tensor:
-    """Return the scores of a written graph, by onnxruntime."""
+    """Return the scores of a written graph, computed by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -250,18 +252,18 @@ def _run_onnx(path: Path, given: Tensor) -> Tensor:
 
 
 def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
-    """Raise ValueError unless a written file gives the scores of backbone and head."""
+    """Raise ValueError unless a written file reproduces the head's scores."""
     size = max(1.0, float(ours.abs().max()))
     moved = float((ours - theirs).abs().max())
     if not moved <= _TOLERANCE * size:
         raise ValueError(
-            "an export must give the head's own scores, got ones that differ by "
+            "an export must reproduce the head's scores, got a difference of "
             f"{moved:.3g} of {size:.3g} on random images. Use {instead}."
         )
 
 
 def _classifier(trained: TrainedHead) -> Classifier:
-    """Return backbone, normalization and head as the extraction ran them.
+    """Return backbone, normalization and head, as in the extraction.
 
     Raises ValueError if the features are not a timm model's, or the weights differ.
     """
@@ -270,10 +272,10 @@ def _classifier(trained: TrainedHead) -> Classifier:
         raise ValueError(
             "a whole model needs features of a timm network, got "
             f"backbone={extraction.get('backbone')!r}. Export the head alone: --to "
-            "torch, sklearn, or onnx, which then takes features."
+            "torch, sklearn or onnx."
         )
     options = backbone_options(extraction, trained.weights)
-    # a timm backbone ignores the declared size and channels: it has its own
+    # a timm backbone has its own size and channels, and ignores declared ones
     backbone = load_backbone(options, (0, 0), True)
     if backbone.weights_sha256 != extraction["weights_sha256"]:
         raise ValueError(
@@ -293,7 +295,7 @@ def _is_timm(extraction: dict[str, Any]) -> bool:
 def _folded(trained: TrainedHead) -> TrainedHead:
     """Return the same head with center and scale in its weights.
 
-    This needs a head without a unit norm or a feature clip; others stay as they are.
+    A head with a unit norm or a feature clip stays unchanged.
     """
     head, transform = trained.head, trained.head.transform
     if transform.unit_norm or head.feature_clip is not None:
@@ -310,7 +312,7 @@ def _folded(trained: TrainedHead) -> TrainedHead:
 
 
 def _name_of_classifier(model: nn.Module) -> str:
-    """Return the name of the submodule that a head can replace.
+    """Return the name of the submodule to replace by the head.
 
     Raises ValueError if there is none.
     """

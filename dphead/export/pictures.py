@@ -1,6 +1,7 @@
-"""From an image file to the input of `model.onnx`. `dphead export` writes this file as
-`prepare.py` beside the decoder, `decode.py`, so nothing but that, numpy and Pillow may
-be imported.
+"""Turn an image file into the input of `model.onnx`.
+
+`dphead export` writes this file as `prepare.py` next to the decoder, `decode.py`. It
+imports only that, numpy and Pillow.
 
 rows = prepare("picture.png", folder)[None]
 """
@@ -15,17 +16,17 @@ from PIL import Image
 
 
 def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
-    """Return (channels, height, width) float32 from 0 to 1 of an image file.
+    """Return an image file as (channels, height, width) float32 from 0 to 1.
 
-    It is decoded as for the extraction, and resized and cut to the middle as timm does
-    for the network of the folder's head.json.
+    The image is decoded as in the extraction, then resized and center-cropped as timm
+    does for the network in the folder's head.json.
 
     Raises
     ------
     ValueError
-        For a network whose input is not square, or not cut from the middle.
+        If the network's input is not square, or not a center crop.
     UnreadableImage
-        For a file that the extraction would refuse.
+        If the extraction would refuse the file.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     transform = facts["features"]["transform"]
@@ -46,7 +47,7 @@ def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
 
 
 def _resized(picture: Image.Image, shorter: int, interpolation: str) -> Image.Image:
-    """The shorter side at a length, the other in proportion."""
+    """Resize the shorter side to a length, and the other in proportion."""
     wide = picture.width > picture.height
     short, long = sorted(picture.size)
     longer = int(shorter * long / short)

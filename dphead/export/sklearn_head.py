@@ -1,6 +1,7 @@
-"""The head of a dphead run as a fitted scikit-learn classifier. `dphead export` copies
-this file to `head.py`, so nothing but numpy, safetensors and scikit-learn may be
-imported.
+"""Load the head of a dphead run as a fitted scikit-learn classifier.
+
+`dphead export` copies this file to `head.py`, so it imports only numpy, safetensors and
+scikit-learn.
 
 classifier = load_head(folder)   # predict, predict_proba, decision_function, coef_
 """
@@ -15,22 +16,21 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
-# Normalizer takes norms below 2e-15 for zero. This brings float32's smallest number to
-# 2**51 and its largest to 2**328, whose square float64 still holds.
+# Normalizer treats norms below 2e-15 as zero. This factor moves float32's smallest
+# number to 2**51 and its largest to 2**328; float64 holds the square of both.
 _ENLARGED = 2.0**200
 LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 
 
 def load_head(folder: str | Path) -> Pipeline:
-    """Return a fitted classifier of rows (n, n_features), with the classes' names.
+    """Return a fitted classifier of rows (n, n_features), and the class names.
 
-    Features are rounded to float32, as dphead rounds them. The rest is float64, which
-    holds the squares of any of these. scikit-learn raises ValueError for a row that is
-    not finite. The last step is a LogisticRegression, whose probabilities are a
-    softmax; for heads of the link "sigmoid" of three classes and more an SGDClassifier,
-    whose are sigmoids divided by their sum. With two classes `decision_function` is the
-    difference of the two scores (half of it for "sigmoid"), as scikit-learn has it.
-    ValueError for a link that is not one of LINKS.
+    Features are rounded to float32, as in dphead, and the rest is float64. scikit-learn
+    raises ValueError for a row that is not finite. The last step is a
+    LogisticRegression with softmax probabilities. Heads with the link "sigmoid" and
+    three or more classes end in an SGDClassifier, with sigmoids divided by their sum.
+    With two classes, `decision_function` is the difference of the two scores (half of
+    it for "sigmoid"). Raises ValueError for a link that is not one of LINKS.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     if (link := facts["link"]) not in LINKS:
@@ -55,7 +55,10 @@ def _cast(dtype: Any) -> FunctionTransformer:
 
 
 def _scaler(center: np.ndarray, scale: np.ndarray, n_features: int) -> StandardScaler:
-    """(x - center) * scale; scikit-learn divides, so a scale of zero is infinite."""
+    """Return (x - center) * scale as a step of a pipeline.
+
+    scikit-learn divides, so a scale of zero becomes an infinite divisor.
+    """
     with np.errstate(divide="ignore"):
         spread = 1 / scale.astype(np.float64)
     scaler: Any = StandardScaler()
@@ -67,7 +70,7 @@ def _scaler(center: np.ndarray, scale: np.ndarray, n_features: int) -> StandardS
 
 
 def _linear(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Any:
-    """The linear classifier alone; of two classes one row of coefficients."""
+    """Return the linear classifier, with one row of coefficients for two classes."""
     weight, bias = tensors["weight"], tensors["bias"]
     sigmoid = facts["link"] == "sigmoid"
     if len(bias) == 2:

@@ -1,5 +1,7 @@
-"""The head of a dphead run as a PyTorch module. `dphead export` writes this file as
-`head.py`, so nothing but torch and safetensors may be imported at its top.
+"""Load the head of a dphead run as a PyTorch module.
+
+`dphead export` writes this file as `head.py`, so it imports only torch and safetensors
+at its top.
 
 head, classes = load_head(folder)            # of `dphead export --to torch`
 model, prepare, classes = load_model(folder) # of `dphead export --to timm`
@@ -18,15 +20,15 @@ LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 
 
 class Head(nn.Linear):
-    """scores = transform(x) @ weight.T + bias.
+    """Compute scores = transform(x) @ weight.T + bias.
 
-    A row that is not finite has no class: its scores and probabilities are NaN.
-    The transform acts on each row by itself: divide by the norm (unit_norm), subtract
-    center, multiply by scale, divide by the norm again (unit_norm with a center), and
-    shorten the row to feature_clip if it is longer.
+    A row that is not finite has no class, and its scores and probabilities are NaN. The
+    transform acts on each row alone: divide by the norm (unit_norm), subtract center,
+    multiply by scale, divide by the norm again (unit_norm with a center), and shorten
+    the row to feature_clip if it is longer.
 
-    link: how scores become probabilities: "softmax" of the scores, or each class's
-    "sigmoid" divided by their sum. ValueError for another.
+    `link` gives probabilities: "softmax" of the scores, or each class's "sigmoid"
+    divided by their sum. Raises ValueError for another link.
     """
 
     center: Tensor | None
@@ -55,10 +57,10 @@ class Head(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return scores (..., n_classes) of features (..., n_features).
 
-        float32, or the type of the weights where that is wider.
+        Scores are float32, or the wider type of the weights.
         """
         wide = torch.promote_types(self.weight.dtype, torch.float32)
-        x = input.float().to(wide)  # dphead rounds features to float32, too
+        x = input.float().to(wide)  # dphead also rounds features to float32
         finite = torch.isfinite(x).all(dim=-1, keepdim=True)
         if self.unit_norm:
             x = _unit(x)
@@ -71,23 +73,23 @@ class Head(nn.Linear):
             x = _unit(x)
         if self.feature_clip is not None:
             unit = _unit(x)
-            # a row's norm is its product with the unit row: infinite where too long
+            # a row's norm is its product with the unit row; infinite if it overflows
             longer = (x * unit).sum(dim=-1, keepdim=True) > self.feature_clip
             x = torch.where(longer, unit * self.feature_clip, x)
         x = torch.where(finite, x, torch.full_like(x, torch.nan))
         return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return (..., n_classes) of scores: they add up to one, or are NaN."""
+        """Return probabilities (..., n_classes) of scores, or NaN."""
         if self.link == "sigmoid":
             two = scores.shape[-1] == 2
             scores = scores / 2 if two else nn.functional.logsigmoid(scores)
         return torch.softmax(scores, dim=-1)
 
     def classes(self, scores: Tensor) -> Tensor:
-        """Return the position (...) of the highest score, -1 for a row without class.
+        """Return the index (...) of the highest score, or -1 for a row without a class.
 
-        Do not index a list with -1: Python takes its last entry.
+        Do not index a list with -1, which is its last entry in Python.
         """
         known = torch.isfinite(scores).all(dim=-1)
         best = scores.argmax(dim=-1)
@@ -95,9 +97,9 @@ class Head(nn.Linear):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return rows of norm one; rows of zeros stay so.
+    """Return rows of norm one; rows of zeros stay zero.
 
-    Dividing by the largest entry first keeps the squares of any scale in range.
+    Dividing by the largest entry first avoids overflow and underflow of squares.
     """
     x = x / _or_one(x.abs().amax(dim=-1, keepdim=True))
     return x / _or_one((x * x).sum(dim=-1, keepdim=True).sqrt())
@@ -108,19 +110,19 @@ def _or_one(size: Tensor) -> Tensor:
 
 
 def load_head(folder: str | Path) -> tuple[Head, list[str]]:
-    """(the head in eval mode, its classes' names)."""
+    """Return the head in eval mode, and its class names."""
     facts = _facts(folder)
     head = _empty(facts)
-    # with the types of the file: float64 where float32 cannot hold the weights
+    # keep the file's types: float64 if float32 cannot hold the weights
     head.load_state_dict(load_file(Path(folder) / "head.safetensors"), assign=True)
     return head.eval(), facts["class_names"]
 
 
 def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], Any]:
-    """Return a timm model whose classifier is the head, its transform, its classes.
+    """Return a timm model with the head as classifier, its transform, its classes.
 
-    The model is in eval mode. The transform decodes an image file as the extraction
-    did, and returns (channels, height, width).
+    The model is in eval mode. The transform decodes an image file as in the extraction,
+    and returns (channels, height, width).
     """
     import timm
     from dphead_extract.images import open_picture
@@ -133,7 +135,7 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], 
     model = timm.create_model(made["architecture"], pretrained=False, **arguments)
     model.set_submodule(made["classifier"], _empty(facts))
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
-    library: Any = data  # it does not say what it exports
+    library: Any = data  # timm.data lacks types
     transform = library.create_transform(**made["transform"], is_training=False)
 
     def prepare(file: str | Path) -> Tensor:
@@ -147,7 +149,7 @@ def _facts(folder: str | Path) -> dict[str, Any]:
 
 
 def _empty(facts: dict[str, Any]) -> Head:
-    """A head of the right shape, to be filled."""
+    """Return a head of the right shape, without weights."""
     names = ("n_features", "unit_norm", "center", "scale", "link", "feature_clip")
     return Head(
         n_classes=len(facts["class_names"]), **{name: facts[name] for name in names}

@@ -1,6 +1,6 @@
-"""Hold what an export is made of: a head, public facts of its run, the guarantee.
+"""Hold the contents of an export: a head, public facts, the guarantee.
 
-Every number here is in the run folder already.
+All numbers come from the run folder.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class TrainedHead:
     guarantee : dict
         The result of `guarantee_of`.
     weights : Path or None
-        The file of the backbone's weights.
+        Weights file of the backbone.
     """
 
     run: Path
@@ -58,13 +58,13 @@ class TrainedHead:
 def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of guarantee.json.
 
-    They are the guarantee of the head's report, recomputed from its releases, and the
-    digests of that report and head.
+    They include the guarantee in the head's report, recomputed from its releases, and
+    the digests of report and head.
 
     Raises
     ------
     ValueError
-        If the report was changed.
+        If the report was modified.
     """
     report = read_run(run).report
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
@@ -85,7 +85,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write JSON for other programs, without the digest of a run's own files."""
+    """Write JSON for other software, without the digest of a run's files."""
     text = json.dumps(plain(facts), indent=2, sort_keys=True, allow_nan=False)
     path.write_text(f"{text}\n")
 
@@ -108,7 +108,7 @@ def _narrow(value: np.ndarray) -> np.ndarray:
 
 
 def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the head.json of an export: all facts of the head, without its tensors."""
+    """Return the head.json of an export: all facts except the tensors."""
     return {
         "format": _FORMAT,
         "class_names": trained.facts["class_names"],
@@ -123,9 +123,9 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
 
 
 def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
-    """Return what a file of tensors or a graph says of itself.
+    """Return the metadata of a tensor file or a graph.
 
-    The file keeps its guarantee if it is passed on alone.
+    The file then carries its guarantee if it is shared alone.
     """
     keys = (*_GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}

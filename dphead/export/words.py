@@ -1,4 +1,4 @@
-"""Write an export's README.md: how to load it, and the guarantee that goes with it."""
+"""Write an export's README.md, with an example and the guarantee."""
 
 import textwrap
 
@@ -80,36 +80,36 @@ _EXAMPLES = {
     ("sklearn", "features"): _SKLEARN,
 }
 _DECODER = (
-    "`decode.py` (numpy and Pillow) decodes image files as they were decoded for the "
-    "features: `open_picture(file, folder)` returns what the network saw before it "
-    "was resized. Another decoder may turn, invert or scale it otherwise."
+    "`decode.py` (numpy and Pillow) decodes image files as in the extraction: "
+    "`open_picture(file, folder)` returns the image before resizing. Other decoders "
+    "may rotate, invert or scale it differently."
 )
-WIDTH = 100  # columns of prose; a choice
-_SHOWN_CLASSES = 20  # number of classes that the text names; a choice
+WIDTH = 100  # columns of prose; chosen
+_SHOWN_CLASSES = 20  # largest number of listed classes; chosen
 
 
 def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
     """Return Python code that loads an export and uses it once.
 
-    `takes` is what it is given, "images" or "features".
+    `takes` is the input: "images" or "features".
     """
     n_features = len(trained.head.weights)
     return _EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
 
 
 def in_words(trained: TrainedHead, takes: str) -> str:
-    """Return in words what an export is given."""
+    """Describe the input of an export."""
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
     if takes == "features":
         return f"{len(trained.head.weights)} features a row, as {network} makes them"
     channels, height, width = extraction["transform"]["input_size"]
-    colours = "colour" if channels == 3 else "grey"
-    return f"{colours} images of {height} x {width}, for {network}"
+    colors = "color" if channels == 3 else "gray"
+    return f"{colors} images of {height} x {width}, for {network}"
 
 
 def readme(trained: TrainedHead, takes: str, code: str) -> str:
-    """Return the text of README.md. `code` is the result of `example`."""
+    """Return the text of README.md, with `code` from `example`."""
     names = trained.facts["class_names"]
     shown = ", ".join(names[:_SHOWN_CLASSES])
     more = (
@@ -120,9 +120,9 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
     private = trained.guarantee["private"]
     how = " trained with differential privacy" if private else ", NOT PRIVATE"
     kept = (
-        " The guarantee is of the training data, not of what you classify. Whatever is "
-        "done with this head keeps it; training it further on the same data is not "
-        "covered."
+        " The guarantee covers the training data, not the inputs that you classify. "
+        "Using this head costs no privacy. Training it further on the same data is "
+        "not covered."
     )
     parts = [
         f"# A classifier head{how}",

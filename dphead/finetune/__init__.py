@@ -1,8 +1,9 @@
-"""Train whole networks end to end. This needs `pip install 'dphead[finetune]'`.
+"""Train whole networks end to end.
 
-No network may mix rows, and nothing here may add noise: sums go through the same
-`release` as those of heads. `DPFinetuneClassifier` is imported on first use, so that
-planning (`choose`, `tan`) does not import torch.
+This package needs `pip install 'dphead[finetune]'`. Networks must not mix rows. Code
+here must not add noise: sums go through the same `release` as those of heads.
+`DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`) does
+not import torch.
 """
 
 from typing import TYPE_CHECKING, Any

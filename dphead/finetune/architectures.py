@@ -1,8 +1,8 @@
-"""Build the networks of two papers.
+"""Build the Wide-ResNets of De22 and the CNNs of TB21.
 
-They are De22 C.1's Wide-ResNets (group norm, weight standardization) and TB21's tanh
-CNNs (Tables 6 to 9). No layer may mix the rows of a batch (`models` refuses such
-layers).
+The Wide-ResNets have group norm and weight standardization [De22 C.1]. The CNNs use
+tanh [TB21 Tables 6 to 9]. No layer may mix the rows of a batch; `models` refuses such
+layers.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class WSConv2d(nn.Conv2d):
     References: De22 C.1; Qiao et al. 2019.
     """
 
-    def standardised(self, weight: Tensor) -> Tensor:
+    def standardized(self, weight: Tensor) -> Tensor:
         """Return (W - mean) / (sd sqrt(fan_in)) for each output channel.
 
         `weight` has shape (out, in, kh, kw).
@@ -32,8 +32,8 @@ class WSConv2d(nn.Conv2d):
         return (weight - mean) * torch.rsqrt(torch.clamp(variance * fan_in, min=1e-4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the same as `nn.Conv2d`, with standardized weights."""
-        return self._conv_forward(x, self.standardised(self.weight), self.bias)
+        """Return the convolution with standardized weights."""
+        return self._conv_forward(x, self.standardized(self.weight), self.bias)
 
 
 class _Block(nn.Module):
@@ -75,14 +75,14 @@ class WideResNet(nn.Module):
     depth : int
         6k + 4, at least 10.
     width : int
-        Factor of the channels.
+        Factor on the number of channels.
     n_classes : int
         Number of public classes.
     channels : int, default 3
         Image channels.
     groups : int, default 16
         Groups of the group norms; 0 for no norms.
-    standardise : bool, default True
+    standardize : bool, default True
         Whether the convolutions' weights are standardized.
     norm : {"before", "after"}, default "before"
         "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
@@ -100,13 +100,13 @@ class WideResNet(nn.Module):
         n_classes: int,
         channels: int = 3,
         groups: int = 16,
-        standardise: bool = True,
+        standardize: bool = True,
         norm: Literal["before", "after"] = "before",
     ) -> None:
         super().__init__()
         if depth < 10 or (depth - 4) % 6 or width < 1:
             raise ValueError(
-                "a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got "
+                "a Wide-ResNet needs depth 6k + 4 and a width of 1 or more, got "
                 f"{depth=}, {width=}. Try wrn-16-4."
             )
         if norm not in ("before", "after"):
@@ -114,7 +114,7 @@ class WideResNet(nn.Module):
                 f"norm must be 'before' or 'after' the activation, got {norm=}. Choose "
                 "one."
             )
-        conv = WSConv2d if standardise else nn.Conv2d
+        conv = WSConv2d if standardize else nn.Conv2d
 
         def pre(channels: int) -> nn.Module:
             layers = [

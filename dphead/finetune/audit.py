@@ -1,4 +1,4 @@
-"""Train a network for `dphead audit`, with the same chunks, clips and sums.
+"""Train a network for `dphead audit`, with the usual chunks, clips and sums.
 
 An audit has only a few rows.
 """
@@ -18,14 +18,14 @@ from dphead.solvers.base import ProblemInfo
 
 
 class UsedRows(TorchSums):
-    """Sum as the network's `BlockSum` does, without the slots that are only padding."""
+    """Sum clipped gradients, leaving out padding slots."""
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False: no second computation checks the sum."""
+        """Return False, since no second computation checks the sum."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the same as `TorchSums`."""
+        """Return the norms of `TorchSums`."""
         return super().norms(self._own(ask), block)
 
     def add(
@@ -47,9 +47,9 @@ class UsedRows(TorchSums):
 
 @dataclass(frozen=True)
 class AuditedGradient(ModelGradient):
-    """Describe a `ModelGradient` that brings its own block sum.
+    """Describe a `ModelGradient` with its own summation backend.
 
-    An audit asks the query for a block sum. `sums` are the network's.
+    An audit takes the block sum from the statistic. `sums` is the network's.
     """
 
     sums: UsedRows | None = field(default=None, repr=False, compare=False)
@@ -90,8 +90,8 @@ def audited(
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(
-            f"n_features must be the shape's, got n_features={facts.n_features}, "
-            f"{shape=}. Correct one."
+            "n_features must equal the product of shape, got "
+            f"n_features={facts.n_features}, {shape=}. Change one of them."
         )
     network = Network(
         NetworkSpec(

@@ -1,9 +1,9 @@
-"""Make random views of images, each from its row's own public random numbers.
+"""Make random views of images from public random numbers of each row.
 
-A view's numbers depend only on (seed, step, the row's content, view). A row's statistic
-is therefore the same in any slot and beside any other rows. The slot itself cannot be
-used: a removed row moves all later ones. The numbers need not be secret: the guarantee
-holds against an attacker who knows them. Equal rows have equal views.
+A view's numbers depend only on (seed, step, the row's content, view). So a row's
+statistic is the same in any slot and with any other rows. Slots cannot seed the views,
+because removing a row shifts all later rows. The numbers need not be secret: the
+guarantee holds against an attacker who knows them. Equal rows have equal views.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_VIEWS = 2**16  # views of one image; chosen, not measured
+MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
 _NUMBERS_A_VIEW = 16  # uniform numbers per view: more than any augmentation uses
-GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
+GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
 def row_keys(x: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
 def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
     """Crop at random after padding by reflection, and flip at random.
 
-    References: De22 C.2, which pads by 4 pixels; here an eighth of the side by default.
+    The default padding is an eighth of the side; De22 C.2 pads by 4 pixels.
     """
     n, _, h, w = x.shape
     pad = max(1, round(h / 8)) if pad is None else pad
@@ -99,40 +99,40 @@ def resized_crop(x: Tensor, u: Tensor) -> Tensor:
 def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
     """Change brightness, contrast, saturation and hue at random.
 
-    The first three are multiplied by 1 - light to 1 + light; the hue turns by up to
-    `hue` turns (YIQ).
+    Factors of the first three are from 1 - light to 1 + light. The hue rotates by up to
+    `hue` turns (in YIQ).
     """
     scale = 1 + light * (2 * u[:, :3] - 1)
     brightness, contrast, saturation = scale[:, :, None, None, None].unbind(1)
     x = (x * brightness).clamp(0, 1)
-    mean = _grey(x).mean(dim=(2, 3), keepdim=True)
+    mean = _gray(x).mean(dim=(2, 3), keepdim=True)
     x = (mean * (1 - contrast) + x * contrast).clamp(0, 1)
     if x.shape[1] != 3:
         return x
-    x = (_grey(x) * (1 - saturation) + x * saturation).clamp(0, 1)
+    x = (_gray(x) * (1 - saturation) + x * saturation).clamp(0, 1)
     if hue == 0:
         return x
     angle = 2 * np.pi * hue * (2 * u[:, 3] - 1)
-    yiq = x.new_tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
+    yiq = x.new_tensor([GRAY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
     one = torch.ones_like(angle)
     zero = torch.zeros_like(angle)
     c = angle.cos()
     s = angle.sin()
     entries = [one, zero, zero, zero, c, -s, zero, s, c]
     turn = torch.stack(entries, 1).reshape(-1, 3, 3)
-    colours = torch.linalg.inv(yiq) @ turn @ yiq
-    return torch.einsum("nij,njhw->nihw", colours, x).clamp(0, 1)
+    colors = torch.linalg.inv(yiq) @ turn @ yiq
+    return torch.einsum("nij,njhw->nihw", colors, x).clamp(0, 1)
 
 
-def _grey(x: Tensor) -> Tensor:
+def _gray(x: Tensor) -> Tensor:
     """Return the gray image, with one channel."""
     if x.shape[1] != 3:
         return x.mean(dim=1, keepdim=True)
-    return (x * x.new_tensor(GREY)[:, None, None]).sum(dim=1, keepdim=True)
+    return (x * x.new_tensor(GRAY)[:, None, None]).sum(dim=1, keepdim=True)
 
 
 def _blurred(x: Tensor, sd: Tensor) -> Tensor:
-    """Blur by a Gaussian with one standard deviation (n,), in pixels, for each image.
+    """Blur each image by a Gaussian with its own standard deviation in pixels.
 
     The kernel's width is a tenth of the side.
     """
@@ -150,8 +150,8 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
 def ours(x: Tensor, u: Tensor) -> Tensor:
     """Apply TAN23's "OURS": crop, flip, and light color jitter [TAN23 section 4.2].
 
-    The crop follows padding by reflection (20 pixels of 224).
-    The paper does not print the strength of its jitter; it is 0.2 here.
+    The crop follows padding by reflection (20 pixels of 224). The paper does not state
+    the strength of the jitter; we use 0.2.
     """
     pad = max(4, round(20 * x.shape[2] / 224))
     return jitter(crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
@@ -168,16 +168,16 @@ def simclr(x: Tensor, u: Tensor) -> Tensor:
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0
     x = resized_crop(x, u)
-    coloured = jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength)
-    x = _where(u[:, 5] < 0.8, coloured, x)
-    x = _where(u[:, 10] < 0.2, _grey(x).expand_as(x), x)
+    colored = jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength)
+    x = _where(u[:, 5] < 0.8, colored, x)
+    x = _where(u[:, 10] < 0.2, _gray(x).expand_as(x), x)
     if small:
         return x
     return _where(u[:, 11] < 0.5, _blurred(x, 0.1 + 1.9 * u[:, 12]), x)
 
 
 def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return the images of `a` where `chosen` (n,) holds, else those of `b`."""
+    """Return images of `a` where `chosen` (n,) is true, else of `b`."""
     return torch.where(chosen[:, None, None, None], a, b)
 
 
@@ -205,7 +205,7 @@ def views_of(
     augment : str
         "none" or a name of AUGMENTATIONS.
     seed, step : int
-        They determine the random numbers, together with the keys.
+        Seed and step of the random numbers.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Save and load a training's state between steps.
+"""Save and load the state of a training between steps.
 
-The state is a function of noisy releases alone.
+The state is post-processing of noisy releases.
 """
 
 import hashlib
@@ -15,10 +15,7 @@ from dphead.privacy.atomic_write import write_atomically
 
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
-    """Write the state durably, and whole or not at all.
-
-    Everything in it was computed from noisy releases.
-    """
+    """Write the state atomically and durably."""
     kept = {k: np.asarray(v) for k, v in vars(state).items() if v is not None}
     kept["fit_id"] = np.array(fit_id)
     kept["sha256"] = np.array(_digest(kept))
@@ -29,7 +26,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
 def _digest(values: dict[str, np.ndarray]) -> str:
     """Return a SHA-256 of names, shapes and bytes.
 
-    It finds members that are missing: an archive can lose one without an error.
+    It detects missing members, which numpy archives do not report.
     """
     digest = hashlib.sha256()
     for name, value in sorted(values.items()):
@@ -49,20 +46,20 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             values = dict(file)
-        # a checkpoint from before there were digests has none
+        # checkpoints of older versions have no digest
         if str(values.pop("sha256", _digest(values))) != _digest(values):
             raise ValueError("another digest")
         step = int(values.pop("step"))
         found = str(values.pop("fit_id"))
         state = Progress(step, **values)
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
+    except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
-            f"a checkpoint must be as it was written, got {path} damaged. The releases "
-            "before it are gone: start in a new folder, which is charged again."
+            f"a checkpoint must be intact, got {path} damaged. Earlier releases are "
+            "lost: start in a new folder, which is charged again."
         ) from error
     if found != fit_id:
         raise ValueError(
-            f"a checkpoint must be this fit's, got {path} of another. Choose another "
-            "folder."
+            f"a checkpoint must be from this fit, got {path} of another one. Choose "
+            "another folder."
         )
     return state

@@ -1,4 +1,4 @@
-"""Solve for noise, batch size or steps, from the budget and the other two.
+"""Solve for noise, batch size or steps from the budget and the other two.
 
 No data is needed.
 """
@@ -11,12 +11,12 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.settings import RELEASES
 
-_MOST_STEPS = RELEASES  # the most that a search tries: a plan holds no more
+_MOST_STEPS = RELEASES  # bound of the search: the largest number of planned releases
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Hold a training's noise, batch size and steps, and the epsilon that they cost.
+    """Hold a training's noise, batch size, steps and epsilon.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Schedule:
     steps : int
         The number of steps T.
     epsilon : float
-        What they cost.
+        Their epsilon.
     sampling_prob, epoch_steps : float, int
         As in `ReleaseSpec`.
     """
@@ -50,14 +50,14 @@ def schedule(
     others: Sequence[GaussianEvent] = (),
     epoch_steps: int | None = None,
 ) -> Schedule:
-    """Complete a schedule with the least noise, largest batch or most steps.
+    """Complete a schedule with the least noise, or the most rows or steps, in budget.
 
     Parameters
     ----------
     n_rows : int
         Public number of rows.
     target : Target
-        The budget. At epsilon = inf there is no noise: give batch size and steps.
+        The budget. epsilon = inf means no noise, and needs batch size and steps.
     noise_multiplier : float, optional
         The noise multiplier sigma.
     batch_size : int, optional
@@ -89,7 +89,7 @@ def schedule(
         batch_size=batch_size,
         steps=steps,
     )
-    whole = epoch_steps or 1  # steps are a multiple of this
+    whole = epoch_steps or 1  # steps must be a multiple of this
     accounting.require(
         (steps or 0) % whole == 0,
         f"steps must be whole epochs of {whole}",
@@ -124,8 +124,8 @@ def schedule(
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"the budget must end before {_MOST_STEPS} steps, got "
-                f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
+                f"the budget allows more than {_MOST_STEPS} steps, got "
+                f"{noise_multiplier=}, {batch_size=}. Pass steps, or less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
         events = [*others, event(1.0, batch_size, steps)]
@@ -135,7 +135,7 @@ def schedule(
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
             f"epsilon must be at least {spent:.6g} for these settings, got "
-            f"{epsilon=}. Leave one of them out."
+            f"{epsilon=}. Drop one of them."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
@@ -146,8 +146,8 @@ def _check_given(n_rows: int, **given: float | None) -> None:
     missing = [name for name, value in given.items() if value is None]
     if len(missing) > 1:
         raise ValueError(
-            "two of noise_multiplier, batch_size and steps must be given, got none of "
-            f"{missing}. Give one."
+            "two of noise_multiplier, batch_size and steps are required, got none of "
+            f"{missing}. Pass one of these."
         )
     for name, value in ({"n_rows": n_rows} | given).items():
         if value is not None and not value > 0:
@@ -167,13 +167,15 @@ def _check_given(n_rows: int, **given: float | None) -> None:
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:
-    """Return the largest whole number up to `most` that fits, by bisection.
+    """Return the largest whole number up to `most` for which `fits` holds.
 
-    It doubles, then bisects. `fits` must hold below some number and not above it.
+    The search doubles, then bisects. `fits` must be true up to some number and false
+    above it.
     """
     if not fits(1):
         raise ValueError(
-            f"the budget must allow {name} = 1, got {epsilon=}. Raise it, or the noise."
+            f"the budget must allow {name} = 1, got {epsilon=}. Raise epsilon or "
+            "the noise."
         )
     low, high = 1, 2
     while high <= most and fits(high):

@@ -1,6 +1,4 @@
-"""`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn
-classifier of images.
-"""
+"""Train a network on images as a scikit-learn classifier."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -37,26 +35,36 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.verified import VerifiedSum
 
-_MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
+_MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFinetuneClassifier(PrivateClassifier):
-    """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam
-    [De22].
+    """Train a network on images with DP-SGD or DP-Adam [De22].
 
-    X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a
-    guarantee; a row with another label counts zero. model, layers, weights, norm,
-    groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one that is None
-    is what (epsilon, delta) allows; delta None is the preset's, else 1e-5. mean, std:
-    of pixels in [0, 1], public; None takes the model's own.
-    ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for
-    `DPClassifier`. protect: "image" confirms that each image is protected for itself
-    alone although `fit` is given groups. The rest:
+    `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label count
+    zero. Parameters not listed here are those of `DPClassifier` or of
     `dphead.finetune.settings.Settings`.
 
-    After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and
-    ledger_ (`Ledger`).
+    Parameters
+    ----------
+    model, layers, weights, norm, groups
+        As in `ModelSpec`.
+    noise_multiplier, batch_size, steps
+        The one that is None follows from (epsilon, delta).
+    delta : float, optional
+        None uses the preset's, else 1e-5.
+    mean, std : float or tuple of float, optional
+        Public mean and standard deviation of pixels in [0, 1]. None uses the model's.
+    protect : str, optional
+        "image" protects single images although `fit` gets groups.
+
+    Attributes
+    ----------
+    classes_, network_, privacy_, ledger_
+        Classes, network, `Privacy` and `Ledger`.
+    weights_ : ndarray of shape (size,)
+        Averaged weights of the trained parameters.
     """
 
     model: str = "wrn-16-4"
@@ -82,7 +90,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     std: Scale | None = None
     memory: Annotated[int, _MEMORY] = 2 << 30
     device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
-    bf16: Annotated[bool, Setting("Forward and backward in it.")] = False
+    bf16: Annotated[bool, Setting("Compute gradients in bfloat16.")] = False
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, **refused: Any
@@ -92,13 +100,13 @@ class DPFinetuneClassifier(PrivateClassifier):
         Parameters
         ----------
         X : array-like of shape (n, h, w) or (n, h, w, channels), uint8
-            Images; a PyTorch tensor of that shape too.
+            Images, also as a PyTorch tensor.
         y : array-like of shape (n,)
-            Labels; one that is no declared class counts zero.
+            Labels. Rows with an undeclared label count zero.
         groups : array-like of shape (n,), default=None
-            Which images belong together (people).
+            Group (person) of each image.
         **refused
-            sample_weight is refused.
+            Other parameters, such as sample_weight, are refused.
 
         Returns
         -------
@@ -107,8 +115,8 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            With nothing charged, for what cannot be used; also for groups, which a
-            network does not protect, unless protect="image" confirms it.
+            If the input is unusable, or groups are given without protect="image".
+            Raised before anything is charged.
         """
         refuse_weights(refused)
         check_settings(self)
@@ -122,10 +130,9 @@ class DPFinetuneClassifier(PrivateClassifier):
         require_same_kind(declared_dtype(y), names)
         given_labels = column(y)
         x = _images(X)
-        # each label by itself: none decides anything before the charge
+        # labels are read one by one, so that none affects the charge
         rows = ImageRows(x, positions(given_labels, names))
-        # From here on the number of rows is facts.n_rows: under add_remove len(x) is
-        # private.
+        # Use facts.n_rows from here on: under add_remove len(x) is private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         ungrouped = check_unit(
             groups is not None,
@@ -152,7 +159,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         return self
 
     def _settings(self) -> Settings:
-        """Return the preset's settings, with the given parameters in their place."""
+        """Return the preset's settings, overridden by the given parameters."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
@@ -161,7 +168,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         return settings
 
     def _network(self, settings: Settings, shape: Any, n_classes: int) -> Network:
-        """shape: of an image, channels first."""
+        """Return the network for images of a shape, channels first."""
         given = {"groups": self.groups, "weights": self.weights}
         given |= {"mean": self.mean, "std": self.std}
         spec = network_spec(settings, shape, n_classes, **given)
@@ -170,7 +177,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     def _plan(
         self, settings: Settings, network: Network, rows: Rows, facts: ProblemInfo
     ) -> Planned:
-        """The training, and its sums once they were tried."""
+        """Return the training and its checked sums."""
         target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
         method, plan, _ = make_training(settings, target, facts, network)
         solver: Any = method.solver
@@ -180,18 +187,19 @@ class DPFinetuneClassifier(PrivateClassifier):
         return Planned(solver, plan, verified)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
-        first's.
+        """Return scores (n, n_classes), or (n,) for two classes.
+
+        With two classes, it is the second class's score minus the first's.
         """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class with the highest score, (n,)."""
+        """Return the class with the highest score, (n,)."""
         return self.classes_[self._scores(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (n, n_classes), by softmax."""
+        """Return softmax probabilities (n, n_classes)."""
         return probabilities(self._scores(X))
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -200,12 +208,12 @@ class DPFinetuneClassifier(PrivateClassifier):
 
 
 def _images(x: Any) -> np.ndarray:
-    """(n, channels, h, w) uint8 of images (n, h, w) or (n, h, w, channels) uint8."""
+    """Return images as uint8 (n, channels, h, w)."""
     x = np.asarray(*as_arrays(x))
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise ValueError(
             f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, "
-            f"{x.dtype=}. Convert."
+            f"{x.dtype=}. Convert them."
         )
     if x.ndim == 3:
         return x[:, None]

@@ -1,12 +1,12 @@
-"""Sum a network's per-example gradients, each clipped to the clip norm.
+"""Sum per-example gradients of a network, clipped to the clip norm.
 
-The sum is a statistic of `dphead.privacy` that torch computes.
+The sum is a statistic of `dphead.privacy`, computed by torch.
 
 This module is trusted: privacy/proofs/finetune.md proves that one row moves the sum by
 at most the clip norm. A row's gradient is float32 and a function of that row alone.
-Norms and clip factors are float64.
-Each row's clipped gradient becomes integers, so sums over rows are exact. Sampling,
-noise and the charge are in `dphead.privacy.release` and nowhere else.
+Norms and clip factors are float64. Each row's clipped gradient becomes integers, so
+sums over rows are exact. `dphead.privacy.release` alone samples, adds noise and
+charges.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,10 @@ from torch.func import functional_call, grad, vmap
 from dphead.finetune.models import loss_of, trained
 from dphead.privacy.query import Statistic
 
-# How many numbers are converted to float64 at a time. Chosen, not measured.
+# Numbers converted to float64 at a time; chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18
 _GPU_FLOAT64_NUMBERS = 2**24
-# Bounds (proofs/finetune.md).
+# Bounds: proofs/finetune.md.
 CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 
 
@@ -40,12 +40,12 @@ class ModelGradient(Statistic):
     size : int
         Number of trained parameters. The sum has shape (size,).
     model : str
-        The network, in words. The ledger records it.
+        Description of the network, for the ledger.
     views : int, default 0
         Augmentation multiplicity K. A row's gradient is the mean over K views of the
         row, taken before the clip. 0 uses the row without augmentation.
     augment : str, default "none"
-        The augmentation, in words.
+        Name of the augmentation.
 
     References
     ----------
@@ -62,7 +62,7 @@ class ModelGradient(Statistic):
     max_entry: ClassVar[int] = CLIP_INTEGERS
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the real number that one integer stands for: C / CLIP_INTEGERS."""
+        """Return the real value of one integer unit: C / CLIP_INTEGERS."""
         return clip_norm / CLIP_INTEGERS
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -96,12 +96,12 @@ class Part:
     def is_alike(self) -> bool:
         """Return whether all rows have the same bits.
 
-        A trial asks this with one row in every slot.
+        A trial with one row in every slot uses it.
         """
         return all(map(are_alike, self.columns))
 
     def norm2(self) -> Tensor:
-        """Return squared norms (k,) float64, from which the clip factor is computed."""
+        """Return squared norms (k,) in float64, for the clip factor."""
         return added(part.double().square().sum(dim=1) for part in self.columns)
 
     def sum(self, factor: Tensor) -> Tensor:
@@ -115,13 +115,13 @@ class Part:
     def squared(self, factor: Tensor) -> Tensor:
         """Return squared norms (k,) of the whole numbers that `sum` adds.
 
-        They are sums of whole numbers, exact up to 2**53 and never rounded below.
+        Sums of whole numbers are exact up to 2**53.
         """
         return added(part.square().sum(dim=1) for part in self._whole(factor))
 
     def _whole(self, factor: Tensor) -> Iterator[Tensor]:
         """Yield the whole numbers (k, columns) that `sum` adds, in pieces."""
-        used = factor[:, None] > 0  # nan * 0 is not 0
+        used = factor[:, None] > 0  # select rows, since nan * 0 is nan
         for part in self.columns:
             yield torch.trunc(torch.where(used, part, 0.0).double() * factor[:, None])
 
@@ -132,7 +132,7 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     Parameters
     ----------
     parts : list of Part
-        Each parameter's gradients of the same k rows.
+        Gradients of each parameter for the same k rows.
     keep : Tensor of shape (k,), bool
         False for rows that add 0.
     clip_norm : float
@@ -146,7 +146,7 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     Notes
     -----
     Rows that are not kept or not finite add 0. A clipped gradient is scaled to norm
-    CLIP_INTEGERS - 1 and truncated towards zero. If rounding still leaves a row's whole
+    CLIP_INTEGERS - 1 and truncated toward zero. If rounding still leaves a row's whole
     numbers with a norm above CLIP_INTEGERS, that row adds 0.
     """
     norm2 = squared_norms(parts)
@@ -158,21 +158,21 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 
 
 def squared_norms(parts: list[Part]) -> Tensor:
-    """Return the squared norms (k,) float64 of the rows' whole gradients."""
+    """Return the squared norms (k,) of the rows' full gradients, in float64."""
     return added(part.norm2() for part in parts)
 
 
 def added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
-    One sum over a stack of the vectors would add the last rows, of 17 or more, in
-    another order than the first.
+    A sum over the stacked vectors would add the last rows, of 17 or more, in another
+    order than the first.
     """
     return reduce(torch.add, vectors)
 
 
 class PerExample:
-    """Compute the per-example gradients of `model` by torch.func.
+    """Compute per-example gradients of `model` with torch.func.
 
     Call `set` to give the model weights, then `parts` for each chunk of rows.
 
@@ -197,7 +197,7 @@ class PerExample:
                 start += p.numel()
 
     def parts(self, x: Tensor, y: Tensor) -> list[Part]:
-        """Return each parameter's gradients of the rows' mean losses over their views.
+        """Return each parameter's gradients of the rows' losses, averaged over views.
 
         Parameters
         ----------

@@ -18,15 +18,15 @@ from PIL import Image
 
 
 @dataclass(frozen=True)
-class LabelledImages:
-    """Hold the images of a source with their labels.
+class LabeledImages:
+    """Hold the images and labels of a source.
 
     Attributes
     ----------
     x : ndarray of shape (n, channels, h, w), uint8
         The images.
     y : ndarray of shape (n,), int
-        Labels that count: -1 for none, also for an image that cannot be read.
+        Class indices; -1 without a class or for an unreadable image.
     classes : list of str
         The declared classes.
     declared : str
@@ -34,13 +34,13 @@ class LabelledImages:
     splits : list of str
         The source's splits.
     digests : ndarray, uint64
-        Of each image that could be read, under an index's key.
+        Keyed digest of each readable image.
     labels : ndarray of shape (n,), int
-        All labels, also of images that cannot be read.
+        All labels, including those of unreadable images.
     readable : ndarray of shape (n,), bool
-        Which images could be read.
+        Whether each image is readable.
     grouped : bool
-        Whether the source says which images belong together (a group column).
+        Whether the source has a group column.
     names : sequence of str
         The private name of each image.
     """
@@ -66,42 +66,41 @@ def load_images(
     layout: str | None = None,
     index: ImageIndex | None = None,
     pixels: PixelRange | None = None,
-) -> LabelledImages:
+) -> LabeledImages:
     """Read a source of images (`dphead_extract.sources.opening`) into memory.
 
-    A source is a folder, manifest, archive, IDX, CIFAR or npz file. An image that
-    cannot be read has no label, so that it counts zero.
+    A source is a folder, manifest, archive, IDX, CIFAR or npz file. An unreadable image
+    has no label, so it counts zero.
 
     Parameters
     ----------
     path : str or Path
         The source.
     classes : Classes
-        How the classes are declared public.
+        Declaration of the public classes.
     split : str, optional
         The split to read.
     size : int or (int, int), optional
-        Side of the square, or (h, w), to which images are resized. Files need it,
-        because they may differ in size.
+        Side of the square, or (h, w), to resize images to. Required for files, which
+        may differ in size.
     channels : int, optional
-        1 or 3. Default: that of an array; 3 for files.
+        1 or 3. Default: the array's number; 3 for files.
     layout : str, optional
-        Meaning of the folders of the files' paths (`dphead_extract.sources.layout`).
+        Meaning of folder levels (`dphead_extract.sources.layout`).
     index : ImageIndex, optional
-        Index of images that were seen before. It computes the digests; None computes
-        none.
+        Index of known images, which computes digests. None computes no digests.
     pixels : PixelRange, optional
-        What is declared of the images' samples.
+        Declared range of pixels.
 
     Returns
     -------
-    LabelledImages
+    LabeledImages
         The images, in the row order of `dphead extract`.
 
     Raises
     ------
     ValueError
-        If the source has no public classes, or several splits and none is named.
+        If the source has no public classes, or several splits and `split` is None.
     """
     source = open_source(path, classes, split, layout, pixels=pixels)
     tell_left_out(source.left_out)
@@ -121,7 +120,7 @@ def load_images(
         )
     else:
         x, readable, digests = _resized(source, size, channels, index)
-    return LabelledImages(
+    return LabeledImages(
         x,
         np.where(readable, labels, -1),
         source.class_names,
@@ -138,7 +137,7 @@ def load_images(
 def _as_they_are(
     source: Source, arrays: np.ndarray, index: ImageIndex | None
 ) -> tuple[np.ndarray, list[int]]:
-    """Return (images, their digests) of arrays, without resizing.
+    """Return (images, digests) of arrays, without resizing.
 
     Arrays have shape (n, height, width), or channels last; images (n, channels, height,
     width).
@@ -156,16 +155,15 @@ def _resized(
     channels: int | None,
     index: ImageIndex | None,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return (images, which of them can be read (n,), the digests of these), resized.
+    """Return (images, whether each is readable, digests of the readable ones), resized.
 
-    Images have shape (n, channels, height, width). `size` is None for arrays, which
-    have their own.
+    Images have shape (n, channels, height, width). `size` is None for arrays.
     """
     arrays = source.arrays
     own: tuple[int, int] = (0, 0) if arrays is None else arrays.shape[1:3]
     height, width = (size, size) if isinstance(size, int) else size or own
-    grey = arrays is not None and arrays.ndim == 3
-    channels = channels or (1 if grey else 3)
+    gray = arrays is not None and arrays.ndim == 3
+    channels = channels or (1 if gray else 3)
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     readable = np.ones(source.n_rows, bool)
     digests: list[int] = []

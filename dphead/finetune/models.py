@@ -1,4 +1,4 @@
-"""Build a network by name, load its weights, and refuse it if it mixes rows.
+"""Build a network by name, load weights, and refuse networks that mix rows.
 
 The name is one of `architectures`, or a timm model without batch normalization.
 """
@@ -18,16 +18,16 @@ from torch.nn import functional as F
 from dphead.finetune.architectures import STEM, WideResNet, tb21_cnn
 from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 
-# Layers whose output for a row depends on the other rows of its batch, or that keep
-# statistics of rows from call to call.
+# Layers that mix the rows of a batch, or keep statistics of rows between calls.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 # Valid numbers of groups: all widths of a Wide-ResNet are multiples of STEM.
 _DIVISOR = Range(
     f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
 )
-GROUPS = Setting("Of group norms; 0 for none.", _DIVISOR)
+GROUPS = Setting("Number of groups in group norms; 0: no norms.", _DIVISOR)
 SEED = Setting(
-    "Of the initial weights.", Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63)
+    "Seed of the initial weights.",
+    Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63),
 )
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 MOST_SCALE, LEAST_STD = 1e6, 1e-6
@@ -45,10 +45,10 @@ class ModelSpec:
     channels : int, default 3
         Image channels (timm models and Wide-ResNets).
     norm : {"before", "after"}, default "before"
-        Where a Wide-ResNet's norms are: before or after the activation.
+        Place of a Wide-ResNet's norms relative to activations.
     groups : int, default 16
         Groups of a Wide-ResNet's group norms; 0 for no norms.
-    standardise : bool, default True
+    standardize : bool, default True
         Whether a Wide-ResNet's weights are standardized.
     seed : int, default 0
         Seed of the initial weights, which are public.
@@ -68,7 +68,7 @@ class ModelSpec:
     channels: int = 3
     norm: Annotated[Literal["before", "after"], Setting("Where norms are.")] = "before"
     groups: Annotated[int, GROUPS] = 16
-    standardise: Annotated[bool, Setting("Weights.")] = True
+    standardize: Annotated[bool, Setting("Weights.")] = True
     seed: Annotated[int, SEED] = 0
     trainable: tuple[str, ...] = ()
     weights: Annotated[str | None, Setting("A file of public weights.")] = None
@@ -77,7 +77,7 @@ class ModelSpec:
         check_settings(self)
 
     def build(self, n_classes: int) -> nn.Module:
-        """Return the network: in training mode, float32, on the CPU, the rest frozen.
+        """Return the network on the CPU in training mode, with other parameters frozen.
 
         Parameters
         ----------
@@ -92,14 +92,14 @@ class ModelSpec:
         Raises
         ------
         ValueError
-            If the name is unknown, a layer mixes rows, the weights do not fit, or
+            If the name is unknown, a layer mixes rows, the weights do not match, or
             `trainable` matches no parameter.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = self._network(n_classes)
             if self.name.startswith(_OWN_PREFIXES):
-                _initialise(model)
+                _initialize(model)
         refuse_mixing(model)
         if self.weights is not None:
             load_weights(model, self.weights)
@@ -121,7 +121,7 @@ class ModelSpec:
                 n_classes,
                 self.channels,
                 self.groups,
-                self.standardise,
+                self.standardize,
                 self.norm,
             )
         if self.name.startswith("tb21-"):
@@ -131,12 +131,12 @@ class ModelSpec:
         if not timm.is_model(self.name):
             raise ValueError(
                 "model must be wrn-D-W, tb21-NAME or a timm model, got "
-                f"name={self.name!r}. Check it."
+                f"name={self.name!r}. Correct the name."
             )
         model = timm.create_model(
             self.name, num_classes=n_classes, in_chans=self.channels
         )
-        # Without dropout and stochastic depth: De22 C.1 removes explicit regularizers.
+        # no dropout or stochastic depth: De22 C.1 removes explicit regularizers
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 # vmap would fall back to a loop over rows
@@ -151,7 +151,7 @@ class ModelSpec:
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Freeze the parameters that no pattern matches; () freezes none."""
+    """Freeze the parameters without a matching pattern; () freezes none."""
     names = [name for name, _ in model.named_parameters()]
     try:
         found = {
@@ -180,10 +180,10 @@ Scale = float | tuple[float, ...]
 def pixel_scale(
     name: str, channels: int, mean: Scale | None = None, std: Scale | None = None
 ) -> tuple[Scale, Scale]:
-    """Return (mean, std) of pixels in [0, 1], those given or the model's own.
+    """Return (mean, std) of pixels in [0, 1], as given or as the model's default.
 
-    A model's own are timm's, else 0.5 and 0.25, with one number for each channel.
-    Raises ValueError for numbers out of range, or a wrong number of them.
+    The default is timm's, else 0.5 and 0.25, with one number per channel. Raises
+    ValueError if numbers are out of range or their count is wrong.
     """
     config: Any = None
     if not name.startswith(_OWN_PREFIXES):
@@ -213,28 +213,27 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
 
 
 def refuse_mixing(model: nn.Module) -> None:
-    """Raise ValueError, with the layer's name, if a known kind of layer mixes rows.
+    """Raise ValueError with the layer's name if a known type of layer mixes rows.
 
-    Such a layer mixes the rows of a batch, or keeps statistics of them. `refuse_moving`
-    tries the others, once the caller knows the image size.
+    `refuse_moving` tests other layers, once the image size is known.
     """
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
         if isinstance(module, _MIXING) or tracking:
             raise ValueError(
-                "a private model must treat each row on its own, got "
-                f"layer={name or 'model'} ({type(module).__name__}). Use group norm, "
-                "or a model without batch normalisation."
+                f"a private model must not mix rows, got layer={name or 'model'} "
+                f"({type(module).__name__}). Use group norm, or a model without batch "
+                "normalization."
             )
 
 
 def refuse_moving(
     model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> None:
-    """Raise ValueError, with the layer's name, if a row's output moves with others.
+    """Raise ValueError with the layer's name if a row's output depends on others.
 
-    It compares a public random row's output in two batches that differ in the other
-    rows. This finds layers that `refuse_mixing` does not know.
+    The check compares the output of a public random row in two batches with different
+    other rows. It finds layers that `refuse_mixing` does not know.
 
     Parameters
     ----------
@@ -243,7 +242,7 @@ def refuse_moving(
     shape : tuple of int
         (channels, h, w) of an image.
     device : torch.device or str, default "cpu"
-        Where the network is.
+        Device of the network.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((3, *shape), generator=generator).to(device)
@@ -259,14 +258,13 @@ def refuse_moving(
         # far above float32's rounding
         if not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):
             raise ValueError(
-                f"a private model must treat each row on its own, got layer={name}, "
-                "whose output for a row moves with the others (or is random). Remove "
-                "it."
+                f"a private model must not mix rows, got layer={name} with an output "
+                "that depends on other rows (or is random). Remove this layer."
             )
 
 
 def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Return every layer's first output by the layer's name, innermost first."""
+    """Return the first output of every layer by name, innermost first."""
     seen: dict[str, Tensor] = {}
     hooks = []
     for name, module in model.named_modules():
@@ -288,13 +286,13 @@ def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, path: str) -> None:
     """Load public weights from a safetensors file or a state dict.
 
-    The last linear layer may be missing from the file, or have another shape there: it
-    then keeps its initial weights. Raises ValueError if another parameter is missing or
-    has another shape, or if the file cannot be read.
+    If the last linear layer is missing or has another shape in the file, it keeps its
+    initial weights. Raises ValueError if the file is unreadable, or another parameter
+    is missing or has another shape.
     """
     try:
         state = read_state(Path(path))
-    except Exception as error:  # torch raises many kinds for a damaged file
+    except Exception as error:  # torch raises many types for damaged files
         raise ValueError(
             f"weights must be a safetensors or pth file, got weights={path!r}: "
             f"{first_line(error)}. Download or convert it again."
@@ -313,13 +311,13 @@ def load_weights(model: nn.Module, path: str) -> None:
     ]
     if missing:
         raise ValueError(
-            f"weights must fit the model, got weights={path!r} without {missing[:3]} "
-            "in its shape. Check the model's name and the image size."
+            f"weights must match the model, got weights={path!r} without "
+            f"{missing[:3]} in its shape. Check the model's name and the image size."
         )
     model.load_state_dict(fitting, strict=False)
 
 
-def _initialise(model: nn.Module) -> None:
+def _initialize(model: nn.Module) -> None:
     """Draw weights from N(0, 1 / fan_in), and set biases to zero [De22 C.1]."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
@@ -330,7 +328,7 @@ def _initialise(model: nn.Module) -> None:
 
 
 def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Return the names and parameters that are trained, in a fixed order."""
+    """Return names and values of the trained parameters, in a fixed order."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
@@ -345,5 +343,5 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return each row's cross entropy, float32."""
+    """Return each row's cross entropy in float32."""
     return F.cross_entropy(scores.float(), labels, reduction="none")

@@ -1,4 +1,4 @@
-"""Compute a network's scores, and the clipped gradient sums that `release` asks for."""
+"""Compute a network's scores and the clipped gradient sums of a `release`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,24 +31,24 @@ from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
-_MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
+_MOST_ROWS = 256  # per chunk; more were no faster on a CPU (figures not stored)
 # Standard deviation of the noise added to the initial weights for a second comparison
-# of slots. Chosen: about as far as some steps of noise lead.
+# of slots. Chosen: about the effect of some noisy steps.
 _TRIED_BESIDE = 0.05
-# Numbers that go through the network at a time: 682 images of 3 x 32 x 32. Chosen.
+# Numbers per pass through the network: 682 images of 3 x 32 x 32; chosen.
 _SCORED_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
 class StepParams(Params):
-    """Give the public values that a step's gradients depend on.
+    """Hold the public values that a step's gradients depend on.
 
     Parameters
     ----------
     weights : ndarray of shape (size,), float32
         The flat trained parameters.
     step : int, default 0
-        The step, which determines the views.
+        Index of the step, which seeds the views.
     """
 
     step: int = 0
@@ -56,10 +56,9 @@ class StepParams(Params):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Describe a network and its inputs.
+    """Describe a network and its inputs with public facts.
 
-    These are all the facts, besides the row, weights and step, that determine a row's
-    statistic. All of them are public.
+    A row's statistic depends on these facts, the row, the weights and the step only.
 
     Parameters
     ----------
@@ -70,9 +69,9 @@ class NetworkSpec:
     n_classes : int
         Number of public classes.
     pixels : bool, default True
-        True for 8-bit images: they are divided by 255, augmented, then standardized as
-        (x - mean) / std. False for feature maps: they are used as the release's
-        transform returns them.
+        True for 8-bit images, which are divided by 255, augmented, then standardized as
+        (x - mean) / std. False for feature maps, which only go through the release's
+        transform.
     mean, std : float or tuple of float, default 0.5 and 0.25
         One number for all channels, or one for each.
     views : int, default 0
@@ -85,8 +84,7 @@ class NetworkSpec:
     Raises
     ------
     ValueError
-        If `views` and `augment` do not belong together, or feature maps are to be
-        augmented.
+        If only one of `views` and `augment` is set, or feature maps are augmented.
     """
 
     model: ModelSpec
@@ -102,32 +100,32 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         if (self.augment == "none") != (self.views == 0):
             raise ValueError(
-                f"views and an augmentation belong together, got views={self.views}, "
-                f"augment={self.augment!r}. Give both, or neither."
+                f"views and augment need each other, got views={self.views}, "
+                f"augment={self.augment!r}. Pass both or neither."
             )
         if self.augment != "none" and not self.pixels:
             raise ValueError(
-                f"feature maps are not augmented, got augment={self.augment!r}. Leave "
-                "it out."
+                f"feature maps cannot be augmented, got augment={self.augment!r}. "
+                "Drop it."
             )
 
     def check_vote(self, vote: int) -> None:
         """Raise ValueError if `vote` is out of range, or views are not used."""
         if not 0 <= vote <= MOST_VIEWS:
             raise ValueError(
-                f"a vote must be of 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
+                f"vote must be from 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
             )
         if vote and self.augment == "none":
             raise ValueError(
-                "a vote needs a network trained on views, got augment='none', "
-                f"{vote=}. Leave --vote out."
+                "--vote needs a network trained on views, got augment='none', "
+                f"{vote=}. Drop --vote."
             )
 
     def query(self, model: nn.Module) -> ModelGradient:
-        """Return the statistic that each step releases."""
+        """Return the statistic released at each step."""
         words = (
             f"{self.model.name} {self.model.norm} groups={self.model.groups} "
-            f"ws={self.model.standardise}"
+            f"ws={self.model.standardize}"
         )
         return ModelGradient(
             self.n_classes, count_parameters(model), words, self.views, self.augment
@@ -141,17 +139,17 @@ class NetworkSpec:
     ) -> Tensor:
         """Return the network's inputs for the rows x of a step.
 
-        A row's views depend on its own numbers, never on its slot. Under add/remove,
-        and in a sample, a row's slot depends on other rows.
+        A row's views depend on its content, never on its slot: under add/remove and in
+        samples, a row's slot depends on other rows.
 
         Parameters
         ----------
         x : ndarray of shape (k, channels h w), float32
             The rows.
         step : int
-            The step, which determines the views.
+            Index of the step, which seeds the views.
         device : torch.device or str, default "cpu"
-            Where the inputs are needed.
+            Device of the inputs.
 
         Returns
         -------
@@ -178,7 +176,7 @@ class Network:
     spec : NetworkSpec
         The network and its inputs.
     device : str, default "cpu"
-        Where it runs.
+        Device of the network.
     bf16 : bool, default False
         Whether products of the gradients are computed in bfloat16.
 
@@ -187,12 +185,12 @@ class Network:
     query : ModelGradient
         The statistic that each step releases.
     start : ndarray of shape (size,), float64
-        The model's own initial weights, flat.
+        The model's initial weights, flat.
 
     Raises
     ------
     ValueError
-        If the model does not take images of this shape, or mixes rows.
+        If the model does not accept images of this shape, or mixes rows.
     """
 
     def __init__(
@@ -202,11 +200,11 @@ class Network:
         self.model = spec.model.build(spec.n_classes).to(self.device)
         try:
             refuse_moving(self.model, spec.shape, self.device)
-        # timm and torch raise these for a wrong image size
+        # types that timm and torch raise for a wrong image size
         except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                f"the model must take images of shape={spec.shape}, got "
+                f"the model must accept images of shape={spec.shape}, got "
                 f"name={spec.model.name!r}: {reason} Choose another --image-size or "
                 "model."
             ) from error
@@ -228,8 +226,8 @@ class Network:
         Returns
         -------
         ndarray of shape (n, n_classes), float32
-            With `vote`, the fraction of views that choose each class, plus a thousandth
-            of their mean probability to break ties.
+            With `vote`, the fraction of views for each class, plus a thousandth of
+            their mean probability to break ties.
 
         References
         ----------
@@ -264,11 +262,11 @@ def _votes(scores: Tensor) -> Tensor:
 
 
 class TorchSums:
-    """Sum a network's clipped gradients (the `BlockSum` of a network).
+    """Sum a network's clipped gradients, as its `BlockSum`.
 
-    Rows go through the network in chunks of a fixed size, whatever the sample holds. On
-    the CPU one thread works. Several threads can divide a chunk in the middle of a row:
-    the same row then has other bits in another slot of the chunk.
+    Rows go through the network in chunks of a fixed size, for any sample. On the CPU
+    only one thread is used. Several threads can divide a chunk in the middle of a row,
+    so the bits of a row would depend on its slot.
 
     Parameters
     ----------
@@ -277,9 +275,9 @@ class TorchSums:
     memory : int, default 2 GiB
         Bytes that a chunk may use.
     chunk : int, optional
-        Rows per chunk, as computed here by another process. None chooses a size at
-        which torch rounds each row alike. On a CPU, None chooses 1 if a trial finds
-        that a row's bits depend on its slot.
+        Rows per chunk, from another process. None chooses a size at which torch rounds
+        each row equally, or 1 on a CPU if a trial finds that a row's bits depend on its
+        slot.
     batch : int, default MOST_ROWS
         Expected rows per pass. A chunk holds a quarter of them, because the last chunk
         is padded. It holds 32 (all, if fewer) where a quarter is less.
@@ -309,13 +307,13 @@ class TorchSums:
             self.chunk = chunk or seen.rounded(wanted, most)
             if chunk is None and not self._places_are_equal():
                 self.chunk = 1
-        self._params: StepParams | None = None  # those set in the network now
+        self._params: StepParams | None = None  # the network's current parameters
         self._heads = CpuSums()
 
     def _try(self) -> None:
         """Raise ValueError unless a row of zeros has a gradient.
 
-        Called before any charge, so that an unusable model spends nothing.
+        This runs before any charge, so that an unusable model spends no budget.
         """
         spec = self.network.spec
         device = self.network.device
@@ -332,11 +330,11 @@ class TorchSums:
             ) from error
 
     def _places_are_equal(self) -> bool:
-        """Return whether one random row has the same bits in every slot of a chunk.
+        """Return whether a random row has the same bits in every slot of a chunk.
 
-        Compared are the gradient and its norm, at the initial weights and at weights
-        near them: at the initial weights a head of zeros hides the layers below it. A
-        GPU is not compared (True): the alternative, one row at a time, would take days.
+        It compares the gradient and its norm at the initial weights and at weights near
+        them, because a head of zeros hides the layers below. On a GPU it returns True
+        without a test, because one row at a time would take days.
         """
         spec = self.network.spec
         device = self.network.device
@@ -360,18 +358,18 @@ class TorchSums:
         return equal
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return whether a second computation can check the sum: not for a network.
+        """Return False for a network's gradient, since no second computation checks it.
 
-        No second way to compute a network's gradients gives the same bits.
+        No other computation gives the same bits.
         """
         return not isinstance(query, ModelGradient)
 
     def rows(self, ask: SumTask, block: Block) -> Any:
-        """Return the rows that `add` takes: for a network, the block itself."""
+        """Return the block itself, which `add` reads."""
         return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms (k,) of what is clipped, 0 where not finite."""
+        """Return the norms (k,) before clipping; 0 where not finite."""
         if self.is_compared(ask.query):
             return self._heads.norms(ask, block)
         self._take(ask)
@@ -400,7 +398,7 @@ class TorchSums:
         return out
 
     def _added(self, ask: SumTask, part: Block, used: np.ndarray) -> np.ndarray:
-        """Return what a chunk's rows add to the sum: (size,) int64."""
+        """Return a chunk's contribution to the sum, (size,) int64."""
         parts, keep = self._parts(ask, part, used)
         counted = torch.from_numpy(keep).to(self.network.device)
         return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
@@ -426,7 +424,7 @@ class TorchSums:
     def _parts(
         self, ask: SumTask, part: Block, used: np.ndarray
     ) -> tuple[list[Part], np.ndarray]:
-        """Return a chunk's gradients, and (chunk,) bool: the rows that count."""
+        """Return a chunk's gradients, and (chunk,) bool: whether each row counts."""
         spec = self.network.spec
         device = self.network.device
         keep = (
@@ -455,17 +453,16 @@ def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
         or params.weights is None
     ):
         raise ValueError(
-            f"the query must be the network's own, got {ask.query}. This is a defect "
-            "in the solver."
+            f"the statistic must be the network's gradient, got {ask.query}. This is "
+            "a defect in the solver."
         )
     return params, params.weights
 
 
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """Return rows (k, n_features) float32 as the network takes them.
+    """Return rows (k, n_features) in float32, as the network reads them.
 
-    Without a transform they are `x` itself. A transformed row that is not finite is
-    NaN.
+    Without a transform, this is `x`. A transformed row that is not finite becomes NaN.
     """
     if not transform.unit_norm and transform.center is None and transform.scale is None:
         return x
@@ -475,7 +472,7 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 
 
 def chunk_rows(network: Network, memory: int) -> int:
-    """Return how many rows a chunk may hold within `memory` bytes, at least 1.
+    """Return the number of rows, at least 1, of a chunk within `memory` bytes.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
     largest of them, and three and a half floats for each activation of each view.

@@ -1,4 +1,4 @@
-"""Hold what decides the training of a network: plain data, all of it public."""
+"""Hold the public options that decide the training of a network."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from dphead.solvers.settings import RELEASES
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions(RunOptions):
-    """Hold everything that decides a training.
+    """Hold all options of a training.
 
     The options of `RunOptions` apply too; `features` is a source of images, or a
     features file of maps.
@@ -24,38 +24,36 @@ class FinetuneOptions(RunOptions):
     settings : Settings
         The training's settings.
     classes : Classes
-        How the classes are declared public (images).
+        Declaration of the public classes (images).
     layout : str, optional
-        Meaning of the folders of image files, also of the test's
-        (`dphead_extract.sources.layout`).
-        None is split/class with a split, else class.
+        Meaning of folder levels, also of the test images
+        (`dphead_extract.sources.layout`). None is split/class with a split, else class.
     bits, intensity : int and (float, float), optional
-        Declared range of the images' samples, also of the test's
+        Declared range of pixels, also of the test images
         (`dphead_extract.images.PixelRange`).
     source : str, default "dphead's defaults"
-        Where the settings come from.
+        Source of the settings.
     weights : str, optional
         A file of public weights.
-    groups, standardise, init_seed
-        As `groups`, `standardise` and `seed` of `ModelSpec`.
+    groups, standardize, init_seed
+        As `groups`, `standardize` and `seed` of `ModelSpec`.
     image_size : int, optional
-        Side to which images are resized.
+        Side to resize images to.
     shape : tuple of int, optional
         (channels, h, w) of the rows of a features file.
     mean, std : float or tuple of float, optional
-        Of pixels in [0, 1], for all channels or one each; public numbers. None uses the
-        model's own.
+        Public mean and standard deviation of pixels in [0, 1], for all channels or
+        each. None uses the model's.
     same_data_as : Path, optional
-        A features file of the same images. Its data set's ledger counts the run.
+        Features file of the same images, which shares its data set and ledger.
     dataset_id : str, optional
-        The same, by the data set's id.
+        Id of the images' data set.
     new_data_set : bool, default False
-        Whether these images are a new data set, although another one holds some of
-        them.
+        Whether to start a new data set, although another one has some of these images.
     vote : int, default 0
-        Augmented views of each test image that vote.
+        Number of augmented views per test image that vote.
     device : str, default "cpu"
-        Where the network runs.
+        Device of the network.
     bf16 : bool, default False
         Whether products are computed in bfloat16.
     checkpoint : int, default 20
@@ -75,7 +73,7 @@ class FinetuneOptions(RunOptions):
     source: str = "dphead's defaults"
     weights: str | None = None
     groups: int = 16
-    standardise: bool = True
+    standardize: bool = True
     image_size: int | None = None
     shape: tuple[int, int, int] | None = None
     mean: Scale | None = None
@@ -93,11 +91,11 @@ class FinetuneOptions(RunOptions):
         super().__post_init__()
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
-                f"there must be 1 to {RELEASES} steps between checkpoints, got "
+                f"checkpoint must be from 1 to {RELEASES} steps, got "
                 f"checkpoint={self.checkpoint}. Correct it."
             )
 
     @property
     def pixels(self) -> PixelRange:
-        """Return what is declared of the images' samples."""
+        """Return the declared range of pixels."""
         return PixelRange(self.bits, self.intensity)

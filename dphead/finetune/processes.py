@@ -1,9 +1,8 @@
-"""Run one training on many processes (`torchrun`).
+"""Run one training on many processes with `torchrun`.
 
-The first process samples, charges and adds noise; all processes sum gradients.
-De22 Algorithm 1 draws each device's share of the noise on that device. Here one process
-makes the one draw, so the result is that of one process. Rows are sent to the processes
-block by block.
+The first process samples, charges and adds noise; all processes sum gradients. De22
+Algorithm 1 draws a share of the noise on each device. Here one process draws all noise,
+so the result equals that of one process. Rows are sent to the processes block by block.
 """
 
 import os
@@ -20,7 +19,7 @@ from dphead.privacy.transform import RowTransform
 
 
 def join() -> int:
-    """Join the other processes, and return this one's rank: 0 without torchrun.
+    """Join the other processes, and return this process's rank: 0 without torchrun.
 
     Gradients are sent over gloo, on every device.
     """
@@ -32,7 +31,7 @@ def join() -> int:
 
 
 def local_device(device: str) -> str:
-    """Return the device to use: "cuda" becomes this process's own GPU.
+    """Return the device to use; "cuda" becomes the GPU of this process.
 
     Raises ValueError if torch cannot use the device.
     """
@@ -43,7 +42,7 @@ def local_device(device: str) -> str:
 
 
 def usable_device(device: str) -> str:
-    """Return the device to use: "auto" becomes a GPU if there is one, else the CPU.
+    """Return the device to use; "auto" becomes a GPU if there is one, else the CPU.
 
     Raises ValueError if torch cannot use the device.
     """
@@ -53,8 +52,8 @@ def usable_device(device: str) -> str:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(
-            f"device must be one that torch can use, got {device=}: "
-            f"{first_line(error)}. Use cpu, cuda or cuda:N."
+            f"torch must support the device, got {device=}: {first_line(error)}. Use "
+            "cpu, cuda or cuda:N."
         ) from error
     return device
 
@@ -62,7 +61,8 @@ def usable_device(device: str) -> str:
 def agreed(value: Any) -> Any:
     """Return the first process's value on all processes.
 
-    A row's gradient must have the same bits on whichever process it is computed.
+    Processes must agree, because a row's gradient must have the same bits on every
+    process.
     """
     if not dist.is_initialized():
         return value
@@ -72,10 +72,10 @@ def agreed(value: Any) -> Any:
 
 
 class SharedSums(TorchSums):
-    """Sum gradients on all processes (the `BlockSum` of each).
+    """Sum gradients on all processes, as the `BlockSum` of each.
 
-    The first process calls `add`, the others `serve`. Each sums an equal part of a
-    block's slots. Norms, of fits without privacy, are computed on the first alone.
+    The first process calls `add`, and the others `serve`. Each sums an equal part of a
+    block's slots. Only the first computes norms, for fits without privacy.
     """
 
     _sent: StepParams | None = None
@@ -110,9 +110,9 @@ class SharedSums(TorchSums):
         index: np.ndarray,
         keep: np.ndarray,
     ) -> np.ndarray:
-        """Return the sum of a part; on the first process, that of all parts.
+        """Return the sum of a part; on the first process, the total of all parts.
 
-        `weights` are the step's, or None if they are those of the part before.
+        `weights` are the step's, or None if unchanged since the previous part.
         """
         if weights is not None:
             self._step = StepParams(RowTransform(), weights, step)
@@ -124,7 +124,7 @@ class SharedSums(TorchSums):
         return total.numpy()
 
     def serve(self) -> None:
-        """Sum what the first process sends, until it says that it has finished."""
+        """Sum parts for the first process until it sends the end."""
         while True:
             mine: list[Any] = [None]
             dist.scatter_object_list(mine, None, src=0)
@@ -135,16 +135,16 @@ class SharedSums(TorchSums):
 
 
 def finish() -> None:
-    """Tell the other processes to end. Only the first process does so."""
+    """Tell the other processes to end; only the first process does so."""
     if dist.is_initialized() and dist.get_rank() == 0:
         dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
         _leave()
 
 
 def _leave() -> None:
-    """Leave the group together.
+    """Leave the process group together.
 
-    A process that ends while others still talk to it can abort.
+    A process that ends during communication can abort.
     """
     dist.barrier()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Provide 8-bit images as private rows. A row's content is read for that row alone."""
+"""Provide 8-bit images as private rows, each read alone."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from dphead.privacy.contract import Block, Known
 
 
 class ImageRows:
-    """Hold images in memory as private rows. A label that is not a class counts zero.
+    """Hold images in memory as private rows; rows with an undeclared label count zero.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class ImageRows:
 
     Notes
     -----
-    `n_features` is channels times pixels. A network's statistic does not depend on it:
-    that has the size of the network's parameters.
+    `n_features` is channels times pixels. A network's statistic has the size of its
+    parameters instead.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class ImageRows:
             )
         if (groups is None) != (group_cap is None):
             raise ValueError(
-                f"groups and group_cap must be given together, got {group_cap=}. Give "
-                "both, or neither."
+                f"groups and group_cap need each other, got {group_cap=}. Pass both "
+                "or neither."
             )
         self.n_features = int(np.prod(images.shape[1:]))
         self._x = images.reshape(len(images), self.n_features)
-        # `ArrayRows` reads labels and applies the group cap, exactly as for heads. It
-        # needs features too: one column of zeros.
+        # `ArrayRows` reads labels and applies the group cap, as for heads. It needs
+        # features: a column of zeros.
         slots = np.zeros((len(images), 1), np.float32)
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
         self.n_rows, self.group_cap, self.within = (
@@ -71,7 +71,7 @@ class ImageRows:
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Yield blocks that hold each image (or each of `indices`) once.
+        """Yield blocks with each image, or each of `indices`, once.
 
         The last block is padded with index -1.
         """

@@ -1,7 +1,7 @@
-"""Train a network from files to files: the function behind `dphead finetune`.
+"""Train a network from files to files, for `dphead finetune`.
 
-Under torchrun, every process prepares the run. The first process leads it and the
-others sum gradients for it. The first then writes the results, as for the fit of a head
+Under torchrun, every process prepares the run. The first process leads it, and the
+others sum gradients. The first then writes the results, as for a head
 (`dphead.fit.run`).
 """
 
@@ -59,7 +59,7 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.verified import VerifiedSum
 
-_SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
+_SLACK_RELEASES = 12  # extra stored releases between two checkpoints; chosen
 
 _Announce = Callable[[Plan, Method, Schedule], None]
 _Told = Callable[[int, int, str], None]
@@ -86,30 +86,29 @@ def finetune(
     Parameters
     ----------
     options : FinetuneOptions
-        Everything that decides the training.
+        Options of the training.
     announce : callable, optional
         Called with the plan, method and schedule, before the charge.
     progress : callable, optional
-        Called with the number of releases done, their total, and what was done.
+        Called with (releases made, releases planned, label).
     begin : callable, optional
-        Called with the name of each long phase that has no count.
+        Called with the name of each long phase without a count.
 
     Returns
     -------
     dict or None
-        {"report", "test", "seconds"}, as `fit_files`. Under torchrun every process
-        calls this function; all but the first get None.
+        {"report", "test", "seconds"}, as in `fit_files`. Under torchrun every process
+        calls this function, and all but the first get None.
 
     Raises
     ------
     ValueError or OSError
-        For unusable input, before any budget is spent.
+        If the input is unusable. Raised before any budget is spent.
 
     Notes
     -----
-    It writes model.safetensors, model.json, report.json, report.html and ledger.json.
-    An interrupted run continues under the same charge if the same command is given
-    again.
+    The folder holds model.safetensors, model.json, report.json, report.html and
+    ledger.json. Call the function again to resume an interrupted run under its charge.
     """
     start = time.perf_counter()
     tell = begin or (lambda _: None)
@@ -126,14 +125,14 @@ def finetune(
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
-    tell("trying a row at every place of a chunk")
+    tell("testing a row in every slot of a chunk")
     sums = _shared_sums(options, data, facts, rank)
     if isinstance(sums, processes.SharedSums) and rank:
         sums.serve()
         return None
     try:
         data = identified(options, data, index)
-        tell("solving for what the budget leaves open, before the charge")
+        tell("computing the omitted setting from the budget, before the charge")
         run = beside_others(prepare(options, data, facts, sums, ungrouped))
         test = load_test(options, data)
         stored = options.checkpoint + _SLACK_RELEASES
@@ -157,7 +156,7 @@ def finetune(
 def _shared_sums(
     options: FinetuneOptions, data: Data, facts: ProblemInfo, rank: int
 ) -> TorchSums:
-    """Return the network's sums on this process, in the first process's chunks."""
+    """Return this process's network sums, with the first process's chunk size."""
     device = processes.local_device(options.device)
     spec = network_spec(
         options.settings,
@@ -167,7 +166,7 @@ def _shared_sums(
         options.mean,
         options.std,
         groups=options.groups,
-        standardise=options.standardise,
+        standardize=options.standardize,
         seed=options.init_seed,
         weights=options.weights,
     )
@@ -189,7 +188,7 @@ def prepare(
     sums: TorchSums,
     warnings: list[str],
 ) -> PreparedNetwork:
-    """Return all that decides what will be released, without a charge."""
+    """Plan the releases and return the run before its charge."""
     network, settings = sums.network, options.settings
     network.spec.check_vote(options.vote)
     target = options.target("auto")
@@ -215,11 +214,11 @@ def prepare(
 def _lead(
     run: PreparedNetwork, announce: _Announce | None, progress: _Told | None
 ) -> FitResult:
-    """Try what can fail, charge, and train from the last checkpoint."""
+    """Verify everything that can fail, charge, and train from the last checkpoint."""
     options, out = run.options, run.options.out
     if announce is not None:
         announce(run.announced, run.method, run.schedule)
-    load_checkpoint(out, interrupted(out) or "")  # refuses another fit's checkpoint
+    load_checkpoint(out, interrupted(out) or "")  # raises for another fit's checkpoint
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
     summer = VerifiedSum(run.sums)
@@ -252,9 +251,9 @@ def _lead(
 def _about_lost_steps(
     out: Path, charged: Charge, found: Schedule, before: int
 ) -> list[str]:
-    """Return a warning if epochs of random allocation were interrupted, now or earlier.
+    """Return a warning if epochs of random allocation were ever interrupted.
 
-    The steps that were left of these epochs use no images
+    The remaining steps of such epochs use no images
     (dphead/privacy/proofs/allocation.md).
 
     Parameters
@@ -327,7 +326,7 @@ def network_spec(
     std: Scale | None = None,
     **more: Any,
 ) -> NetworkSpec:
-    """Return the network and its inputs. `more` are fields of `ModelSpec`."""
+    """Return the network and its inputs; `more` has fields of `ModelSpec`."""
     s = settings
     model = ModelSpec(s.model, shape[0], s.norm, trainable=s.layers, **more)
     scale = pixel_scale(s.model, shape[0], mean, std)
@@ -354,7 +353,7 @@ def make_training(
     network : Network
         The network to train.
     source : str, default "dphead's defaults"
-        Where the settings come from; the report repeats it.
+        Source of the settings, for the report.
 
     Returns
     -------
@@ -365,7 +364,7 @@ def make_training(
     Raises
     ------
     ValueError
-        If the settings do not fit the budget or one another.
+        If the settings exceed the budget or contradict each other.
     """
     s = settings.resolved(facts.n_rows)
     normalization = ChannelNormalization(**s.normalization) if s.normalization else None

@@ -1,4 +1,4 @@
-"""Write a trained network to its run folder, read it back, measure it, and use it."""
+"""Save, load, measure and use a trained network."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,8 +33,8 @@ def save_network(
 ) -> str:
     """Write model.safetensors and model.json, and return the sha256 of the former.
 
-    model.safetensors holds all weights (for trained parameters, the averaged ones) and
-    the transform of the rows.
+    model.safetensors holds all weights, averaged if trained, and the transform of the
+    rows.
     """
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
@@ -60,12 +60,12 @@ def load_network(
     folder : str or Path
         The run folder.
     device : str, default "cpu"
-        Where the network runs; "auto" uses a GPU if there is one.
+        Device of the network; "auto" uses a GPU if there is one.
 
     Raises
     ------
     ValueError
-        If the folder holds no network of this format, or one that was changed.
+        If the folder holds no network of this format, or a modified one.
     """
     tensors, facts = read_sealed(Path(folder), "model")
     with explain_damage("a network", folder):
@@ -86,9 +86,9 @@ def load_network(
 
 
 def _spec(facts: dict[str, Any]) -> NetworkSpec:
-    """Return the network that model.json describes.
+    """Return the network described by model.json.
 
-    Raises TypeError or KeyError if it describes none.
+    Raises TypeError or KeyError if the description is invalid.
     """
     spec = dict(facts["network"])
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
@@ -110,9 +110,9 @@ class Opened(NamedTuple):
     x : ndarray of shape (n, ...)
         The rows.
     y : ndarray of shape (n,)
-        Class positions.
+        Class indices.
     readable : ndarray of shape (n,), bool
-        Which rows can be read.
+        Whether each row is readable.
     names : sequence of str or None
         Their private names.
     """
@@ -122,16 +122,16 @@ class Opened(NamedTuple):
     readable: np.ndarray
     names: Sequence[str] | None = None
 
-    def labelled(self, n_classes: int, source: Path) -> "Opened":
-        """Return the rows that have a class, without names.
+    def labeled(self, n_classes: int, source: Path) -> "Opened":
+        """Return the rows with a class, without names.
 
-        Raises ValueError if none has.
+        Raises ValueError if there are none.
         """
         known = (self.y >= 0) & (self.y < n_classes)
         if not known.any():
             raise ValueError(
-                "rows to measure on need labels of the classes, got none in "
-                f"{source}. Check the source."
+                "measuring needs rows with labels of the network's classes, got none "
+                f"in {source}. Check the source."
             )
         return Opened(self.x[known], self.y[known], self.readable[known])
 
@@ -144,9 +144,9 @@ def open_rows(
     layout: str | None = None,
     measured: bool = False,
 ) -> Opened:
-    """Read rows for a network.
+    """Read images or feature maps for a network.
 
-    They are images, brought to its size and channels, or a features file's maps.
+    Images are converted to the network's size and channels.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def open_rows(
     facts : dict
         Its model.json.
     source : Path
-        Images or a features file, as the network was trained on.
+        Images or a features file, as in training.
     split : str or None
         The split to read.
     layout : str, optional
@@ -166,7 +166,7 @@ def open_rows(
     Raises
     ------
     ValueError
-        If the source does not suit the network, or `measured` leaves no row.
+        If the source does not match the network, or `measured` leaves no row.
     """
     spec = network.spec
     names = facts["class_names"]
@@ -177,12 +177,12 @@ def open_rows(
     if is_features_file(source) == spec.pixels:
         wanted = "images" if spec.pixels else "a features file"
         raise ValueError(
-            f"the network was trained on {wanted}, got {source}. Give the same kind of "
-            "source."
+            f"the network was trained on {wanted}, got {source}. Pass the same kind "
+            "of source."
         )
     if spec.pixels:
         channels, *size = spec.shape
-        classes = Classes(names, ignore_labels=not measured, allow_unlabelled=True)
+        classes = Classes(names, ignore_labels=not measured, allow_unlabeled=True)
         declared = PixelRange.of(facts.get("pixels", {}))
         shape = ((size[0], size[1]), channels, layout)
         images = load_images(source, classes, split, *shape, pixels=declared)
@@ -198,7 +198,7 @@ def open_rows(
             opened = Opened(
                 rows.features(), labels, rows.valid, files.row_names(source, split)
             )
-    return opened.labelled(len(names), source) if measured else opened
+    return opened.labeled(len(names), source) if measured else opened
 
 
 def scores(
@@ -206,8 +206,8 @@ def scores(
 ) -> np.ndarray:
     """Return the scores (n, n_classes) of the averaged weights on rows.
 
-    Rows go through the transform first. `vote` is the number of views that vote. A row
-    that cannot be read, or is not finite, has NaN.
+    Rows go through the transform first. `vote` is the number of views that vote.
+    Unreadable rows, and rows that are not finite, get NaN.
     """
     x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
     found = network.scores(state.average, x, vote=vote)
@@ -218,7 +218,7 @@ def scores(
 def evaluate(
     network: Network, state: Progress, rows: Opened, vote: int = 0
 ) -> dict[str, Any]:
-    """Return metrics of the averaged weights on labelled rows.
+    """Return metrics of the averaged weights on labeled rows.
 
     With `vote`, they include "vote_accuracy".
     """

@@ -1,4 +1,4 @@
-"""Combine a training's settings: De22's defaults, then a preset's, then the user's."""
+"""Combine a training's settings: De22's defaults, a preset's, then the user's."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
@@ -15,34 +15,34 @@ from dphead.solvers.settings import (
     Setting,
 )
 
-_NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
+_NOISE_MULTIPLIER = Setting("Noise multiplier of each step.", POSITIVE)
 _BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
 _SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
-_NORM = Setting("Where norms of a Wide-ResNet are, of activations.")
-LAYERS = Setting("Patterns of the names of parameters to train; () for all.")
+_NORM = Setting("Place of a Wide-ResNet's norms relative to activations.")
+LAYERS = Setting("Regular expressions of parameter names to train; () for all.")
 _Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
 _FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
-_VIEWS = Setting("Augmented views of an image.", _FEW)
+_VIEWS = Setting("Number of augmented views per image.", _FEW)
 
 
 @dataclass(frozen=True)
 class Settings(Step):
     """Hold the settings of a network's training.
 
-    None for noise_multiplier, batch_size or steps means: solve for it. The settings of
-    `Step` apply too.
+    If one of noise_multiplier, batch_size and steps is None, the budget determines it.
+    The settings of `Step` apply too.
 
     Parameters
     ----------
     model : str, default "wrn-16-4"
         The network's name.
     norm : {"before", "after"}, default "before"
-        Where a Wide-ResNet's norms are.
+        Place of a Wide-ResNet's norms relative to activations.
     layers : tuple of str, default ()
         Regular expressions. A parameter is trained if its name matches one; () trains
         all.
     noise_multiplier : float, optional
-        Of each step.
+        Noise multiplier of each step.
     batch_size : int, optional
         Expected size of a batch.
     sampling : {"poisson", "allocation"}, default "poisson"
@@ -58,7 +58,7 @@ class Settings(Step):
     views : int, default 0
         De22's augmentation multiplicity K.
     augment : str, default "none"
-        How the views are made.
+        Augmentation that makes the views.
     normalization : dict, optional
         Settings of `ChannelNormalization`.
     """
@@ -73,7 +73,7 @@ class Settings(Step):
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
     views: Annotated[int, _VIEWS] = 0
-    augment: Annotated[_Augment, Setting("What makes the views.")] = "none"
+    augment: Annotated[_Augment, Setting("Augmentation that makes the views.")] = "none"
     normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
 
     def resolved(self, n_rows: int) -> "Settings":
@@ -87,7 +87,7 @@ class Settings(Step):
             if self.steps is not None or self.batch_size is None:
                 raise ValueError(
                     f"epochs need a batch_size and no steps, got {self.steps=}, "
-                    f"{self.batch_size=}. Correct."
+                    f"{self.batch_size=}. Correct them."
                 )
             steps = max(1, round(self.epochs * n_rows / self.batch_size))
             if self.sampling == "allocation":  # whole epochs
@@ -96,7 +96,7 @@ class Settings(Step):
         if self.base_learning_rate is not None:
             if self.batch_size is None:
                 raise ValueError(
-                    "base_learning_rate needs a batch_size, got none. Give "
+                    "base_learning_rate needs a batch_size, got none. Pass "
                     "learning_rate instead."
                 )
             rate = self.base_learning_rate * self.batch_size / 512
@@ -109,8 +109,8 @@ class Settings(Step):
             return 1
         if self.batch_size is None:
             raise ValueError(
-                "allocation needs a batch_size, got none. Give it, and leave out the "
-                "noise or the steps."
+                "sampling allocation needs a batch_size, got none. Pass it, and drop "
+                "the noise multiplier or the steps."
             )
         return max(1, round(n_rows / self.batch_size))
 
@@ -134,7 +134,7 @@ _HEAD_SETTINGS = {
 def make_settings(
     options: dict[str, Any], preset: str | None = None, epsilon: float | None = None
 ) -> tuple[Settings, str]:
-    """Return (settings, their source) from the user's options and a preset.
+    """Return (settings, source) from the user's options and a preset.
 
     Parameters
     ----------
@@ -149,21 +149,21 @@ def make_settings(
     Returns
     -------
     tuple of (Settings, str)
-        The settings, and where they come from.
+        The settings and their source.
 
     Raises
     ------
     ValueError
-        If a name does not exist, a value is out of range, or the preset does not train
-        a network.
+        If a name is unknown, a value is out of range, or the preset is for heads.
     """
     given = {k: v for k, v in options.items() if v is not None}
     unknown = sorted(set(given) - NAMES)
     if unknown:
         raise ValueError(
-            f"settings must be a network's, got {unknown}. It has {sorted(NAMES)}."
+            f"settings of a network must be among {sorted(NAMES)}, got {unknown}. "
+            "Correct them."
         )
-    Settings(**given)  # refuse invalid values before using any of them
+    Settings(**given)  # check values before use
     known, source = (
         ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
     )
@@ -190,8 +190,8 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
-            f"preset must be one that trains a network, got preset={base!r}. Use it "
-            "with `dphead fit`."
+            f"preset must train a network, got preset={base!r}. Use it with `dphead "
+            "fit`."
         )
     if columns:
         first = next(iter(columns))
@@ -211,5 +211,5 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
 
 
 def _typed(head: Any) -> str:
-    """Return a column's head as a user may type it: 8 for 8.0."""
+    """Return a column's heading as a user would type it: 8 for 8.0."""
     return f"{head:g}" if isinstance(head, int | float) else str(head)

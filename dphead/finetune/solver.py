@@ -1,6 +1,6 @@
 """Train a whole network as a solver [De22]: request noisy gradients, and descend.
 
-Everything after a release is post-processing.
+All work after a release is post-processing.
 """
 
 from collections.abc import Callable, Generator
@@ -35,17 +35,15 @@ from dphead.solvers.settings import (
 )
 
 _UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
-_DAMPENING = Setting(
-    "Of momentum: a gradient counts less by this part.", _UP_TO_ONE, OFF
-)
-_DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
+_DAMPENING = Setting("Dampening of momentum, as in PyTorch.", _UP_TO_ONE, OFF)
+_DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
 
 
 @dataclass
 class Progress:
-    """Hold the state of a training after `step` steps: all that is needed to resume it.
+    """Hold the state of a training after `step` steps, complete for a resume.
 
-    Everything in it is post-processing of releases.
+    All of it is post-processing of releases.
 
     Attributes
     ----------
@@ -56,9 +54,9 @@ class Progress:
     first, second : ndarray of shape (size,), float64
         The optimizer's moments.
     center, scale : ndarray or None
-        Of the transform of the rows.
+        Center and scale of the rows' transform.
     estimate, class_accuracy : None
-        As of a `LinearHead`; a network releases no accuracy.
+        None, because a network releases no accuracy (`LinearHead` does).
     """
 
     estimate: ClassVar[None] = None
@@ -74,22 +72,22 @@ class Progress:
 
     @property
     def transform(self) -> RowTransform:
-        """Return the transform that rows go through before the network."""
+        """Return the transform of rows before the network."""
         return RowTransform(center=self.center, scale=self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Describe how a released gradient becomes a step.
+    """Describe the step taken for a released gradient.
 
     Parameters
     ----------
     optimizer : {"sgd", "adam"}, default "sgd"
         The optimizer.
     learning_rate : float, default 2.0
-        Factor of the mean clipped gradient over the expected batch size.
+        Factor on the mean clipped gradient over the expected batch size.
     momentum, beta2 : float, default 0.0 and 0.999
-        Of the optimizer.
+        Momentum of the optimizer, and Adam's beta2.
     dampening : float, default 0.0
         As in TAN23 and PyTorch. It has no effect on the first step, nor without
         momentum.
@@ -103,9 +101,9 @@ class Step:
     ema_decay : float, default 0.9999
         Decay of the moving average.
     weight_decay : float, default 0.0
-        Factor of the weights that is subtracted.
+        Fraction of the weights subtracted at each step.
     decoupled : bool, default False
-        Whether weight decay is applied beside the gradient (AdamW).
+        Whether weight decay is separate from the gradient (AdamW).
 
     Raises
     ------
@@ -130,7 +128,7 @@ class Step:
         if self.dampening and self.optimizer != "sgd":
             raise ValueError(
                 f"dampening needs optimizer 'sgd', got dampening={self.dampening}, "
-                f"optimizer={self.optimizer!r}. Leave it out."
+                f"optimizer={self.optimizer!r}. Drop it."
             )
 
 
@@ -149,15 +147,15 @@ class NetworkDescent(Step):
     sampling_prob : float, default 1.0
         Sampling rate of each step.
     epoch_steps : int, default 1
-        1, or the steps of an epoch of random allocation: each image is in one of them.
+        Steps per epoch of random allocation, where each image is in one step; else 1.
     noise_multiplier : float, optional
-        Fixed noise multiplier; None for what the budget allows.
+        Fixed noise multiplier; None sets it from the budget.
     normalization : ChannelNormalization, optional
         Private normalization of feature maps [TB21 Algorithm 2].
     after : callable, optional
         Called with the state after each step.
     resumed : Progress, optional
-        The state from which to continue.
+        State to resume from.
 
     References
     ----------
@@ -182,7 +180,7 @@ class NetworkDescent(Step):
         return f"dp-{self.optimizer} network"
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the planned releases: the normalization's, then `steps` gradients.
+        """Return the releases of the normalization, then `steps` gradients.
 
         All gradients have the same noise.
         """
@@ -205,7 +203,7 @@ class NetworkDescent(Step):
         return 2 if self.normalization else 0
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Any]:
-        """Descend, and return the last `Progress`; use its `average` as the weights."""
+        """Descend and return the last `Progress`, with the weights as its `average`."""
         state = self.resumed
         if state is None:
             transform = RowTransform()

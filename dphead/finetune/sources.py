@@ -1,7 +1,4 @@
-"""Open the rows that a network is trained and measured on.
-
-They are images, or the maps of a features file.
-"""
+"""Open images or feature maps to train and measure a network."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -43,9 +40,9 @@ class Data:
     split : str
         The split of the rows; "all" for a source without splits.
     source : Source
-        What the report says of the source.
+        Public facts of the source, for the report.
     digests : ndarray or None
-        Of images, for the index of images seen before.
+        Digests of images, for the index of known images.
     """
 
     rows: Rows
@@ -63,7 +60,7 @@ def load_data(
     split: str | None,
     index: ImageIndex | None = None,
 ) -> Data:
-    """Load images, or the maps of a features file.
+    """Load images, or the feature maps of a features file.
 
     Images have no data set id yet (`identified`).
     """
@@ -77,8 +74,8 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     files.check_layout(options.layout, path)
     if options.pixels != PixelRange():
         raise ValueError(
-            "a range of samples is declared of images, got "
-            f"{options.pixels.record()} for {path}. Leave --bits and --intensity out."
+            f"a pixel range applies to images only, got {options.pixels.record()} for "
+            f"{path}. Drop --bits and --intensity."
         )
     rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
     with file:
@@ -146,9 +143,9 @@ def _load_images(
 
 
 def known_images(options: FinetuneOptions) -> ImageIndex | None:
-    """Return the index of known images, or None without a home.
+    """Return the index of known images, or None without DPHEAD_HOME.
 
-    A run with a named ledger does not need a home.
+    A run with its own --ledger needs no DPHEAD_HOME.
     """
     return image_index() if options.ledger is None or has_home() else None
 
@@ -156,10 +153,10 @@ def known_images(options: FinetuneOptions) -> ImageIndex | None:
 def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -> Data:
     """Return the data with the id of its data set.
 
-    A features file has its own id. For images, the id is that of the data set that an
-    option names (by an id, a file or a ledger), else of the one that already holds the
-    images, else a new one. A run that no ledger counts gets no new id, and without an
-    index only an option gives one.
+    A features file has its own id. For images, an option may name the data set by an
+    id, a file or a ledger. Otherwise it is the data set that already has the images, or
+    a new one. A run without a ledger gets no new id. Without an index, only an option
+    sets an id.
 
     Parameters
     ----------
@@ -168,19 +165,19 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     data : Data
         The rows.
     index : ImageIndex or None
-        The index of known images; None without a home.
+        The index of known images; None without DPHEAD_HOME.
 
     Raises
     ------
     ValueError
-        If the user must say to which data set the images belong.
+        If the user must name the images' data set.
     """
     if data.digests is None:
         return data
     named = _named(options)
     uncounted = options.ledger is None and np.isinf(options.epsilon)
     if options.ledger == IN_MEMORY or (named is None and uncounted):
-        # the data set of known images may have a budget, and then counts every fit
+        # the budget of a known data set, if any, covers every fit
         known = index.overlaps(data.digests) if index is not None else []
         named = named or next((o.dataset_id for o in known if o.notable), None)
         return replace(data, source=replace(data.source, dataset_id=named))
@@ -194,15 +191,15 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
 
 def _named(options: FinetuneOptions) -> str | None:
-    """Return the data set that the user names, or None.
+    """Return the data set named by the user, or None.
 
     Raises ValueError if more than one option names it.
     """
     given = (options.same_data_as, options.dataset_id, options.new_data_set or None)
     if len(given) - given.count(None) > 1:
         raise ValueError(
-            "images are those of another file or a new data set, got more than one of "
-            "--same-data-as, --dataset-id and --new-data-set. Leave the others out."
+            "--same-data-as, --dataset-id and --new-data-set exclude each other, got "
+            "more than one. Keep one of them."
         )
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as file:
@@ -215,9 +212,9 @@ def _named(options: FinetuneOptions) -> str | None:
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:
     """Return (test rows, their origin) from --test or another split, or None.
 
-    Their origin tells training rows from others: images are the training's own if path
-    and split are the same, maps if the data set's id and the split are. Raises
-    ValueError if shape, classes or features differ from the training rows'.
+    The origin identifies training rows: images with the same path and split, or maps
+    with the same data set id and split. Raises ValueError if shape, classes or features
+    differ from the training rows'.
     """
     if options.test is None and options.test_split is None:
         return None
@@ -237,7 +234,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     ):
         raise ValueError(
             "test rows must have the training rows' shape, classes and features, got "
-            f"{data.shape} for {train.shape}. Give the same options."
+            f"{data.shape} for {train.shape}. Extract them with the same options."
         )
-    rows = data.measured.labelled(len(train.source.class_names), path)
+    rows = data.measured.labeled(len(train.source.class_names), path)
     return rows, origin

@@ -1,7 +1,7 @@
-"""Tune at a fraction of the cost [TAN23]: plan in the flat region, then simulate.
+"""Tune at a fraction of the cost: plan in the flat region, then simulate [TAN23].
 
-Simulations keep the total amount of noise constant. A simulated run spends a vast
-epsilon and charges nothing: its images must be public.
+Simulations keep the total amount of noise constant. A simulated run has a very large
+epsilon and charges nothing, so its images must be public.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def plans(
     noise_multiplier: float = MIN_SIGMA,
     accountant: str = "rdp",
 ) -> list[Schedule]:
-    """Return for each number of steps the cheapest batch in the flat region.
+    """Return the cheapest batch in the flat region for each number of steps.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def plans(
     Returns
     -------
     list of Schedule
-        One for each number of steps that spends the budget. Steps are left out if even
-        one row per batch, or all of them, miss it.
+        One for each number of steps that can spend the budget. Numbers of steps are
+        omitted if no batch size meets it.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def plans(
 
     Notes
     -----
-    A run processes B T rows. At constant eta that is n sigma eta sqrt(2 T): sigma = 2
-    is the cheapest of the region, and more steps cost more.
+    A run processes B T rows. At constant eta this is n sigma eta sqrt(2 T), so sigma =
+    2 is cheapest in the region, and more steps cost more.
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
@@ -68,7 +68,9 @@ def plans(
         )
     check_budget(epsilon, delta)
     if n_rows < 1:
-        raise ValueError(f"there must be rows, got {n_rows=}. Give their number.")
+        raise ValueError(
+            f"n_rows must be positive, got {n_rows=}. Pass the number of rows."
+        )
     target = Target(epsilon, delta, accountant=accountant)
     found = []
     for count in steps:
@@ -82,14 +84,14 @@ def plans(
             found.append(one)
     if not found:
         raise ValueError(
-            f"no number of steps spends this budget at sigma >= 2, got {epsilon=}, "
-            f"steps={list(steps)}. Give another budget or number of rows."
+            f"no number of steps meets this budget at sigma >= 2, got {epsilon=}, "
+            f"steps={list(steps)}. Use another budget or number of rows."
         )
     return found
 
 
 def cheapest(found: Sequence[Schedule]) -> Schedule:
-    """Return the plan that processes the fewest rows."""
+    """Return the schedule that processes the fewest rows."""
     return min(found, key=lambda s: s.batch_size * s.steps)
 
 
@@ -100,7 +102,7 @@ class Simulated:
     Attributes
     ----------
     factor : float
-        The factor k by which batch size and noise were divided.
+        Factor k that divides batch size and noise.
     batch_size, noise_multiplier : float
         The run's settings.
     seed : int
@@ -119,8 +121,7 @@ class Simulated:
 def simulated_settings(settings: Settings, factor: float) -> Settings:
     """Return the settings at (B / k, sigma / k), with the same steps and learning rate.
 
-    References: TAN23 section 3.4. Raises ValueError if noise, batch size or steps is
-    None.
+    See TAN23 section 3.4. Raises ValueError if noise, batch size or steps is None.
     """
     if (
         settings.noise_multiplier is None
@@ -155,16 +156,16 @@ def run_simulations(
     seeds : sequence of int
         Seeds to train with at each factor.
     train : callable
-        Takes (settings, seed); returns an accuracy on rows that were not trained on.
+        Function of (settings, seed) that returns an accuracy on held-out rows.
     data_is_public : bool
-        Confirms that the data are public: at sigma / k a run spends a vast epsilon.
+        Must be True, because a run at sigma / k has a very large epsilon.
     done : callable, optional
         Called with each result.
 
     Returns
     -------
     list of Simulated
-        The largest factor first.
+        Results, with the largest factor first.
 
     Raises
     ------
@@ -175,7 +176,7 @@ def run_simulations(
     if len(set(factors)) < 2 or min(factors) <= 1:
         raise ValueError(
             f"a line needs at least two factors above 1, got factors={list(factors)}. "
-            "Give more."
+            "Pass more factors."
         )
     found = []
     for factor in sorted(factors, reverse=True):
@@ -198,7 +199,7 @@ def run_simulations(
 def predict(
     runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
 ) -> Prediction:
-    """Predict the full run's accuracy by a line through the simulated ones.
+    """Predict the full run's accuracy by a line through simulated ones.
 
     Returns the prediction with its interval at this confidence.
     """

@@ -1,4 +1,4 @@
-"""Fit from files to files: charge, fit loop, resume, report.
+"""Fit heads from files to files: charge, run, resume and report.
 
-Nothing here may decide the noise, or write a sum without noise.
+Code here must not choose the noise or write a sum without noise.
 """

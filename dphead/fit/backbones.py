@@ -1,8 +1,8 @@
 """Check that one fit may choose among several backbones, and report the choice.
 
-Each features file must hold the same images in the same slots. Otherwise one image
-counts more than once, and the charge is wrong. Differences between files are private:
-an error does not show them.
+All features files must hold the same images in the same order. Otherwise one image
+counts more than once, and the charge is wrong. Differences between files are private,
+so errors do not show them.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Solver
 from dphead.solvers.head import LinearHead
 
-# private columns that identify a slot's row; features and their validity may differ
+# private columns that identify a row; features and their validity may differ
 _SAME = ("row_digest", "split", "group", "labels")
 
 
 def check_options(options: FitOptions) -> None:
-    """Raise ValueError for options that a choice among backbones does not allow."""
+    """Raise ValueError for options that do not support several backbones."""
     if not options.backbones:
         return
     without = {
@@ -45,9 +45,9 @@ def check_options(options: FitOptions) -> None:
 def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
     """Raise ValueError unless all files hold the same images in the same order.
 
-    They must also have the same classes, labels, splits and groups, each from another
-    backbone. Images are compared by their digests. Files share these if they were
-    extracted with --same-data-as.
+    Classes, labels, splits and groups must match too, and the backbones must differ.
+    Images are compared by digests, which files share if they were extracted with
+    --same-data-as.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
     spaces = [file.feature_space for file, _ in files]
     if len(set(spaces)) < len(spaces):
         raise ValueError(
-            "networks to choose among must differ, in themselves or their settings, "
-            f"got two files of one ({_names(files)}). Leave one out."
+            "--backbones needs different backbones or settings, got two files of one "
+            f"({_names(files)}). Drop one."
         )
     for file, names in files[1:]:
         if file.dataset_id != first.dataset_id:
@@ -81,9 +81,8 @@ def _equal(one: FeaturesFile, other: FeaturesFile, column: str) -> bool:
 
 def _others(file: FeaturesFile, what: str) -> ValueError:
     return ValueError(
-        "files to choose among must be of the same images in the same order, got "
-        f"backbones={file.path} with {what}. Extract it from the same source, with "
-        "--same-data-as the first."
+        f"--backbones needs the same images in the same order, got {file.path} with "
+        f"{what}. Extract it from the same source, with --same-data-as the first file."
     )
 
 
@@ -99,9 +98,9 @@ def selected(head: LinearHead) -> int:
 def selection_of(
     sources: Sequence[Source], solver: Solver, head: LinearHead
 ) -> dict[str, Any] | None:
-    """Return what a report says of a choice among backbones, or None without a choice.
+    """Return the report's entry for a choice among backbones, or None.
 
-    `sources` are those of the backbones, in the solver's order.
+    `sources` describes the backbones, in the solver's order.
     """
     if head.selection is None or not isinstance(solver, BackboneSelection):
         return None

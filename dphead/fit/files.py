@@ -1,6 +1,6 @@
-"""Use features files and images with a head: classes, rows to measure or predict on.
+"""Match features files and images with a head, for prediction and measurement.
 
-Images are turned into the head's own features first.
+Images are first turned into the head's features.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from dphead.solvers.head import LinearHead
 
 
 def is_features_file(path: Path) -> bool:
-    """Return whether a path is a features file, by its first bytes."""
+    """Return whether a path is a features file, judged by its first bytes."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
@@ -35,28 +35,27 @@ def is_features_file(path: Path) -> bool:
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
-    """Return the public classes: those of the file, or those given.
+    """Return the public classes of the file, or else the given ones.
 
-    They are never read off the labels.
+    They are never inferred from the labels.
 
     Raises
     ------
     ValueError
-        If the given classes differ from the file's, or there are not two distinct
-        classes.
+        If the given classes differ from the file's, or if there are fewer than two.
     """
     if file.class_names and given and list(given) != file.class_names:
         raise ValueError(
-            f"--classes must equal the file's, got {list(given)[:5]}. The file says "
-            f"{file.class_names[:5]}."
+            f"--classes must equal the file's classes {file.class_names[:5]}, got "
+            f"{list(given)[:5]}. Drop --classes."
         )
     classes = (
         list(given or ()) or (file.class_names if file.classes_public else None) or []
     )
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
-            "a fit needs at least two public classes, distinct, got "
-            f"classes={classes}. Give them with --classes."
+            "a fit needs at least two distinct public classes, got "
+            f"classes={classes}. Pass them with --classes."
         )
     check_classes(file, classes)
     return classes
@@ -65,13 +64,14 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
 def classes_declared(file: FeaturesFile) -> str:
     """Return who declared the classes public.
 
-    It is the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag").
+    The value is "classes-flag" or "folder-names-flag" for the file, "fit-flag" for the
+    fit.
     """
     return file.classes_declared or "fit-flag"
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """Return what `dphead predict` needs to turn images into the same features.
+    """Return the settings that `dphead predict` needs to extract the same features.
 
     "views" is the number of views of each training row.
     """
@@ -99,23 +99,23 @@ def check_features(
     other = feature_space not in ("", file.feature_space)
     if other or file.n_features != n_features:
         raise ValueError(
-            "features must have the width of the head's own network and settings "
-            f"({ours}), got features={file.path} ({theirs}). Extract them alike."
+            f"features must come from the head's backbone and settings ({ours}), got "
+            f"features={file.path} ({theirs}). Extract them with the same settings."
         )
 
 
 def check_labels(
     file: FeaturesFile, labels: np.ndarray, classes: list[str], path: Path
 ) -> None:
-    """Raise ValueError unless rows to measure on have the head's classes and a label.
+    """Raise ValueError unless rows to measure on have the head's classes and labels.
 
     At least one row must have a label of these classes.
     """
     check_classes(file, classes)
     if not np.any((labels >= 0) & (labels < len(classes))):
         raise ValueError(
-            f"rows to measure on need labels of the classes, got none in {path}. "
-            "Extract them with labels."
+            "measuring needs rows with labels of the head's classes, got none in "
+            f"{path}. Extract them with labels."
         )
 
 
@@ -125,9 +125,9 @@ def test_origin(same_data: bool, split: str, test_split: str) -> str:
     Parameters
     ----------
     same_data : bool
-        Whether training and test rows are of one data set.
+        Whether training and test rows belong to one data set.
     split, test_split : str
-        Splits of the data. "all" if the data have one split alone or are taken whole.
+        Splits of the data; "all" for the whole data set.
 
     Returns
     -------
@@ -144,10 +144,9 @@ def check_public(origin: str, test_is: str) -> None:
     """Raise ValueError if exact figures on the training rows would be published."""
     if test_is == "public" and origin == "training rows":
         raise ValueError(
-            "test rows that are declared public must not be training rows, whose "
-            f"exact accuracy the report would hold, got {test_is=} and the rows of the "
-            "fit. Name other rows, or leave --test-is out: then the figures are on "
-            "your screen alone."
+            f"public test rows must not be training rows, got {test_is=} and the rows "
+            "of the fit. The report would publish their exact accuracy. Choose other "
+            "rows, or drop --test-is to see the accuracy on your screen only."
         )
 
 
@@ -178,7 +177,7 @@ def new_rows(
 ) -> NewRows:
     """Return the rows of an open file.
 
-    `classes` are the head's, for rows that are measured: they must be the file's too.
+    Pass the head's `classes` if rows are measured; they must equal the file's.
     """
     labels = rows.measured_labels()
     if classes is not None:
@@ -187,7 +186,7 @@ def new_rows(
 
 
 def open_matching(
-    run: Path, features: Path, split: str | None, labelled: bool = False
+    run: Path, features: Path, split: str | None, labeled: bool = False
 ) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
     """Open a run folder and a features file of the same feature space.
 
@@ -199,8 +198,8 @@ def open_matching(
         The features file.
     split : str or None
         The split to read.
-    labelled : bool, default False
-        Whether the rows are measured. They must then have labels of the head's classes.
+    labeled : bool, default False
+        Whether the rows are measured, which requires labels of the head's classes.
 
     Returns
     -------
@@ -224,7 +223,7 @@ def open_matching(
         made = facts.get("extraction")
         own = made.get("backbone") if isinstance(made, dict) else None
         check_features(file, facts["feature_space"], len(head.weights), own)
-        classes = facts["class_names"] if labelled else None
+        classes = facts["class_names"] if labeled else None
         x, y = new_rows(rows, file, classes)
         return head, facts, x, y
 
@@ -233,15 +232,15 @@ def check_layout(layout: str | None, path: Path) -> None:
     """Raise ValueError for a folder layout if the rows come from a features file."""
     if layout is not None:
         raise ValueError(
-            f"a layout says what folders of image files are, got {layout=} for {path}. "
-            "Leave it out."
+            f"--layout describes folders of image files, got {layout=} for {path}. "
+            "Drop it."
         )
 
 
 def row_names(features: Path, split: str | None) -> list[str] | None:
     """Return the private names of a split's rows, or None if their table is missing.
 
-    An extraction wrote the table beside the features file.
+    Extraction writes the table beside the features file.
     """
     with open_features(features) as file:
         names = read_names(features, file.n_rows)
@@ -251,28 +250,28 @@ def row_names(features: Path, split: str | None) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Images:
-    """Describe images for a head: their source, and how they become features.
+    """Describe images to classify with a head.
 
     Attributes
     ----------
     source : Path
-        Where the images are.
+        Source of the images.
     split : str or None
-        Which of them.
+        Split of the source.
     layout : str or None
-        How folders of image files are read.
-    labelled : bool
+        Meaning of folder levels.
+    labeled : bool
         Whether labels of the head's classes are read.
     weights : Path or None
-        The backbone's weights, if they are not the hub's.
+        Local weights file of the backbone.
     device : str
-        Where the backbone runs.
+        Device of the backbone.
     """
 
     source: Path
     split: str | None = None
     layout: str | None = None
-    labelled: bool = False
+    labeled: bool = False
     weights: Path | None = None
     device: str = "auto"
 
@@ -283,9 +282,9 @@ def extract_like(
     output: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Turn images into a features file as the head in `run` needs it.
+    """Turn images into features with the backbone and settings of a run's head.
 
-    The backbone and its settings are those of the head's own features.
+    The run folder records the backbone and its settings.
 
     Returns
     -------
@@ -313,17 +312,17 @@ def extract_like(
         network = backbone_options(made, images.weights)
         kind = made["normalization"]["kind"]
         normalize = RowNorm(kind, made["normalization"].get("groups", 0))
-    names = facts["class_names"] if images.labelled else None
+    names = facts["class_names"] if images.labeled else None
     options = ExtractOptions(
         images.source,
         output,
         network,
-        classes=Classes(names, False, not images.labelled, allow_unlabelled=True),
+        classes=Classes(names, False, not images.labeled, allow_unlabeled=True),
         split=images.split,
         layout=images.layout,
         normalize=normalize,
         device=images.device,
-        skip_unreadable=True,  # such an image has no class
+        skip_unreadable=True,  # an unreadable image gets no class
         check=False,
     )
     tell_left_out(extract(options, progress).left_out)
@@ -331,7 +330,7 @@ def extract_like(
 
 
 def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
-    """Return the `BackboneOptions` of the backbone that an `extraction` records.
+    """Return the `BackboneOptions` recorded in an `extraction`.
 
     They include the image transform.
 
@@ -349,14 +348,14 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     t = dict(facts["transform"])
     if not made_of_images(facts):
         raise ValueError(
-            "images need a head of features that were extracted from images, got "
-            f"backbone={name!r}. Give a features file, written as the head's own was."
+            f"this head was not trained on extracted images, got backbone={name!r}. "
+            "Pass a features file instead of images."
         )
     own = family_of(name).recorded(arguments, t)
     if weights is not None and "weights" in family_of(name).takes:
         own["weights"] = weights
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    # without interpolation the images were taken at their size, and must have it
+    # without interpolation, images must have the size of the training images
     interpolation = t["interpolation"] or "none"
     return BackboneOptions(
         name,

@@ -1,8 +1,8 @@
-"""Forecast what accuracy a budget buys, before any of it is spent.
+"""Forecast the accuracy of each budget before any of it is spent.
 
-The forecast fits heads at several epsilons on public rows that look like the private
-ones. No private row may be used here: every accuracy is an exact function of the rows,
-and nothing is charged.
+The forecast fits heads at several epsilons on public rows that resemble the private
+ones. Private rows must not be used here, because the accuracies are exact and nothing
+is charged.
 """
 
 import math
@@ -33,23 +33,23 @@ from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
 
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; a choice
-_DRAWS = 3  # draws of the split and the noise; a choice
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # same as in our tables; chosen
+_DRAWS = 3  # number of splits and noise draws; chosen
 # One of HELD_OUT_SHARE look-alike rows is held out to measure on, at most
 # MOST_HELD_OUT rows; both are choices.
 _HELD_OUT_SHARE = 5
 _MOST_HELD_OUT = 10_000
-# Added to the seed of the splits: many files hold rows in the order that a seed alone
-# gives, such as 0. The same generator would put them back into the order of classes.
+# Added to the seed of the splits. Many files were shuffled with a plain seed such as 0,
+# and splitting with the same seed would undo that shuffle and sort rows by class.
 _SPLITS = 0x53504C
-_NEAR = 0.01  # an accuracy this close to the best counts as enough; a choice
+_NEAR = 0.01  # an accuracy this close to the best counts as enough; chosen
 
 _Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class LookAlike:
-    """Hold public rows that look as the private ones are expected to look.
+    """Hold public rows that resemble the private ones.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class LookAlike:
     groups : (n,) int or None
         Group ids of a features file; -1 for a row on its own.
     are_public : bool
-        Must be True: it declares that anybody may see the rows.
+        Must be True; declares the rows public.
     thing : str
         What a row is called.
 
@@ -90,7 +90,7 @@ class Question:
     Attributes
     ----------
     n_rows : int
-        Number of private rows. Under add_remove, the public number that stands for it.
+        Number of private rows; under add_remove, the nominal number.
     epsilons : sequence of float
         Budgets, positive and finite.
     delta : float or None
@@ -98,7 +98,7 @@ class Question:
     relation : str
         The neighboring relation.
     group_cap : int or None
-        Protects groups (patients), of which at most this many rows count. None protects
+        Largest number of rows that count per protected group (patient). None protects
         each row.
     method, preset : str and str or None
         The method and its preset.
@@ -132,16 +132,19 @@ class Question:
         known = all(0 < epsilon < math.inf for epsilon in self.epsilons)
         if not known or not self.epsilons:
             raise ValueError(
-                "epsilons must be positive and finite, at least one, got "
-                f"epsilons={tuple(self.epsilons)}. Without noise is foretold anyway."
+                "epsilons must be positive and finite, got "
+                f"epsilons={tuple(self.epsilons)}. Pass at least one; the forecast "
+                "adds epsilon = inf itself."
             )
         if self.draws < 1:
-            raise ValueError(f"there must be a draw, got draws={self.draws}. Ask one.")
+            raise ValueError(
+                f"draws must be at least 1, got draws={self.draws}. Use 3."
+            )
 
 
 @dataclass(frozen=True)
 class Point:
-    """Hold the accuracy that one budget buys, and the risk that comes with it.
+    """Hold the forecast accuracy and the attack bound of one budget.
 
     Attributes
     ----------
@@ -150,7 +153,7 @@ class Point:
     accuracies : tuple of float
         Accuracy on held-out rows, one for each draw.
     detected : dict
-        Limits on membership inference (`tradeoff.detection_limits`).
+        Bounds on membership inference (`tradeoff.detection_limits`).
     """
 
     epsilon: float
@@ -190,8 +193,7 @@ class Forecast:
     unit : str
         The unit of privacy, in words.
     n_train, n_held_out : int
-        Rows of the look-alike in each draw. With groups they are those of the last
-        draw.
+        Rows of the look-alike in each draw; with groups, those of the last draw.
     points : tuple of Point
         One for each epsilon, in increasing order.
     ceiling : Point
@@ -208,17 +210,17 @@ class Forecast:
 
     @property
     def best(self) -> Point:
-        """Return the budget with the highest mean accuracy, the smallest of equals."""
+        """Return the point of highest mean accuracy, with the smallest epsilon."""
         return max(self.points, key=lambda point: point.accuracy)
 
     @property
     def enough(self) -> Point:
-        """Return the smallest budget with a mean accuracy within NEAR of the best."""
+        """Return the smallest epsilon with a mean accuracy within NEAR of the best."""
         goal = self.best.accuracy - _NEAR
         return next(point for point in self.points if point.accuracy >= goal)
 
     def as_data(self) -> dict[str, Any]:
-        """Return all of it by name, with the question's fields beside the others."""
+        """Return the forecast as a dict, with the question's fields included."""
         own = {
             name: getattr(self, name)
             for name in ("source", "unit", "n_train", "n_held_out")
@@ -236,10 +238,9 @@ def _require_public(declared: bool) -> None:
     """Raise ValueError unless the rows of a forecast were declared public."""
     if not declared:
         raise ValueError(
-            "a forecast needs rows that are declared public, got no declaration. It "
-            "shows exact accuracies on them, and charges nothing: take public images "
-            "that look like yours, through the same network, and declare them with "
-            "--public-rows (are_public=True)."
+            "a forecast needs rows declared public, got no declaration. It prints "
+            "exact accuracies and charges nothing. Extract similar public images "
+            "with the same backbone and pass --public-rows (are_public=True)."
         )
 
 
@@ -248,7 +249,7 @@ def open_look_alike(
 ) -> tuple[LookAlike, list[Elsewhere]]:
     """Read public rows from a features file, and find ledgers on the same images.
 
-    Fits in a ledger show that somebody took the images to be private.
+    Fits in a ledger suggest that the images are private.
 
     Parameters
     ----------
@@ -275,7 +276,7 @@ def open_look_alike(
     rows, file = load_features(path, split, memory=0)
     with file:
         y = rows.labels()
-        # public labels may say how many classes there are
+        # the rows are public, so their labels may set the number of classes
         n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
         group = None if file.group is None else file.group[split_slots(file, split)]
         thing = name_unit(extraction(file))
@@ -300,21 +301,21 @@ def forecast(
     Returns
     -------
     Forecast
-        Accuracies and limits on attacks for each epsilon, and without noise.
+        Accuracies and attack bounds for each epsilon, and without noise.
 
     Raises
     ------
     ValueError
-        For what the private fit would refuse too, and for too few rows.
+        If the private fit would be refused, or if there are too few rows.
 
     Notes
     -----
     Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT. It
     trains on question.n_rows of the rest, or on all of the rest if these are fewer,
     with the noise reduced in proportion (`StandIn`). The noise is then that of the
-    private fit. But a head of fewer rows does worse on new rows, most where there is
-    least noise: there the forecast accuracy is too low (docs/plan.md). At each epsilon
-    the draws have the same splits and noise seeds.
+    private fit. A head trained on fewer rows generalizes worse, so the forecast is too
+    low where noise is low (docs/plan.md). All epsilons share the same splits and noise
+    seeds.
     """
     facts = ProblemInfo(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)
@@ -360,14 +361,14 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split row positions at random into rows to train on and held-out rows.
 
-    No group is on both sides. So a few more rows may be held out than `forecast` says.
+    Each group is on one side, so a few more rows may be held out than `forecast` says.
 
     Parameters
     ----------
     groups : (n,) int
         Group ids; -1 for a row on its own.
     n_rows : int
-        Most rows to train on.
+        Largest number of rows to train on.
     seed : int
         Seed of the split.
 
@@ -384,7 +385,7 @@ def split_rows(
         If no row is left to train on or to hold out.
     """
     n = len(groups)
-    alone = groups.min(initial=0) - n + np.arange(n)  # below any id
+    alone = groups.min(initial=0) - n + np.arange(n)  # unique ids below all others
     own = groups == NO_GROUP
     names, group = np.unique(np.where(own, alone, groups), return_inverse=True)
     place = np.random.default_rng((_SPLITS, seed)).permutation(len(names))[group]
@@ -394,8 +395,8 @@ def split_rows(
     end = int(ends.max(initial=0))
     if not 0 < end < n:
         raise ValueError(
-            f"a look-alike needs {_HELD_OUT_SHARE} labelled rows or more, of several "
-            f"groups if it has any, got {n} labelled rows. Take a larger one."
+            f"a look-alike needs {_HELD_OUT_SHARE} labeled rows or more, from several "
+            f"groups if it has groups, got {n} labeled rows. Use a larger file."
         )
     return np.sort(order[end:][:n_rows]), np.sort(order[:end])
 
@@ -403,18 +404,18 @@ def split_rows(
 def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
     """Draw the labeled rows for one fit at each epsilon."""
     x, y = look_alike.x, look_alike.y
-    labelled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
-    groups = np.full(len(labelled), -1)
+    labeled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
+    groups = np.full(len(labeled), -1)
     if look_alike.groups is not None:
-        groups = look_alike.groups[labelled]
+        groups = look_alike.groups[labeled]
     train, held_out = split_rows(groups, question.n_rows, seed)
     rows = ArrayRows(
-        x[labelled[train]],
-        y[labelled[train]],
+        x[labeled[train]],
+        y[labeled[train]],
         groups=groups[train],
         group_cap=question.group_cap,
     )
-    return Draw(rows, x[labelled[held_out]], y[labelled[held_out]], seed)
+    return Draw(rows, x[labeled[held_out]], y[labeled[held_out]], seed)
 
 
 def _planned(
@@ -435,9 +436,9 @@ def _planned(
 def _measured(
     solver: Solver, facts: ProblemInfo, plan: Plan, draw: Draw, verified: VerifiedSum
 ) -> float:
-    """Return the accuracy on held-out rows of a head that stands for the private one.
+    """Return the held-out accuracy of a head that stands in for the private one.
 
-    `facts` and `plan` are those of the private fit.
+    `facts` and `plan` describe the private fit.
     """
     n = draw.train.n_rows
     stand_in = StandIn(solver, plan.budgeted(facts), n)

@@ -1,4 +1,4 @@
-"""Keep a head on disk: tensors and facts under digests (`dphead.analysis.sealed`)."""
+"""Save and load heads: tensors and facts protected by digests."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
-# the facts that a head must have, with their types
+# required facts of a head, with their types
 FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
 
 
@@ -17,13 +17,11 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
     Parameters
     ----------
     folder : str or Path
-        Where to write head.safetensors and head.json.
+        Folder for head.safetensors and head.json.
     head : LinearHead
-        The head. Of its error bars only the standard errors of the weights are written;
-        those of scores need the fitted head itself.
+        The head. Standard errors of weights are written; those of scores are not.
     facts : dict
-        JSON data to keep beside it: class_names, feature_space, ... All of it is
-        public.
+        Public JSON data to store with it: class_names, feature_space, ...
 
     Returns
     -------
@@ -52,7 +50,7 @@ def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If the folder does not hold a head, or the head was changed.
+        If the folder holds no head, or the head was modified.
     """
     tensors, facts = read_sealed(Path(folder), "head")
     with explain_damage("a head", folder):

@@ -1,7 +1,7 @@
-"""Find a data set's ledger, and other ledgers that were charged for the same images.
+"""Find a data set's ledger and other ledgers charged for the same images.
 
-Each data set has one ledger file, named by its random public id. The contents of the
-image index are private: no count from it may reach a report.
+Each data set has one ledger file, named by its random public id. The image index is
+private, so no count from it may reach a report.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import MOVED, HeldLedger
 
-IN_MEMORY = ":memory:"  # a ledger that counts one run alone
+IN_MEMORY = ":memory:"  # a ledger for one run only
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -30,8 +30,8 @@ def default_ledger_path(dataset_id: str) -> Path:
     Raises
     ------
     LedgerError
-        If the id has other characters than letters, digits, - and _, or the home is not
-        an absolute path.
+        If the id has characters other than letters, digits, - and _, or if DPHEAD_HOME
+        is not an absolute path.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
@@ -104,19 +104,18 @@ def image_index() -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe a ledger that a run's own does not count, for the same images.
+    """Describe another ledger for the same images, which the run's ledger omits.
 
     Attributes
     ----------
     path : str
         The ledger's file.
     fits : int or None
-        Number of fits; None if the ledger is gone or cannot be read.
+        Number of fits; None if the ledger is missing or unreadable.
     budget : dict or None
         As `Ledger.budget`.
     overlap : Overlap or None
-        The shared images if it is another data set's ledger; None for the same data
-        set.
+        Shared images with another data set; None for the same data set.
     """
 
     path: str
@@ -125,16 +124,16 @@ class Elsewhere:
     overlap: Overlap | None = None
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
-        """Return what the report in `folder` may say of this ledger.
+        """Return the public facts about this ledger for the report in `folder`.
 
-        Private images decide it in one way only: whether the overlap is notable.
+        Private images affect only whether the overlap is notable.
         """
         whose = "the same data set" if self.overlap is None else "some of the images"
         path = self.path if folder is None else named(self.path, folder)
         return {"path": path, "fits": self.fits, "of": whose}
 
     def __str__(self) -> str:
-        """Return all that is known of the ledger, for the data holder only."""
+        """Return all facts about the ledger, for the data holder only."""
         whose = "this data set"
         if (o := self.overlap) is not None:
             whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
@@ -143,10 +142,10 @@ class Elsewhere:
 
 
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Return the ledgers other than a run's `own` that hold fits on its images.
+    """Return ledgers other than the run's that hold fits on its images.
 
-    A ledger that is gone or cannot be read may hold fits, so it is included. The list
-    is empty without a data set id or without a home.
+    A missing or unreadable ledger may hold fits, so it is included. The list is empty
+    without a data set id or without DPHEAD_HOME.
     """
     return [one for one in _others(dataset_id, *own) if one.fits != 0]
 
@@ -156,9 +155,8 @@ def check_alone(
 ) -> None:
     """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
-    A data set has the budgets of all ledgers that this home knows for it, and for data
-    sets that share its images. The budget of a ledger that is gone or unreadable is
-    unknown: it may hold fits.
+    The budgets of all known ledgers count, including those of data sets that share
+    images. A missing or unreadable ledger may hold fits under an unknown budget.
 
     Parameters
     ----------
@@ -173,30 +171,28 @@ def check_alone(
         if other.budget is not None:
             limit = f"epsilon={other.budget['epsilon']:g}"
             raise LedgerError(
-                "images with a budget must be fitted in the ledger that keeps it, got "
-                f"ledger={str(own)!r}, where {other} has the budget {limit}. Nothing "
-                "was charged: leave --ledger out or name that one, or, for another "
-                "data set with the same images, extract them with --dataset-id of "
-                "that one."
+                "images with a budget must be fitted in the ledger with that budget, "
+                f"got ledger={str(own)!r}, where {other} has the budget {limit}. "
+                "Nothing was charged. Drop --ledger or pass that ledger. For another "
+                "data set with the same images, extract with --dataset-id."
             )
         if budget is not None and other.fits != 0:
             whose = other.overlap.dataset_id if other.overlap else str(dataset_id)
             raise LedgerError(
-                f"a budget must count every fit on the same images, got {other} "
-                f"beside ledger={str(own)!r}. Nothing was charged or fixed: use a "
-                "ledger without a budget, and add up. If a ledger that is gone was "
-                "moved here, or never held a fit, remove its line from "
+                f"a budget must count every fit on the same images, got {other} in "
+                f"addition to ledger={str(own)!r}. Nothing was charged or set. Use a "
+                "ledger without a budget, and add up the fits. If a missing ledger "
+                "was moved here, or never held a fit, remove its line from "
                 f"{_notes(whose)}."
             )
 
 
 @contextmanager
 def charging(ledger: Ledger) -> Iterator[None]:
-    """Hold the home's lock while a ledger is charged, after `check_alone`.
+    """Hold the lock of DPHEAD_HOME while a ledger is charged, after `check_alone`.
 
-    The ledger is noted for its data set before the charge. One process at a time is
-    between the check and the charge, and `fix_budget` takes the same lock. So no budget
-    can be fixed elsewhere in between.
+    The ledger is noted for its data set before the charge. `fix_budget` takes the same
+    lock, so no budget can be set elsewhere between check and charge.
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
@@ -209,13 +205,13 @@ def charging(ledger: Ledger) -> Iterator[None]:
 
 
 def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
-    """Fix the budget of a ledger, unless fits are known that it does not count.
+    """Set the budget of a ledger, unless other ledgers hold fits on its images.
 
     Raises
     ------
     LedgerError
-        If another ledger holds fits on the same images. A ledger that is gone or cannot
-        be read may hold fits, and is refused too.
+        If another ledger holds fits on the same images, or is missing or unreadable and
+        may hold some.
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
@@ -229,7 +225,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
 
 @contextmanager
 def _held_home() -> Iterator[None]:
-    """Hold the lock of a home's ledgers, if the file system has locks."""
+    """Hold the lock of DPHEAD_HOME, if the file system has locks."""
     lock = None
     with suppress(OSError):
         folder = ledger_home() / "ledgers"
@@ -255,7 +251,7 @@ def _held_team(ledger: Ledger) -> Iterator[None]:
 
 
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Return the ledgers other than a run's `own` on the images of a data set.
+    """Return ledgers other than the run's on the images of a data set.
 
     These are its default ledger, ledgers that were noted for it, and ledgers of data
     sets that hold the same images.
@@ -268,7 +264,7 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
         for path in (default, *noted_ledgers(name), *_on_team(name)):
             if any(path == str(one) or _one_file(path, one) for one in own):
                 continue
-            # a default ledger that is missing was never made
+            # a missing default ledger was never created
             if path != default or os.path.lexists(path):
                 found.append(Elsewhere(path, *_held_by(path), overlap))
     return found
@@ -283,7 +279,7 @@ def _on_team(dataset_id: str) -> list[str]:
 
 
 def has_home() -> bool:
-    """Return whether there is a place for ledgers and the index of images."""
+    """Return whether DPHEAD_HOME can hold ledgers and the image index."""
     try:
         return ledger_home().is_absolute()
     except LedgerError:
@@ -303,7 +299,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
-    """Return the data set itself, and those that share notably many images with it."""
+    """Return the data set and those that share notably many images with it."""
     images = index.images(dataset_id)
     others = index.overlaps(images, but=dataset_id) if len(images) else []
     return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
@@ -314,10 +310,10 @@ def _one_file(path: str, other: str | Path) -> bool:
 
 
 def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
-    """Return the fits and budget of a ledger; None for both if it cannot be read.
+    """Return the fits and budget of a ledger, or None for both if it is unreadable.
 
-    A ledger that is gone cannot be read. Raises HeldLedger while another process keeps
-    the file from being read.
+    A missing ledger counts as unreadable. Raises HeldLedger while another process
+    blocks the file.
     """
     if not (is_on_server(path) or os.path.isfile(path)):
         return None, None
@@ -337,23 +333,22 @@ def _notes(dataset_id: str) -> Path:
 
 
 def noted_ledgers(dataset_id: str) -> list[str]:
-    """Return the ledgers beside the default one that were noted for a data set."""
+    """Return the non-default ledgers that were noted for a data set."""
     path = _notes(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
     try:
         return [str(json.loads(line)) for line in lines]
     except ValueError as error:
         raise LedgerError(
-            f"a list of ledgers must hold a path a line, got {str(path)!r} damaged. "
-            "Mend or remove it."
+            f"a list of ledgers must hold one path per line, got {str(path)!r} "
+            "damaged. Repair or remove it."
         ) from error
 
 
 def note_ledger(path: str, dataset_id: str) -> None:
-    """Note in the home that a data set has another ledger than its default one.
+    """Note in DPHEAD_HOME that a data set has a non-default ledger.
 
-    Nothing is noted if the home cannot be written: the ledger that was named still
-    counts.
+    Nothing is noted if DPHEAD_HOME is not writable; the given ledger still counts.
     """
     if not has_home():
         return

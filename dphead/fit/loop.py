@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """Hold what will be charged, and the verified sum, tried on hostile rows."""
+    """Hold a plan's charge and its verified sum."""
 
     solver: Solver
     plan: Plan
@@ -37,27 +37,26 @@ class Planned:
 
 @dataclass(frozen=True)
 class Run:
-    """Say how one fit is carried out. The plan decides what it releases and spends.
+    """Describe how one fit is carried out; the plan decides its releases.
 
     Attributes
     ----------
     ledger : Ledger or None
-        The data set's ledger. None counts this fit alone, in memory.
+        The data set's ledger; None uses a ledger in memory for this fit only.
     charged : Charge or None
-        A charge for the plan that exists already (from `reserve` or a resume), in its
-        own ledger. None charges the plan in `ledger` after the sums were tried.
+        An existing charge for the plan, from `reserve` or a resume. None charges the
+        plan in `ledger` after the sums were verified.
     noise : NoiseSource
-        Where noise and Poisson samples come from; private by default.
+        Source of noise and Poisson samples; private by default.
     summer : VerifiedSum or None
-        The summation backend with its checks (the verified sum). None uses this host's
-        processor and keeps up to 2 GB of integer rows between passes. A sum with
-        `KeptSums` can serve several fits without centering on the same rows: DP-LS fits
-        after the first read no row.
+        The verified sum. None uses this host's processor and keeps up to 2 GB of
+        integer rows between passes. A sum with `KeptSums` serves several uncentered
+        fits on the same rows: only the first DP-LS fit reads rows.
     progress : callable or None
         Called with (releases made, releases planned, label) after each release.
     done : int
-        Number of releases that an earlier run made. The solver starts after them, from
-        its own checkpoint.
+        Number of releases made by an earlier run. The solver continues after them from
+        its checkpoint.
     hosts : Hosts or None
         The processes that hold the rows; None if this process holds all.
     """
@@ -73,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Hold a head, the plan that was carried out, and how it went.
+    """Hold a head, its plan, and how the fit went.
 
     `seconds` is the wall time of the releases and the solver, without the charge.
     """
@@ -100,15 +99,14 @@ def fit_head(
     solver : Solver
         The solver of the method.
     rows : Rows or sequence of Rows
-        The training rows. A solver with several sources needs one entry for each
-        backbone, slot for slot. The caller must ensure that all sources hold the same
-        rows.
+        The training rows. A solver with several sources needs one entry per backbone.
+        The caller must ensure that all sources hold the same rows in the same order.
     facts : ProblemInfo
         The public facts that the plan was made with.
     plan : Plan
         The plan from `make_plan(solver, facts, ...)`.
     run : Run, optional
-        How the fit is carried out. Default: a private fit, counted alone.
+        How the fit is carried out. Default: a private fit with its own ledger.
 
     Returns
     -------
@@ -118,16 +116,16 @@ def fit_head(
     Raises
     ------
     ValueError
-        If the rows do not have the planned sizes, or the ledger's budget does not allow
-        the plan. It is raised before rows are read or anything is charged.
+        If the rows do not have the planned sizes, or the budget does not allow the
+        plan. Raised before rows are read or anything is charged.
     RuntimeError
-        If the sums are wrong on hostile rows, before the charge; or if the solver's
-        requests do not follow its plan.
+        If the sums are wrong on hostile rows (raised before the charge), or if the
+        solver's requests do not follow its plan.
 
     Notes
     -----
-    With `run.charged` these checks before the charge are skipped. The caller must have
-    made them (`check_fit`).
+    `run.charged` skips the checks before the charge, so the caller must call
+    `check_fit`.
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
@@ -172,10 +170,10 @@ def follow_fit(
     hosts: Hosts,
     seed: int | None = None,
 ) -> LinearHead:
-    """Run the solver on what process 0 releases, and return the same head.
+    """Run the solver on the values released by process 0, and return the same head.
 
-    `summer` sums this process's part of the rows. Nothing is charged, sampled or noised
-    here.
+    `summer` sums this process's part of the rows. Process 0 charges, samples and adds
+    noise.
     """
     specs = (plan if seed is None else plan.marked(private=False)).specs
     steps = solver.solve(plan.budgeted(facts))
@@ -205,7 +203,8 @@ def _next_ask(steps: Steps, answer: Response | None, plan: Plan, i: int) -> Requ
         ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
     except StopIteration as stop:
         raise RuntimeError(
-            f"a solver must ask for all its plan, got {i} of {len(plan.specs)} asks."
+            f"a solver must request its whole plan, got {i} of {len(plan.specs)} "
+            "requests."
         ) from stop
     if ask.label != plan.specs[i].label:
         raise _unplanned(ask, i)
@@ -226,7 +225,7 @@ def _head(steps: Steps, answer: Response | None, n_releases: int) -> LinearHead:
 
 def _unplanned(ask: Request, i: int) -> RuntimeError:
     return RuntimeError(
-        f"a solver must ask for its plan, got label={ask.label!r} at release {i}."
+        f"a solver must follow its plan, got request {ask.label!r} at release {i}."
     )
 
 
@@ -235,13 +234,13 @@ def check_fit(
 ) -> None:
     """Check a fit's rows and sums before the charge.
 
-    Under add_remove the number of rows is private, and is not compared.
+    Under add_remove the number of rows is private and not compared.
 
     Raises
     ------
     ValueError
-        If the rows do not have the public sizes of the plan, or hold label sets that a
-        release cannot take (`check_takes_sets`).
+        If the rows do not have the plan's sizes, or have label sets that a release does
+        not support (`check_takes_sets`).
     RuntimeError
         If the sums are wrong on hostile rows (`_check_sums`).
     """
@@ -250,8 +249,8 @@ def check_fit(
     planned = (facts.n_rows, facts.n_features, plan.group_cap)
     if found != planned:
         raise ValueError(
-            "rows must have the planned number, features and cap on groups, got "
-            f"(n_rows, n_features, group_cap)={found}. The plan says {planned}."
+            f"rows must match the plan's (n_rows, n_features, group_cap)={planned}, "
+            f"got {found}."
         )
     if getattr(rows, "has_sets", False):
         check_takes_sets(solver, plan.budgeted(facts))
@@ -259,20 +258,20 @@ def check_fit(
 
 
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
-    """Raise ValueError unless each release's statistic takes label sets."""
+    """Raise ValueError unless each release's statistic supports label sets."""
     for planned in solver.plan(facts):
         if not planned.query.takes_sets:
             raise ValueError(
-                "rows with several classes need releases that take label sets, got "
-                f"{planned.query.name} of method={solver.name!r}. Use auto, dp-sgd, "
-                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+                "rows with several classes need statistics that support label sets, "
+                f"got {planned.query.name} of method={solver.name!r}. Use auto, "
+                "dp-sgd, dp-adam, dp-fc or dp-newton, with the sigmoid loss."
             )
 
 
 def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
-    """Return this host's verified sum for a fit, tried on hostile rows.
+    """Return this host's verified sum for a fit, checked on hostile rows.
 
-    Call it before the charge.
+    Call it before the charge, so that a failed check costs no budget.
     """
     verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     _check_sums(verified, solver, plan, facts)
@@ -305,13 +304,14 @@ def reserve(
     solver : Solver
         The solver of the plan.
     plan : Plan
-        What is charged.
+        The plan to charge.
     ledger : Ledger
         The ledger to charge.
     feature_space : str, default ""
-        What a row is made of. A resume must find the same.
+        Description of the features; a resume must find the same.
     seed : int, optional
-        A fit with a seed is charged as not private: a ledger with a budget refuses it.
+        Seed of the noise. A seeded fit is charged as not private, so a ledger with a
+        budget refuses it.
     store : Path, optional
         As for `Ledger.reserve`.
     description : str, optional
@@ -328,7 +328,7 @@ def reserve(
     ------
     LedgerError
         If the ledger refuses the plan, or another ledger on the same images has a
-        budget (`charging`). Nothing is charged then.
+        budget (`charging`). Then nothing is charged.
     """
     charged = plan if seed is None else plan.marked(private=False)
     with charging(ledger):

@@ -1,7 +1,7 @@
-"""Divide a fit's bound on memory, from public sizes alone, before any charge.
+"""Divide a fit's memory bound, from public sizes alone, before any charge.
 
-Each module says what it holds: `rows.features.streaming_bytes`, `sums.memory` and
-`solvers.base.solving_bytes`. This module adds these numbers and divides the rest.
+Each module states its own needs: `rows.features.streaming_bytes`, `sums.memory` and
+`solvers.base.solving_bytes`. This module adds them up and divides the rest.
 """
 
 import os
@@ -15,16 +15,16 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, solving_bytes
 from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
-DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; a choice
+DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; chosen
 # modules that load later (numba and its compiled code: 130 MB), threads and allocator
-# space; a choice, and tests check the bound
+# space; chosen, and tests check the bound
 _LIBRARIES_BYTES = 192 << 20
-_JAX_BYTES = 300 << 20  # its compiler and buffers; a choice
-# with more passes than this, features are loaded; a choice, not measured
+_JAX_BYTES = 300 << 20  # compiler and buffers of jax; chosen
+# features are loaded if there are more passes; chosen, not measured
 _PASSES_STREAMED = 2
 _BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
-_TEST_SCORE_BYTES = 12  # a score in float32, and its copy in float64; a choice
-_SENT_COPIES = 4  # copies of a sum that is sent between processes; a choice
+_TEST_SCORE_BYTES = 12  # a score in float32 and its copy in float64
+_SENT_COPIES = 4  # copies of a sum sent between processes; chosen
 MB = 10**6
 # When n is private, the reported requirement is rounded up to this: the BYTES_A_ROW of
 # 1.5 million rows.
@@ -33,7 +33,7 @@ _PRIVATE_N_STEP_BYTES = 100 * MB
 
 @dataclass(frozen=True)
 class Share:
-    """Hold how a fit's memory is divided.
+    """Hold the parts of a fit's memory.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ def share(
     processes: int = 1,
     private_n: bool = False,
 ) -> Share:
-    """Divide `bound` bytes of this process's memory, or 2 GiB of rows without a bound.
+    """Divide a memory bound, or 2 GiB without a bound, between features and kept rows.
 
     Parameters
     ----------
     bound : int or None
-        Bytes of resident memory.
+        Bound on resident memory in bytes.
     facts : ProblemInfo
         The public sizes.
     releases : list of PlannedRelease
@@ -71,7 +71,7 @@ def share(
     n_rows : int
         Number of rows that this process reads.
     n_test : int, default 0
-        Number of rows to measure on, already in memory.
+        Number of test rows, already in memory.
     backend : str, default "numpy"
         The summation backend.
     processes : int, default 1
@@ -88,7 +88,7 @@ def share(
     Raises
     ------
     ValueError
-        If even streaming does not fit. It says how much memory is needed.
+        If even streaming needs more memory; the message states the need.
     """
     loaded = (
         4 * n_rows * facts.n_features
@@ -114,8 +114,8 @@ def share(
         need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
             f"memory must hold blocks and sums of n_features={facts.n_features}, "
-            f"n_classes={facts.n_classes}, got memory={bound // MB}MB. It needs "
-            f"{need}MB: raise it, or use fewer classes or another method."
+            f"n_classes={facts.n_classes}, got memory={bound // MB}MB. Set it to "
+            f"{need}MB, or use fewer classes or another method."
         )
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
     more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
@@ -123,9 +123,9 @@ def share(
 
 
 def _read_again(releases: list[PlannedRelease]) -> bool:
-    """Return whether passes read features more than PASSES_STREAMED times.
+    """Return whether passes read the features more than PASSES_STREAMED times.
 
-    Kept integer rows serve neither a sample nor a sum of squares.
+    Kept integer rows cannot serve a sample or a sum of squares.
     """
     return (
         sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
@@ -136,8 +136,8 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
 def _divided(room: int, loaded: int, more: int) -> Share:
     """Load features if they fit with their larger blocks; keep rows in the rest.
 
-    `loaded` are the bytes of features (0: not to be loaded), and `more` those that
-    their larger blocks need in addition.
+    `loaded` is the size of the features in bytes (0: do not load), and `more` the extra
+    size of their larger blocks.
     """
     if 0 < loaded <= room - more:
         return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
@@ -145,9 +145,9 @@ def _divided(room: int, loaded: int, more: int) -> Share:
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process holds now.
+    """Return the resident memory of this process in bytes.
 
-    It is the peak on systems that report only the peak.
+    Some systems only report the peak.
     """
     try:
         with open("/proc/self/statm") as file:
@@ -158,7 +158,7 @@ def resident() -> int:
 
 
 def streaming(facts: ProblemInfo) -> int:
-    """Return the bytes of blocks that are read, turned into integers, and scored."""
+    """Return the bytes of blocks that are read, converted to integers and scored."""
     threads = cores()
     rows = streamed_rows(facts.n_features)
     blocks = streaming_bytes(facts.n_features, threads)

@@ -1,4 +1,4 @@
-"""Hold what decides a run of a head or of a network: plain data, all of it public."""
+"""Hold the public options that decide a run of a head or a network."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,22 +38,23 @@ class RunOptions:
     test_is : str
         "private" or "public".
     ledger : Path, str or None
-        None is the data set's own. ":memory:" counts this run alone (public images).
+        Ledger to charge. None uses the data set's own; ":memory:" counts this run only
+        (public images).
     seed : int or None
-        For tests: a run with a seed is not private.
+        Seed of the noise, for tests; a seeded run is not private.
     protect : str or None
-        "image" confirms that each image is protected on its own although the source has
-        groups. None refuses such a source, unless groups are protected.
+        "image" protects single images although the source has groups. None refuses such
+        a source, unless groups are protected.
     tuning : str or None
-        How the settings were chosen. None says "none" for the first head of a data set
-        if it uses defaults only, and "NOT ACCOUNTED" otherwise.
+        How the settings were chosen. None means "none" for the first head of a data set
+        with default settings, and "NOT ACCOUNTED" otherwise.
     allow_large_delta : bool
-        Confirms a delta at or above 1/n.
+        Whether to accept a delta of 1/n or more.
     memory : int or None
-        Bytes that this process may hold. None streams features beyond 2 GB and sets no
-        bound.
+        Memory limit of this process in bytes. None sets no limit, and streams features
+        beyond 2 GB.
     config : str or None
-        Text of run.toml, which the run folder keeps; None keeps none.
+        Text of run.toml to store in the run folder, if any.
     """
 
     features: Path
@@ -97,7 +98,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(RunOptions):
-    """Hold everything that decides the fit of a head.
+    """Hold all options of the fit of a head.
 
     Attributes
     ----------
@@ -111,14 +112,14 @@ class FitOptions(RunOptions):
     group_mean : bool
         Whether the means of each group's rows of one class count instead.
     backbones : tuple of Path
-        Features files of the same images by other backbones. The fit chooses among all
-        of them (`runs.backbones`).
+        Features files of the same images by other backbones, for the fit to choose
+        from.
     classes : tuple of str or None
         Public class names, if the file declares none.
     backend : str
         The summation backend, as for `block_sum`.
     processes : Place or None
-        This process's place among several; each reads its own part of the rows.
+        Place of this process among several, if any.
     """
 
     method: str = "auto"

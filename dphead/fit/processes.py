@@ -1,4 +1,4 @@
-"""Run one fit on several processes: find them, check that they agree, end together."""
+"""Run one fit on several processes: join them, compare facts, end together."""
 
 import errno
 import hashlib
@@ -19,24 +19,24 @@ import numpy as np
 
 from dphead.sums.hosts import Hosts, LostProcess
 
-_POLL_SECONDS = 0.05  # time between checks whether a process has ended; a choice
+_POLL_SECONDS = 0.05  # time between checks for an ended process; chosen
 
 
 @dataclass(frozen=True)
 class Place:
-    """Give this process's place among those of a run.
+    """Hold this process's place among those of a run.
 
     Attributes
     ----------
     coordinator : str
-        host:port of process 0, or "auto" for what `jax.distributed` finds (from SLURM,
-        for example). With "auto", `count` and `index` may be None.
+        host:port of process 0, or "auto" to detect it with `jax.distributed` (such as
+        under SLURM). With "auto", `count` and `index` may be None.
     count : int or None
         Number of processes.
     index : int or None
-        This process, from 0 to count - 1.
+        Index of this process, from 0 to count - 1.
     timeout : float
-        Seconds within which all processes must have connected.
+        Seconds to wait for all processes to connect.
     """
 
     coordinator: str
@@ -50,9 +50,9 @@ class Place:
         given = self.count is not None and self.index is not None
         if not given or not 0 <= (self.index or 0) < (self.count or 0):
             raise ValueError(
-                "a process needs its number and how many there are, 0 <= process_id < "
-                f"num_processes, got num_processes={self.count}, "
-                f"process_id={self.index}. Give both."
+                "processes need 0 <= process_id < num_processes, got "
+                f"num_processes={self.count}, process_id={self.index}. Pass "
+                "--num-processes and --process-id."
             )
         if not self.coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(
@@ -68,19 +68,17 @@ class Place:
 
 
 def require_jax(what: str) -> None:
-    """Raise ValueError if jax is not installed; `what` needs it."""
+    """Raise ValueError for a feature `what` that needs jax, if jax is not installed."""
     if find_spec("jax") is None:
-        raise ValueError(
-            f"{what} needs jax, got none. Install it: pip install 'dphead[jax]'."
-        )
+        raise ValueError(f"{what} needs jax, got none. Type pip install 'dphead[jax]'.")
 
 
 @contextmanager
 def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     """Join the processes of a run, and leave them together at the end.
 
-    An exception inside ends this process at once, with exit code 1 or 2. The others
-    find that it is gone, and end too.
+    An exception ends this process at once, with exit code 1 or 2. The other processes
+    detect the loss and end too.
 
     Parameters
     ----------
@@ -92,7 +90,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     Raises
     ------
     ValueError
-        If process 0 cannot listen, not all processes come in time, or "auto" finds no
+        If process 0 cannot listen, processes do not connect in time, or "auto" finds no
         coordinator.
     """
     require_jax("a fit on several processes")
@@ -138,13 +136,14 @@ def agree(hosts: Hosts, facts: dict[str, str]) -> None:
     Raises
     ------
     ValueError
-        With the first field that differs. It gives no value of "features".
+        If a field differs. The message names the first one, without the value of
+        "features".
     """
     digests = [hashlib.sha256(text.encode()).digest() for text in facts.values()]
     own = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
     sys.stdout.flush()
     out = os.dup(1)
-    os.dup2(2, 1)  # gloo prints on standard output that it has connected
+    os.dup2(2, 1)  # gloo prints a connection message on standard output
     every = hosts.gathered(own)
     os.dup2(out, 1)
     os.close(out)
@@ -156,16 +155,15 @@ def agree(hosts: Hosts, facts: dict[str, str]) -> None:
                 here = "" if name == "features" else f" ({value} on {hosts.index})"
                 raise ValueError(
                     f"all processes must have the same {name}, got another on process "
-                    f"{i} than on process 0{here}. Give them the same file, settings "
-                    "and software."
+                    f"{i} than on process 0{here}. Use the same file, settings and "
+                    "software."
                 )
 
 
 def software() -> dict[str, str]:
-    """Return the versions that must be equal on all processes.
+    """Return the software versions that must be equal on all processes.
 
-    Then one command means one thing. Processors may differ: a row's integers do not
-    depend on them.
+    Processors may differ, because a row's integers do not depend on them.
     """
     names = ("dphead", "numpy", "jax")
     return {"version": " ".join(f"{name} {version(name)}" for name in names)}
@@ -182,7 +180,7 @@ def launch(count: int, command: list[str]) -> int:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     cores = sorted(os.sched_getaffinity(0))
     running: list[subprocess.Popen[Any]] = []
-    # What the others say is shown if one of them is the first to end with an error.
+    # Output of the other processes is shown if one of them fails first.
     said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
     try:
         for i in range(count):
@@ -215,7 +213,7 @@ def launch(count: int, command: list[str]) -> int:
 def die(code: int, text: str) -> None:
     """End the process at once with an exit code and a message.
 
-    An orderly end of jax would wait for processes that are gone.
+    A regular shutdown of jax would wait for lost processes.
     """
     # A progress bar may have hidden the cursor.
     shown = "\x1b[?25h" if sys.stderr.isatty() else ""
@@ -237,16 +235,16 @@ def _check_free(address: str) -> None:
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
         todo = "Choose another port" if in_use else "Name this host's own address"
         raise ValueError(
-            "process 0 must be able to listen where --coordinator says, got "
-            f"{address!r} ({error}). {todo}."
+            f"process 0 must be able to listen at --coordinator, got {address!r} "
+            f"({error}). {todo}."
         ) from error
 
 
 def _sum_on_loopback() -> None:
     """Make sums between processes of one host listen on loopback.
 
-    gloo would otherwise listen on the address of the host's own name, and whoever
-    reaches it sees sums without noise. jax has no public setting for it.
+    By default gloo listens on the address of the host's name, where others could read
+    sums without noise. jax has no public setting for this.
     """
     from jax._src import distributed, xla_bridge
     from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]

@@ -1,17 +1,16 @@
-"""Record which source code made a run, for its report. It decides nothing."""
+"""Record the source code version of a run for its report."""
 
 import subprocess
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-PATIENCE = 5  # seconds to wait for git; a choice, not measured
+PATIENCE = 5  # seconds to wait for git; chosen, not measured
 
 
 def commit(root: Path = _ROOT) -> str | None:
     """Return the checked-out commit of dphead, or None if it is not a git checkout.
 
-    The name ends with "-dirty" if files were changed. An installed package is not a
-    checkout.
+    The name ends with "-dirty" if files were changed.
     """
     if not (root / ".git").exists():
         return None

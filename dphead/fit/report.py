@@ -44,13 +44,13 @@ class Words:
     Attributes
     ----------
     name : str
-        What was trained, such as "head".
+        Name of the trained object, such as "head".
     source : str
-        What it was trained from, such as "features file".
+        Name of its source, such as "features file".
     public : str
-        What is public beside class names and settings.
+        Public facts besides class names and settings.
     private : str
-        What may not be published, beside timings and memory.
+        Data to keep private, besides timings and memory.
     """
 
     name: str
@@ -66,12 +66,12 @@ NETWORK = Words("network", "source", "the initial weights", "images, row digests
 def guarantee(
     plan: Plan, private_noise: bool = True, thing: str = "image"
 ) -> dict[str, Any]:
-    """Return what a plan guarantees, as data for the report.
+    """Return a plan's guarantee as data for the report.
 
     Parameters
     ----------
     plan : Plan
-        The plan that was carried out.
+        The executed plan.
     private_noise : bool, default True
         False if the noise came from a seed.
     thing : str, default "image"
@@ -86,8 +86,8 @@ def guarantee(
     Notes
     -----
     mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
-    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is what
-    the same plan guarantees without a seed.
+    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is the
+    epsilon of the same plan without a seed.
     """
     nominal = plan.epsilon_spent()
     plan = plan if private_noise else plan.marked(private=False)
@@ -113,12 +113,12 @@ def guarantee(
     }
 
 
-# added to a statement if other ledgers were found through shared images
+# part of a statement if shared images reveal other ledgers
 _SHARED = (
     ", but for the list of other ledgers and the warnings of them, which follow from "
     "the images that data sets share"
 )
-# what a statement says of test rows, by `test_is`
+# sentence about test rows, by `test_is`
 _OF_TEST_ROWS = {
     "private": (
         " The test accuracy is an exact function of the test {thing}s and is not "
@@ -139,14 +139,14 @@ def statement(
     words: Words = HEAD,
     thing: str = "image",
 ) -> str:
-    """Return the guarantee as a paragraph for a reader who is not an engineer.
+    """Return the guarantee as a paragraph for readers who are not engineers.
 
     Parameters
     ----------
     g : dict
         The result of `guarantee`.
     n_rows : int
-        Number of training rows, public unless the relation is add_remove.
+        Number of training rows; public unless the relation is add_remove.
     ledger : dict
         The report's "ledger".
     seeded : bool
@@ -194,7 +194,7 @@ def statement(
     return (
         f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
         f"private with respect to the training {thing}s and their labels. Protected "
-        f"unit: {unit}; neighbouring data sets differ in {relation}. Whoever sees the "
+        f"unit: {unit}; neighboring data sets differ in {relation}. Whoever sees the "
         f"{words.name} and this report, with any other knowledge and any feasible "
         "computation, can tell the two cases apart only as well as this bound allows. "
         "Everything that was computed from the training rows was released with "
@@ -210,7 +210,7 @@ def statement(
 def _across_fits(ledger: dict[str, Any]) -> str:
     """Return the sentences about all fits of a ledger together.
 
-    Only a budget guarantees a total. The sum so far does not.
+    Only a budget is a guarantee for all fits. The sum so far is not.
     """
     if ledger["path"] == ":memory:":
         return "Only this fit is counted: other fits from the same data add to it."
@@ -254,12 +254,13 @@ class Tested(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Hold what lies beside a report.
+    """Hold the report's folder and other ledgers.
 
     Attributes
     ----------
     folder : Path or None
-        The report's folder, where the paths of ledgers begin. None keeps paths whole.
+        Folder of the report; paths of ledgers become relative to it. None keeps full
+        paths.
     elsewhere : sequence of dict
         `Elsewhere.fact` of each ledger that the run's own ledger does not count.
     """
@@ -272,7 +273,7 @@ NOT_TESTED = Tested(None, None, None)
 
 
 def uncounted(elsewhere: dict[str, Any]) -> str:
-    """Return a sentence about a ledger that the run's own does not count.
+    """Return a sentence about a ledger that the run's ledger does not count.
 
     `elsewhere` is a result of `Elsewhere.fact`.
     """
@@ -348,7 +349,7 @@ def build(
         "class_accuracy": None
         if result.head.class_accuracy is None
         else asdict(result.head.class_accuracy),
-        "selection": None,  # `runs.fit` fills it in for a head
+        "selection": None,  # filled in for a head by `fit.run`
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,
@@ -358,7 +359,7 @@ def build(
 
 
 def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
-    """Return what the charged ledger holds, and which ledgers it does not count."""
+    """Return the report's entry about the charged ledger and uncounted ledgers."""
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
     spent, path = result.ledger.spent(delta), result.ledger.path
@@ -377,16 +378,15 @@ def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON under a digest, with `inf` as a string since JSON has none.
+    """Write JSON data with a digest, and inf as a string.
 
-    When this returns, the whole file is on the disk. After a crash it is whole or
-    missing.
+    The write is atomic and durable: after a crash the file is complete or missing.
     """
     write_json(path, plain(report))
 
 
 def plain(value: Any) -> Any:
-    """Return JSON data: Python numbers, inf and nan as strings, arrays as lists."""
+    """Return data as plain JSON: lists for arrays, strings for inf and nan."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Fit a head from a features file to a run folder (`dphead fit`).
 
-A fit is prepared, then led by the first process and served by the others, then written.
+Process 0 leads the fit and writes the folder. Other processes sum their rows.
 """
 
 import hashlib
@@ -89,10 +89,10 @@ class PreparedHead(Prepared):
     file : FeaturesFile
         The open features file.
     releases : list of PlannedRelease
-        The releases in the order in which the solver asks for them.
+        The releases, in the order of the solver's requests.
     networks : tuple of PreparedHead
-        One prepared fit for each backbone's features, in the order of the solver's
-        sources, if the fit chooses among several backbones; else empty.
+        One prepared fit per backbone, in the order of the solver's sources, if the fit
+        chooses among backbones; else empty.
     """
 
     options: FitOptions
@@ -126,7 +126,7 @@ def fit_files(
     Parameters
     ----------
     options : FitOptions
-        What decides the fit.
+        The fit's options.
     announce : callable, optional
         Called with the plan and the method before the charge.
     progress : callable, optional
@@ -135,20 +135,19 @@ def fit_files(
     Returns
     -------
     dict
-        "report", "test", "seconds" and "head". "test" holds the test metrics: only the
-        data holder may see them, unless `test_is` is "public".
+        "report", "test", "seconds" and "head". "test" holds the test metrics, which are
+        private unless `test_is` is "public".
 
     Raises
     ------
     ValueError, OSError
-        For unusable input, before any budget is spent.
+        If the input is unusable. Raised before any budget is spent.
 
     Notes
     -----
-    If a run was interrupted after its charge, the same command continues it under the
-    same charge. With several processes, each calls this function. All of them get the
-    head; all but the first get None for the rest. An error in one process ends all of
-    them.
+    An interrupted run continues under its charge if called again with the same options.
+    With several processes, each calls this function. All get the head, but only the
+    first gets the rest. An error in one process ends all of them.
     """
     if options.processes is None:
         return _fit_files(options, None, announce, progress)
@@ -188,7 +187,7 @@ def _fit_files(
 
 
 def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
-    """Prepare the fit on the features file, or the fit that chooses among several.
+    """Prepare the fit on one features file, or a fit that chooses among several.
 
     `files` closes the features files that this function opens.
     """
@@ -205,7 +204,7 @@ def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
 def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
     """Prepare one fit that chooses among backbones.
 
-    It has one plan, and so one charge for the trials and the final fit together.
+    One plan, and so one charge, covers the trials and the final fit.
     """
     first, options = runs[0], runs[0].options
     check_same_images([(one.file, one.source.class_names) for one in runs])
@@ -231,9 +230,9 @@ def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
 def prepare(
     options: FitOptions, rows: FeaturesRows, file: FeaturesFile
 ) -> PreparedHead:
-    """Decide what will be released, from the options and public facts of the file.
+    """Plan the releases from the options and the file's public facts.
 
-    Raises ValueError if the options do not fit the file.
+    Raises ValueError if the options do not match the file.
     """
     grouped = file.group is not None
     ungrouped = check_unit(
@@ -294,7 +293,7 @@ def _lead(
     announce: _Announce | None,
     progress: Progress | None,
 ) -> FitResult:
-    """Try what can fail, then charge the plan, then fit."""
+    """Verify everything that can fail, then charge the plan, then fit."""
     facts, options = run.facts, run.options
     own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:
@@ -320,7 +319,7 @@ def _lead(
 
 
 def _stored_sizes(run: PreparedHead) -> list[int]:
-    """Return how many numbers each release stores for a resume."""
+    """Return the number of values that each release stores for a resume."""
     width = run.facts.n_features + 1
     return [int(np.prod(r.query.shape(width))) for r in run.releases]
 
@@ -359,8 +358,8 @@ def _own_rows(
 ) -> tuple[FeaturesRows, BlockSum, int]:
     """Return this process's part of the rows, its block sum, and room for kept rows.
 
-    The room is in bytes, within the bound on memory. `n_test` counts the test rows,
-    which are in memory already.
+    The room is in bytes, within the memory bound. `n_test` counts test rows already in
+    memory.
     """
     options = run.options
     index, count = (0, 1) if hosts is None else (hosts.index, hosts.count)
@@ -420,7 +419,7 @@ def _open_test(run: PreparedHead) -> TestRows | None:
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
-    """Return the block sum of a backend, and the bytes that kept rows may take there.
+    """Return the block sum of a backend, and the bytes available for kept rows.
 
     Parameters
     ----------
@@ -428,8 +427,8 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
         "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
         numpy.
     memory : int
-        Bytes that kept rows may take on this host. On accelerators they may take half
-        of the devices' memory instead.
+        Bytes for kept rows on this host. On accelerators, half of the device memory is
+        used instead.
     """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     if backend == "reference":
@@ -452,10 +451,10 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
 
 
 def tuning_of(options: FitOptions, ledger: Ledger) -> str:
-    """Return what the report says of tuning if the options do not say it.
+    """Return the report's `tuning` entry if the options do not set it.
 
-    "none" needs default settings and a ledger with no other fit: then nothing could
-    have been tuned. Otherwise it is "NOT ACCOUNTED".
+    It is "none" for default settings and a ledger without other fits, which rules out
+    tuning. Otherwise it is "NOT ACCOUNTED".
     """
     chosen = options.preset is not None or any(
         v is not None for v in options.settings.values()

@@ -1,7 +1,7 @@
-"""Do what heads and networks share: checks before the charge, the charge, the records.
+"""Check, charge, record and resume runs of heads and networks.
 
-What a crash leaves behind is in dphead/privacy/proofs/ledger.md. This module sees no
-row, and writes only what was released.
+dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows, and writes
+released values only.
 """
 
 import fcntl
@@ -37,12 +37,12 @@ from dphead.privacy.ledger.schema import LostAnswer
 from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
-_SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
+_SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
 
 
 @dataclass(frozen=True)
 class Source:
-    """Hold what a run says of its source in public.
+    """Hold the public facts of a run's source.
 
     Attributes
     ----------
@@ -53,14 +53,13 @@ class Source:
     dataset_id : str or None
         The data set's random id; None for images without one.
     feature_space : str
-        What a row is made of. A head may only be used on rows of the same feature
-        space.
+        Description of the features. A head only accepts rows of its feature space.
     declared : str
         Who declared the classes public (`files.classes_declared`).
     extraction : dict
-        How a row was made from its image.
+        Settings of the feature extraction.
     grouped : bool
-        Whether the source says which rows belong to one group.
+        Whether the source has a group column.
     """
 
     n_features: int
@@ -74,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Hold a run before its charge: all that decides what will be released.
+    """Hold a run before its charge, with its planned releases.
 
     Attributes
     ----------
@@ -83,19 +82,19 @@ class Prepared:
     source : Source
         Public facts of the source.
     facts : ProblemInfo
-        The sizes that the plan was made with.
+        The sizes used by the plan.
     method : Method
         The method and its solver.
     plan : Plan
-        What will be released.
+        The planned releases.
     name, settings : str and dict
         The method's name and settings, for the report.
     space : str
-        What a resumed run must find again, beside its plan.
+        Facts that a resume must find unchanged, besides the plan.
     warnings : list of str
         Warnings for the report.
     elsewhere : list of Elsewhere
-        Ledgers that the run's own does not count (`beside_others`).
+        Ledgers that the run's ledger does not count (`beside_others`).
     """
 
     options: RunOptions
@@ -111,7 +110,7 @@ class Prepared:
 
     @property
     def announced(self) -> Plan:
-        """Return the plan as it will be charged: with a seed it is not private."""
+        """Return the plan to charge; with a seed it is not private."""
         return (
             self.plan if self.options.seed is None else self.plan.marked(private=False)
         )
@@ -122,7 +121,7 @@ R = TypeVar("R", bound=Prepared)
 
 @dataclass(frozen=True)
 class Measured:
-    """Hold metrics on test rows, and where the rows are from (`files.test_origin`)."""
+    """Hold metrics on test rows, and the origin of the rows (`files.test_origin`)."""
 
     metrics: dict[str, Any]
     origin: str
@@ -130,7 +129,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Trained:
-    """Hold the words of the statement for what a run wrote, and its tensors' digest."""
+    """Hold the statement's words for a run's result, and the digest of its tensors."""
 
     words: reports.Words
     sha256: str
@@ -150,7 +149,7 @@ def public_facts(
     relation : str
         The neighboring relation.
     nominal_n : int or None
-        The public number that stands for n under add_remove, where n is private.
+        The public number used in place of n under add_remove, where n is private.
 
     Raises
     ------
@@ -159,8 +158,8 @@ def public_facts(
     """
     if (relation == "add_remove") != (nominal_n is not None):
         raise ValueError(
-            "nominal_n must be given exactly when relation is add_remove (n is then "
-            f"private), got {relation=!s}, {nominal_n=}. Correct one."
+            "nominal_n is required with add_remove, where n is private, and invalid "
+            f"otherwise, got {relation=!s}, {nominal_n=}. Change one of them."
         )
     facts = ProblemInfo(
         rows.n_rows if nominal_n is None else nominal_n,
@@ -172,9 +171,9 @@ def public_facts(
 
 
 def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str]:
-    """Return the warning for a delta at or above 1/n, which the options must confirm.
+    """Return a warning for a delta at or above 1/n that the options confirm.
 
-    Raises ValueError if it is not confirmed.
+    Raises ValueError if they do not confirm it.
     """
     text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not options.allow_large_delta:
@@ -185,14 +184,15 @@ def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str
 
 
 def beside_others(run: R) -> R:
-    """Return the run with the ledgers that its own does not count, each as a warning.
+    """Return the run with a warning for each ledger that its own does not count.
 
     Raises
     ------
     ValueError
-        If such ledgers exist and tuning is said to be "none": their fits could be seen.
+        If such ledgers exist and tuning is "none", since their fits could have been
+        seen.
     LedgerError
-        As `check_alone`, unless the run continues a fit, which may be charged already.
+        As `check_alone`, unless the run resumes a fit that may be charged already.
     """
     options, dataset_id = run.options, run.source.dataset_id
     own = ledger_name(options.ledger, dataset_id)
@@ -201,9 +201,9 @@ def beside_others(run: R) -> R:
     found = charged_elsewhere(dataset_id, own)
     if found and options.tuning == "none":
         raise ValueError(
-            "tuning must not be none where other fits could be seen, got "
-            f"tuning='none' and {found[0].path}. Use the data set's own ledger, or say "
-            "how settings were chosen."
+            "--tuning none is wrong if other fits exist, got tuning='none' and "
+            f"{found[0].path}. Use the data set's own ledger, or state how settings "
+            "were chosen."
         )
     uncounted = [reports.uncounted(one.fact(options.out)) for one in found]
     return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
@@ -212,65 +212,67 @@ def beside_others(run: R) -> R:
 def _check_new(out: Path) -> None:
     """Raise ValueError if the folder holds a finished run.
 
-    If that run died before it tidied its folder, tidy it now.
+    If that run ended before its cleanup, clean up now.
     """
     if (out / "report.json").exists():
         _tidy(out)
         raise ValueError(
-            f"the run folder must be new, got out={out} with a report. Choose another "
-            "folder with -o."
+            f"the run folder must be new, got out={out} with a finished run. Choose "
+            "another folder with -o."
         )
 
 
 def check_folder(out: Path, sizes: Iterable[int]) -> None:
-    """Check that a run can write its folder.
+    """Check that the run folder is writable and has disk space.
 
     `sizes` are the numbers of values that each release stores.
 
     Raises
     ------
     ValueError
-        If the folder holds a finished run, or its place is a file.
+        If the folder holds a finished run, or the path is a file.
     OSError
-        If there is too little disk space, or the place cannot be written.
+        If there is too little disk space, or the path is not writable.
     """
     _check_new(out)
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(
-            f"the run folder must be a folder, got out={out} where {parent} is a file. "
-            "Choose another."
+            f"the run folder must be a folder, got out={out}, but {parent} is a file. "
+            "Choose another folder with -o."
         )
     need = _SLACK_DISK + 8 * sum(sizes)
     free = shutil.disk_usage(parent).free
     if free < need:
         raise OSError(
             f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "
-            f"{parent}. Make room."
+            f"{parent}. Free some space."
         )
     if not os.access(parent, os.W_OK):
         raise OSError(
-            f"the run folder must be writable, got out={out}. Choose another."
+            f"the run folder must be writable, got out={out}. Choose another folder "
+            "with -o."
         )
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold a run folder's lock, from before it is read until its report is written.
+    """Hold a run folder's lock until its report is written.
 
-    The folder is created, and removed again if the run leaves nothing in it.
+    The lock is taken before the folder is read. The folder is created, and removed if
+    it stays empty.
 
     Raises
     ------
     ValueError
-        If another process holds the folder, or has finished a run in it.
+        If another process uses the folder or has finished a run in it.
     OSError
         If the file system has no locks.
     """
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     if made:
-        # if a crash lost the folder, the same command would charge again
+        # sync the folder: if a crash lost it, the same command would charge again
         sync(out.parent)
     lock = _lock(out / "lock")
     try:
@@ -280,15 +282,15 @@ def locked(out: Path) -> Iterator[None]:
         (out / "lock").unlink(missing_ok=True)
         lock.close()
         if made:
-            with suppress(OSError):  # it holds a run, or another process uses it
+            with suppress(OSError):  # not empty, or another process uses it
                 out.rmdir()
 
 
 def _lock(path: Path) -> IO[str]:
     """Return a locked file, or raise ValueError if another process holds the lock.
 
-    The holder removes the file when it ends. So a lock counts only if the file of that
-    name is still the file that was locked.
+    The holder removes the file when it ends. So a lock is valid only if the path still
+    names the locked file.
     """
     while True:
         lock = open(path, "w")  # noqa: SIM115 - held by the caller
@@ -297,16 +299,16 @@ def _lock(path: Path) -> IO[str]:
         except BlockingIOError as error:
             lock.close()
             raise ValueError(
-                f"one process may write a run folder, got a second one for "
-                f"out={path.parent}. Wait for it, or choose another folder."
+                "only one process may write a run folder, got a second one for "
+                f"out={path.parent}. Wait for it, or choose another folder with -o."
             ) from error
         except OSError as error:
             lock.close()
             path.unlink()
             raise OSError(
-                "a run folder must lie on a file system with locks (flock), got "
+                "a run folder needs a file system with locks (flock), got "
                 f"out={path.parent} ({error.strerror}). Choose a folder on another "
-                "with -o."
+                "file system with -o."
             ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
@@ -316,7 +318,7 @@ def _lock(path: Path) -> IO[str]:
 
 @contextmanager
 def noted(options: RunOptions) -> Iterator[None]:
-    """Add a note to any error that ends a run: what was charged, and what to type."""
+    """Add a note to any error that ends a run: what was charged and what to type."""
     try:
         yield
     except BaseException as error:
@@ -325,7 +327,7 @@ def noted(options: RunOptions) -> Iterator[None]:
 
 
 def _about_charge(options: RunOptions) -> str:
-    """Return what an interrupted run has charged, as its folder shows it."""
+    """Return what an interrupted run has charged, from its folder."""
     out = options.out
     budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
     if (out / "report.json").exists():
@@ -333,15 +335,15 @@ def _about_charge(options: RunOptions) -> str:
     if math.isinf(options.epsilon):
         return (
             "an infinite epsilon may be charged (`dphead ledger show` lists it). "
-            "Nothing was kept that the same command could continue."
+            "This run cannot be resumed."
         )
     if not (out / "fit.json").exists():
-        return "nothing was charged. The same command starts again."
+        return "nothing was charged. Run the same command to start again."
     if not (out / "releases").exists():
-        return f"{budget} is charged at most once. The same command continues."
+        return f"{budget} is charged at most once. Run the same command to resume."
     return (
-        f"{budget} is charged for the run in {out}. The same command continues it "
-        "and charges nothing more."
+        f"{budget} is charged for the run in {out}. Run the same command to resume it "
+        "at no further charge."
     )
 
 
@@ -352,10 +354,9 @@ def interrupted(out: Path) -> str | None:
 
 
 def resumed_at(out: Path, done: int) -> list[int]:
-    """Return the numbers of committed releases at which this folder's run was resumed.
+    """Return the numbers of committed releases at each resume of this run folder.
 
-    `done` is the number committed now. It is noted for later runs and is part of the
-    result.
+    `done` is the current number; it is appended to the list and stored.
     """
     marker = _marker(out) or {}
     found = sorted({*marker.get("resumed", []), done})
@@ -371,17 +372,17 @@ def _marker(out: Path) -> dict[str, Any] | None:
     marker = read_json(path, "marker of an interrupted fit")
     if not isinstance(marker.get("fit_id"), str):
         raise ValueError(
-            f"an interrupted fit must have an id, got {path} without one. Start a new "
-            "run folder: it is charged again."
+            f"an interrupted fit must have an id, got {path} without one. Start in a "
+            "new run folder, which is charged again."
         )
     return marker
 
 
 def charge(run: Prepared, ledger: Ledger) -> Charge:
-    """Charge the plan, or continue the interrupted fit that the run's folder holds.
+    """Charge the plan, or continue the interrupted fit in the run's folder.
 
-    The fit's id is written to the folder before the ledger. A run that dies between the
-    two is charged when it continues. A run that dies later is not charged again.
+    The fit's id is written to the folder before the ledger. A run that ends between the
+    two is charged when it resumes. A run that ends later is not charged again.
 
     Returns
     -------
@@ -391,20 +392,20 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
     Raises
     ------
     ValueError
-        If an interrupted fit is continued with an infinite epsilon.
+        If an interrupted fit is resumed with an infinite epsilon.
     LedgerError
-        If the ledger refuses the plan. Also if it lacks an interrupted fit that another
-        ledger may have charged.
+        If the ledger refuses the plan, or lacks an interrupted fit that another ledger
+        may have charged.
     """
     out = run.options.out
     store = out / "releases" if run.plan.private else None
     marker = _marker(out)
     if store is None:
-        # exact sums must not reach the disk, so there is nothing to resume from
+        # exact sums must not reach the disk, so a fit without noise cannot resume
         if marker is not None:
             raise ValueError(
-                "an interrupted fit continues with its own settings, got epsilon=inf "
-                f"in {out}. Give its own epsilon, or start in a new folder."
+                "an interrupted fit must resume with its own settings, got "
+                f"epsilon=inf in {out}. Use its epsilon, or start in a new folder."
             )
         return _reserved(run, ledger, None, None)
     if marker is not None:
@@ -439,18 +440,17 @@ def _reserved(
 
 
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
-    """Raise LedgerError unless a fit that the ledger does not hold was never charged.
+    """Raise LedgerError unless a fit missing from the ledger was never charged.
 
-    It was not charged if its folder names this ledger and holds nothing that was
-    released.
+    It was never charged if its folder names this ledger and holds no released values.
     """
-    # a checkpoint follows from releases that are no longer stored
+    # a checkpoint replaces stored releases, so it shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
         raise LedgerError(
-            "an interrupted fit must continue in the ledger that holds its charge, "
-            f"got ledger={ledger.path} without fit_id={marker['fit_id']!r}. Name "
-            f"{marker.get('ledger', 'its own')}, or start in a new folder."
+            "an interrupted fit must resume in the ledger with its charge, got "
+            f"ledger={ledger.path} without fit_id={marker['fit_id']!r}. Pass --ledger "
+            f"{marker.get('ledger', 'with its own ledger')}, or start in a new folder."
         )
 
 
@@ -463,7 +463,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Return the report of a run.
 
-    `tuning` is what the report says of tuning if neither the options nor other ledgers
+    `tuning` is the default of the report's entry, if neither options nor other ledgers
     decide it.
     """
     options, source, facts = run.options, run.source, run.facts
@@ -510,8 +510,8 @@ def make_report(
 def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -> None:
     """Write run.toml, ledger.json, report.html and report.json, each durably.
 
-    The report is written last: a folder with a report is complete. Then the stored
-    releases are removed, since a finished run does not need them.
+    The report is written last, so a folder with a report is complete. Then the stored
+    releases are removed.
     """
     out = options.out
     if options.config is not None:

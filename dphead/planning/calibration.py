@@ -1,7 +1,8 @@
-"""Find the noise that meets a budget, by the accountant that a paper used.
+"""Find the noise that meets a budget, with the accountant of a paper.
 
-An error here cannot hide. `privacy.accounting` computes the charge and the reported
-epsilon from the noise, and never uses the two looser accountants of `epsilon_by`.
+An error here cannot affect the guarantee. `privacy.accounting` computes the charge and
+the reported epsilon from the noise. It never uses the two looser accountants of
+`epsilon_by`.
 """
 
 import math
@@ -24,8 +25,8 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# Where searches begin and end. All numbers are chosen, and no guarantee depends on one:
-# the accountant checks each result against the budget.
+# Bounds and steps of searches. All numbers are chosen. No guarantee depends on them,
+# because the accountant checks each result against the budget.
 _LARGEST_EPSILON = 1e11  # a search for mu replaces a larger epsilon by this one
 _SMALLEST_MU = 1e-150
 _ROUNDING = (
@@ -37,7 +38,7 @@ _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # relative tolerance of the noise, for closed-form and RDP costs, for PLD, and for PLD
 # on a coarser grid
 TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
-_COARSER = 10  # cells of the coarser grid are so many times as wide
+_COARSER = 10  # width of the coarser grid's cells relative to the finer grid
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
@@ -75,8 +76,8 @@ def epsilon_by(
 
     Notes
     -----
-    "rdp-classic" and "zcdp" are looser than need be. They exist to spend a budget as a
-    paper did.
+    "rdp-classic" and "zcdp" are looser than necessary. They reproduce the budgets of
+    papers.
 
     References
     ----------
@@ -108,7 +109,7 @@ def epsilon_by(
 def classic_rdp_epsilon(
     orders: Sequence[float], rdp: np.ndarray, delta: float
 ) -> float:
-    """Return the least rdp + ln(1/delta) / (order - 1) over the orders.
+    """Return the minimum of rdp + ln(1/delta) / (order - 1) over the orders.
 
     References
     ----------
@@ -167,7 +168,7 @@ def smallest_scale(
     target : float
         Largest cost.
     guess : float
-        Where the search begins.
+        First value of the search.
     tolerance : float
         Relative tolerance of s.
     step : float
@@ -180,7 +181,7 @@ def smallest_scale(
     """
     from scipy.optimize import brentq  # imported here: full batches do not need it
 
-    cost = lru_cache(cost)  # brentq asks for its ends again
+    cost = lru_cache(cost)  # brentq evaluates both ends again
 
     def excess(log_scale: float) -> float:
         found = max(cost(math.exp(log_scale)), LEAST_COST)

@@ -9,12 +9,12 @@ from dphead.solvers import ProblemInfo, Solver
 from dphead.solvers.prior import PublicPrior, read_prior
 from dphead.solvers.settings import Declared, settings_of
 
-_NOT_SETTINGS = ("name", "centering")  # of a solver's fields
+_NOT_SETTINGS = ("name", "centering")  # fields of a solver that are not settings
 
 
 @dataclass(frozen=True)
 class Method:
-    """Hold a solver that is ready to run, its accountant, and its defaults' source.
+    """Hold a solver, its accountant, and the source of its defaults.
 
     The accountant is the preset's, or "auto" without a preset.
     """
@@ -36,11 +36,11 @@ def make_method(
     facts : ProblemInfo
         Public sizes.
     options : dict
-        Settings by name; None values are ignored. They are the solver's own settings
-        and those of `shorthands` (docs/settings.md lists both): batch_size, epochs and
-        base_learning_rate for a solver with batches; unit_norm, center_share and
-        normalization for a solver that centers rows. The option prior of "auto" is an
-        array or a .npy file of public weights (n_features, n_classes).
+        Settings by name; None values are ignored. They are the solver's settings and
+        those of `shorthands`; docs/settings.md lists both. Solvers with batches accept
+        batch_size, epochs and base_learning_rate. Solvers that center rows accept
+        unit_norm, center_share and normalization. The prior of "auto" is an array or a
+        .npy file of public weights (n_features, n_classes).
     preset : str, optional
         Name of a preset.
 
@@ -52,8 +52,8 @@ def make_method(
     Raises
     ------
     ValueError
-        If the name is unknown, if the method does not have an option, if an option is
-        out of range, or if the preset leaves a setting to the user and it is missing.
+        If the name or an option is unknown, if an option is out of range, or if a
+        setting that the preset leaves to the user is missing.
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}
@@ -65,7 +65,7 @@ def make_method(
         data = _preset_for(name, preset)
         settings |= _preset_settings(name, preset, data, options)
         accountant, source = data["accountant"], data["source"]
-    # a user's setting also replaces the preset's setting for the same thing
+    # a user's setting also replaces the preset's alternative setting, such as epochs
     for one, other in STANDS_FOR.items():
         settings.pop(other if one in options else one if other in options else "", None)
     settings |= options
@@ -74,7 +74,7 @@ def make_method(
 
 
 def settable(name: str) -> dict[str, Declared | None]:
-    """Return by name the settings of a method's solver that a user may set.
+    """Return the settings of a method's solver that a user may set, by name.
 
     The value is None if an installed solver declares the setting by its field alone.
     """
@@ -88,7 +88,7 @@ def settable(name: str) -> dict[str, Declared | None]:
 
 
 def shorthands(name: str) -> dict[str, Declared]:
-    """Return by name the alternative settings of a method, such as epochs for steps."""
+    """Return the alternative settings of a method by name, such as epochs for steps."""
     own = set(settable(name))
     found: dict[str, Declared] = {}
     if "centering" in {f.name for f in fields(_described(name))}:
@@ -101,9 +101,9 @@ def shorthands(name: str) -> dict[str, Declared]:
 
 
 def options() -> list[tuple[Declared, list[str]]]:
-    """Return the settings that are options of `dphead fit`, with the methods of each.
+    """Return the settings that are options of `dphead fit`, each with its methods.
 
-    Each setting is listed once.
+    Settings that several methods share appear once.
     """
     found: dict[str, tuple[Declared, list[str]]] = {}
     for name in registry.OURS:
@@ -126,23 +126,23 @@ def _refuse_twice(options: dict[str, Any]) -> None:
     for one, other in STANDS_FOR.items():
         if one in options and other in options:
             raise ValueError(
-                f"{one} and {other} say the same thing twice, got both. Give one of "
-                "them."
+                f"{one} and {other} set the same thing, got both. Drop one of them."
             )
 
 
 def _preset_for(name: str, preset: str) -> dict[str, Any]:
-    """Return a preset that has the method."""
+    """Return a preset that supports the method."""
     data = presets.load(preset)
     if "needs" in data:
         raise ValueError(
-            f"preset must be a head's, got preset={preset!r}, which needs "
-            f"{data['needs']}. Choose another."
+            f"preset must fit a head, got {preset=}, which needs {data['needs']}. "
+            "Choose another preset."
         )
     if name not in data:
         have = sorted(k for k in data if k in registry.OURS)
         raise ValueError(
-            f"preset {preset} must have the method, got method={name!r}. It has {have}."
+            f"a preset must support the method, got preset={preset}, method={name!r}. "
+            f"It supports {have}."
         )
     return data
 
@@ -150,7 +150,7 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
 def _preset_settings(
     name: str, preset: str, data: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a preset's settings of a method, and refuse missing open settings."""
+    """Return a preset's settings of a method, and require its open settings."""
     settings = dict(data[name])
     missing = [
         k
@@ -166,7 +166,7 @@ def _preset_settings(
             else f"the paper does not print {missing}"
         )
         raise ValueError(
-            f"{why}, got preset={preset} without {missing}. Give each one."
+            f"{why}, got preset={preset} without {missing}. Pass each of them."
         )
     if settings.pop("equal_noise", False):
         newton = name == "dp-newton"
@@ -180,8 +180,8 @@ def _refuse_unknown(name: str, given: set[str]) -> None:
     if unknown:
         hint = " Name the method that has them." if name == "auto" else ""
         raise ValueError(
-            f"{name} must have every option given, got {unknown}. It has "
-            f"{sorted(known)}.{hint}"
+            f"options of {name} must be among {sorted(known)}, got {unknown}. Correct "
+            f"them.{hint}"
         )
 
 
@@ -200,7 +200,7 @@ def _built(
     solver = kind(**settings)
     if solver.name != name:
         raise ValueError(
-            f"a solver's name must be its method's, got name={solver.name!r} for "
+            f"a solver's name must equal its method's, got name={solver.name!r} for "
             f"method={name!r}. Rename one of them."
         )
     return solver

@@ -1,6 +1,6 @@
-"""Define alternative settings that stand for a solver's own.
+"""Define alternative settings, such as epochs for steps.
 
-They are epochs, batch sizes, and the preparation of rows.
+They cover epochs, batch sizes and the preparation of rows.
 """
 
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from dphead.solvers.settings import (
 )
 
 T = TypeVar("T", "Batches", "RowPreparation")
-# each alternative setting, and the solver's setting that it stands for
+# each alternative setting, and the solver's setting that it replaces
 STANDS_FOR = {
     "epochs": "steps",
     "base_learning_rate": "learning_rate",
@@ -31,7 +31,7 @@ _BATCH_SIZE = Setting(
     OFF,
     option=True,
 )
-EPOCHS = Setting("Expected uses of each row, instead of steps.", POSITIVE, option=True)
+EPOCHS = Setting("Number of epochs, instead of steps.", POSITIVE, option=True)
 BASE_LEARNING_RATE = Setting(
     "Learning rate for batches of 512, scaled by their size; replaces learning_rate.",
     POSITIVE,
@@ -57,7 +57,7 @@ class Batches:
     def resolve(self, settings: dict[str, Any], facts: ProblemInfo) -> dict[str, Any]:
         """Return the settings with the sampling_prob, steps and learning_rate set.
 
-        steps and learning_rate that are already in `settings` stay.
+        Existing values of steps and learning_rate stay.
         """
         found = dict(settings)
         if self.batch_size is not None:
@@ -73,7 +73,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """Describe how rows are brought to one scale before anything else."""
+    """Describe how rows are scaled before anything else."""
 
     unit_norm: Annotated[bool | None, UNIT_NORM] = None
     center_share: Annotated[float | None, CENTER_SHARE] = None
@@ -85,7 +85,7 @@ class RowPreparation:
         if self.center_share and (table or self.unit_norm is False):
             raise ValueError(
                 "center_share needs unit_norm and no normalization, got "
-                f"center_share={self.center_share}. Leave it out."
+                f"center_share={self.center_share}. Drop it."
             )
 
     def centering(self) -> Centering | ChannelNormalization:
@@ -102,7 +102,7 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
     except TypeError:
         names = ", ".join(settings_of(ChannelNormalization))
         raise ValueError(
-            f"normalization must be a table of {names} (the last two may be left out), "
+            f"normalization must be a table of {names} (the last two are optional), "
             f"got normalization={shown(table)}. Correct it."
         ) from None
 

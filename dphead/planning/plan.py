@@ -18,8 +18,8 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 
-# Relative excess over the budget that fixed noise may cost, as `Ledger` allows. The
-# charge and the reported epsilon are computed from the noise itself.
+# Relative excess over the budget allowed for fixed noise, as in `Ledger`. The charge
+# and the reported epsilon are computed from the noise itself.
 BUDGET_SLACK = 1e-9
 
 
@@ -67,7 +67,7 @@ class Target:
     def scale(
         self, events: Sequence[GaussianEvent], fixed: Collection[int] = ()
     ) -> float:
-        """Return the factor on all noise but `fixed` (indices) that meets epsilon."""
+        """Return the factor that meets epsilon on all noise but `fixed` (indices)."""
         return calibrate(
             events, self.epsilon, self.delta, self.relation, self.accountant, fixed
         )
@@ -83,8 +83,8 @@ class Plan(Target):
     def private(self) -> bool:
         """Return whether every release is private and has noise.
 
-        A release that is not private has noise that somebody can subtract, as with a
-        seed (`ReleaseSpec`).
+        A release with a seed is not private, because its noise can be subtracted
+        (`ReleaseSpec`).
         """
         return all(s.private and s.noise_multiplier > 0 for s in self.specs)
 
@@ -108,7 +108,7 @@ class Plan(Target):
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
         """Return a hash that identifies the plan for a resume.
 
-        It covers the solver's settings, every release, the features, the test seed and
+        The hash covers the solver's settings, every release, the features, the seed and
         epsilon.
         """
         text = json.dumps(
@@ -179,8 +179,8 @@ def make_plan(
     check_budget(epsilon, delta)
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
-            "a group must keep a whole number of rows, at least one, got "
-            f"{group_cap=}. Use 1 or more."
+            f"group_cap must be a whole number of at least 1, got {group_cap=}. Use 1 "
+            "or more."
         )
     if group_mean and group_cap is None:
         raise ValueError(
@@ -228,23 +228,23 @@ def check_facts(facts: ProblemInfo) -> None:
     if n_classes < 2:
         raise ValueError(
             f"a classifier needs at least two classes, got {n_classes} class. Declare "
-            "the others."
+            "more classes."
         )
     if facts.n_rows < n_classes:
         raise ValueError(
-            f"there must be a row for each class, got n_samples={facts.n_rows}, "
-            f"{n_classes=}. Use more rows."
+            "there must be at least as many rows as classes, got "
+            f"n_samples={facts.n_rows}, {n_classes=}. Use more rows."
         )
 
 
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:
-    """Return why delta is too large, or None if it is not.
+    """Return the reason why delta is too large, or None.
 
-    With a large delta, a mechanism may publish a whole unit. The unit is a row, or a
-    group with group_cap. The number of groups is private, and at most n_rows: a delta
-    below 1/n_rows is also below 1/groups.
+    With a large delta, a mechanism may publish a whole unit: a row, or a group with
+    group_cap. The number of groups is private and at most n_rows, so a delta below
+    1/n_rows is also below 1/groups.
     """
     if np.isinf(epsilon) or delta < 1 / n_rows:
         return None
@@ -267,15 +267,15 @@ def check_unit(
     """Check that the user chose a unit of privacy for a source with groups of rows.
 
     A group is a person with several rows. The user either protects each group, or
-    confirms that each row is protected by itself. The confirmation becomes a warning in
+    confirms that only single rows are protected. The confirmation becomes a warning in
     the report.
 
     Parameters
     ----------
     grouped : bool
-        Whether the source has groups: a public fact. The groups are not read.
+        Whether the source has groups, which is public. The groups are not read.
     protect : str or None
-        "image" confirms that each row is protected by itself.
+        "image" confirms that only single rows are protected.
     epsilon : float
         Target ε; inf needs no decision.
     confirm, instead : str
@@ -298,13 +298,12 @@ def check_unit(
     """
     if protect not in (None, "image"):
         raise ValueError(
-            f"each {thing} for itself is all that can be confirmed, got {protect=}. "
-            f"Use {confirm}, or {instead}."
+            f"protect must be 'image', got {protect=}. Use {confirm}, or {instead}."
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
-            f"a fit protects groups or each {thing} for itself, got {group_cap=} and "
-            f"{protect=}. Leave one out."
+            f"a fit protects groups or single {thing}s, got {group_cap=} and "
+            f"{protect=}. Drop one of them."
         )
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return []
@@ -312,18 +311,18 @@ def check_unit(
         raise ValueError(
             f"a source with groups (people with several {thing}s) needs a decision, "
             f"got none. Use {instead} to protect each group, or {confirm} to protect "
-            f"each {thing} for itself alone."
+            f"single {thing}s only."
         )
     return [
         (
-            f"the source has groups (people with several {thing}s), and each {thing} "
-            f"is protected for itself alone, as {confirm} confirms."
+            f"the source has groups (people with several {thing}s), but only single "
+            f"{thing}s are protected, as {confirm} confirms."
         )
     ]
 
 
 def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
-    """Return noise multipliers: in proportion to 1/sqrt(weight), or fixed."""
+    """Return noise multipliers, fixed or proportional to 1/sqrt(weight)."""
     kinds: dict[tuple[float, float, int, bool], list[int]] = {}
     for i, p in enumerate(wanted):
         fixed = p.noise_multiplier is not None

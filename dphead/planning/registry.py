@@ -1,4 +1,4 @@
-"""List the methods: those of dphead, and those of installed packages.
+"""List the methods of dphead and of installed packages.
 
 Names are read without loading a solver, so that `dphead --help` stays fast.
 """
@@ -21,7 +21,7 @@ OURS = {  # name: module:class
     "dp-sgd": "dphead.solvers.gradient:GradientDescent",
     "prototypes": "dphead.solvers.prototypes:Prototypes",
 }
-# defaults of a method that differ from those of its class; trials, as for the class
+# defaults of a method that differ from its class; from trials, as for the class
 OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
 }
@@ -55,7 +55,7 @@ def solver_class(name: str) -> type:
         ) from error
     if not _is_solver(kind):
         raise ValueError(
-            "a solver must be a dataclass with a name, plan and solve, got "
+            "a solver must be a dataclass with name, plan and solve, got "
             f"{point.value!r} for method={name!r} of {_package(point)}. See "
             "docs/own-method.md."
         )
@@ -69,7 +69,7 @@ def our_class(name: str) -> type:
 
 
 def source(name: str) -> str:
-    """Return in words the source of a method's defaults."""
+    """Return the source of a method's defaults in words."""
     point = _claimed(name)
     return f"{_package(point) if point else 'dphead'}'s defaults"
 
@@ -85,7 +85,7 @@ def _claimed(name: str) -> EntryPoint | None:
     claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
     if len(claims) > 1:
         raise ValueError(
-            f"a method's name must be its own, got method={name!r} of "
+            f"a method's name must be unique, got method={name!r} of "
             f"{' and '.join(claims)}. Rename the entry point, or remove a package."
         )
     return points[0] if points else None
@@ -109,7 +109,7 @@ def _installed() -> dict[str, list[EntryPoint]]:
 
 @lru_cache(maxsize=1)
 def _read(_: Iterable[str]) -> dict[str, list[EntryPoint]]:
-    """Return entry points by name, and look again when sys.path changes."""
+    """Return entry points by name, reading them again when sys.path changes."""
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         found.setdefault(point.name, []).append(point)

@@ -1,7 +1,7 @@
-"""Run the plan of a fit on many private rows with a few public rows instead.
+"""Run the plan of a fit on many private rows with a few public rows.
 
-The noise is scaled down in proportion to the smaller sums. Do not plan a private fit
-with this module: its releases are not charged to the budget.
+Noise is scaled down in proportion to the smaller sums. Never use this module for a
+private fit, because its releases are not charged.
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, Response, Solver, S
 class StandIn:
     """Run a solver on n_rows rows as if there were facts.n_rows rows.
 
-    Each row stands for facts.n_rows / n_rows rows. The stand-in asks what `solver` asks
-    for facts.n_rows rows, and scales the answers up in proportion. So steps, ridges and
-    shares of the budget are those of the larger fit.
+    Each row stands for facts.n_rows / n_rows rows. The stand-in repeats the requests of
+    `solver` for facts.n_rows rows, and scales the answers up. So steps, ridges and
+    budget shares equal those of the larger fit.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class StandIn:
         return self.solver.plan(self.facts)
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Ask as the larger fit would, and return its head."""
+        """Make the larger fit's requests, and return its head."""
         times = self.facts.n_rows / self.n_rows
         steps = self.solver.solve(self.facts)
         try:
@@ -60,8 +60,7 @@ class StandIn:
 def on_fewer_rows(plan: Plan, n_rows: int) -> Plan:
     """Return a plan on n_rows rows, with the same noise relative to the sums.
 
-    epsilon and delta stay those of the larger plan. They are not the cost of the new
-    releases.
+    epsilon and delta stay those of the larger plan; the new releases cost more.
     """
     specs = []
     for spec in plan.specs:

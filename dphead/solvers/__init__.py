@@ -1,4 +1,4 @@
-"""Define the solvers, which ask for releases and post-process them.
+"""Define the solvers, which request releases and post-process them.
 
 A solver must never see rows, keys or the ledger.
 """

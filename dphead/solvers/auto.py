@@ -70,22 +70,26 @@ _PRIOR = Setting(
     option=True,
 )
 _BY_RULE = "None: `auto_rules`"
-_SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
+_SCALE = Setting(
+    "Scale features: auto, always or never.", source="ablation", settable=False
+)
 _STEPS_OF_RULE = Setting(
     "Number of gradient steps.", AT_LEAST_ONE, _BY_RULE, settable=False
 )
 _COUNT_SHARE_OF_RULE = Setting(
-    "Share of mu² for the count.", BELOW_ONE, _BY_RULE, settable=False
+    "Fraction of mu² spent on the count.", BELOW_ONE, _BY_RULE, settable=False
 )
 _MOVE = Setting(
     "Logits by which noise alone may move a weight.", POSITIVE, _BY_RULE, settable=False
 )
-_DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=False)
+_DESCENT_OF_RULE = Setting(
+    "Settings of the descent that no rule sets.", source="`auto_rules`", settable=False
+)
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Run full-batch gradient descent that sets itself, then count correct rows.
+    """Run full-batch gradient descent with automatic settings, then count correct rows.
 
     Parameters
     ----------
@@ -103,17 +107,16 @@ class Auto:
     - The step size lets noise alone move each weight by `move` over the whole descent
       (`rate`). Smaller steps lose signal. With larger steps, noise grows faster than
       signal.
-    - Steps are longer if classes turn out to lie far apart (`AdaptiveStepSize`), unless
-      `move` or `prior` is given.
+    - Steps are longer if classes lie far apart (`AdaptiveStepSize`), unless `move` or
+      `prior` is set.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
-      number and they turn out to differ in size.
+      number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
-      no `steps`, `move` or `prior` is given.
+      `steps`, `move` and `prior` are not set.
 
-    The other fields exist to measure what each part is worth
-    (benchmarks/results/ablation).
+    The other fields serve ablations only (benchmarks/results/ablation).
     """
 
     estimate: Annotated[bool, _ESTIMATE] = True
@@ -143,7 +146,7 @@ class Auto:
             "correct rows": (CorrectCounts, self._count_share(facts)),
             "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
         }
-        # the descent's weights are what is left of the budget beside the counts
+        # the descent gets the rest of the budget after the counts
         whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
         for label, (query, share) in counts.items():
             if share:
@@ -179,7 +182,7 @@ class Auto:
     def _without_noise(self, facts: ProblemInfo) -> DPFC:
         """Return the DP-FC solver for fits without noise.
 
-        It stops early in directions of little variance, and needs few steps.
+        It regularizes by stopping early in directions of little variance.
         """
         return DPFC(
             steps=UNNOISED_STEPS,
@@ -269,7 +272,7 @@ def _exact(facts: ProblemInfo) -> bool:
 class AdaptiveStepSize:
     """Lengthen the steps of a descent from zero if classes lie far apart.
 
-    The first released gradients decide; nothing else is released for it.
+    The factor follows from the first released gradients, at no extra cost.
 
     Parameters
     ----------
@@ -282,18 +285,17 @@ class AdaptiveStepSize:
     -----
     Let s be the squared norm of the mean clipped gradient over the clip norm, at zero
     weights. For classes of equal size, (n_classes - 1) s is the share of the rows'
-    variance that lies between classes. It is divided by the decimal logarithm of
-    n_classes, because finer classes of the same rows hold more of the variance.
+    variance between classes. It is divided by the decimal logarithm of n_classes,
+    because finer classes of the same rows explain more of the variance.
 
     Gradients are averaged until the noise of this share is at most SHARE_SD. Until
-    then, the share is a precision-weighted average of the observed share and of
-    LIKELY_SHARE, which is likely of any data. So steps are somewhat longer while
-    nothing is known. If noise hides the classes to the end, this gained or cost
-    nothing.
+    then, the share is a precision-weighted average of the observed share and a typical
+    one, LIKELY_SHARE. So steps are somewhat longer at first. If noise hides the classes
+    to the end, this had no effect on accuracy.
 
     A share above LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
-    LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. If classes' scores are
-    further apart, noise may move the scores by more.
+    LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. Scores that lie further apart
+    tolerate more noise.
     """
 
     def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
@@ -318,7 +320,7 @@ class AdaptiveStepSize:
             Standard deviation of the noise of each entry.
         """
         if not self._known:
-            # without the intercept's row, which depends on the classes' sizes
+            # without the intercept's row, which depends on class sizes
             rows = gradient[: self._n_features]
             self._sum = self._sum + rows
             self._seen += 1

@@ -1,4 +1,4 @@
-"""Define the rules of `auto`: its constants, and where each was measured.
+"""Define the rules of `auto`: its constants, and the source of each.
 
 "ablation", "auto" and "expected" name the tables in benchmarks/results, followed by a
 row of the table. "trials" ran on held-out training rows of CIFAR-10 and digits; their
@@ -21,17 +21,16 @@ DESCENT = GradientDescent(
     average="ema",
     # chosen
     ema_decay=0.9,
-    # ablation, "the centre's share": with few rows 0.1 to 0.8 points better than 0.3,
+    # ablation, "the center's share": with few rows 0.1 to 0.8 points better than 0.3,
     # also for uneven classes; "no intercept column": no gain for even classes
     intercept=0.1,
 )
 
-# Step size.
-# Logits of unit rows by which noise alone may move a weight in the whole descent; auto
-# (oracle: best of 0.5, 0.9 and 1.6 on CIFAR-10), ablation.
+# Step size. Logits of unit rows by which noise alone may move a weight over the whole
+# descent; auto (oracle: best of 0.5, 0.9 and 1.6 on CIFAR-10), ablation.
 MOVE_LOGITS = 0.9
-# The same for a descent from a prior with little signal, which has less far to go;
-# trials (ablation, "a public prior", measures the gain of the prior with it).
+# The same for a descent from a prior with little signal, which starts closer; trials
+# (ablation, "a public prior", measures the prior's gain with it).
 PRIOR_MOVE_LOGITS = 0.6
 # Longest step on normalized gradients of unit rows, in logits; trials: with little
 # noise, longer steps were not better.
@@ -57,7 +56,7 @@ SCALE_SHARE = 0.01  # share of mu² for their mean squares; chosen
 _SCALE_FROM = 2
 
 # Share of mu² for the mean used for centering, if there are few rows; ablation, "the
-# centre's share".
+# center's share".
 CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of unit rows
 MOST_CENTER_SHARE = 0.1
 
@@ -66,8 +65,8 @@ MOST_CENTER_SHARE = 0.1
 # to 0.11 where longer steps lost, and 0.33 to 0.46 where they gained.
 LENGTHEN_FROM_SHARE = 0.2
 LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
-SHARE_SD = 0.1  # noise of that share at which it counts as known; chosen
-# Assumed share before that, and its standard deviation; ablation, "few rows".
+SHARE_SD = 0.1  # the share counts as known below this noise; chosen
+# Typical share before that, and its standard deviation; ablation, "few rows".
 LIKELY_SHARE, LIKELY_SHARE_SD = 0.3, 0.15
 
 # Fits without noise: DP-FC, or plain gradient steps if the Gram matrix is too wide.
@@ -78,24 +77,22 @@ WIDEST_UNNOISED_GRAM = 4096  # columns: the solution takes 1 GB; chosen
 # heavy ball until it converges, with weight decay UNNOISED_DECAY / n; the same table
 UNNOISED_DESCENT_STEPS, UNNOISED_DECAY = 200, 0.3
 UNNOISED_RATE, UNNOISED_MOMENTUM = 3.0, 0.95
-UNNOISED_INTERCEPT = 0.3  # without noise a larger one costs nothing; chosen
+UNNOISED_INTERCEPT = 0.3  # a larger one costs nothing without noise; chosen
 
 # Share of mu² spent on the count of training rows that the head classifies correctly.
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
 LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
 
-# Choice among several backbones, as shares of mu².
-# Share of one trial, and largest share of all trials; chosen (docs/backbones.md says
-# what the choice costs).
+# Choice among several backbones, as shares of mu². Share of one trial, and largest
+# share of all trials; chosen (costs: docs/backbones.md).
 TRIAL_SHARE, TRIALS_SHARE = 0.05, 0.3
 TRIAL_COUNT_SHARE = 0.2  # share of a trial's budget for its count; chosen
 
-# Overfitting: how much better a head does on its training rows (`expectation.overfit`);
-# expected, "What overfitting costs".
-# Shift of margins, in standard deviations, at a length of 1, one row and no row
-# correct: fits of five sets of features on 1,077 to 50,000 rows, measured on other
-# training rows.
+# Overfitting: the gap between training rows and new rows (`expectation.overfit`);
+# expected, "What overfitting costs". Shift of margins, in standard deviations, at a
+# length of 1, one row and no row correct: fits of five sets of features on 1,077 to
+# 50,000 rows, measured on other training rows.
 MARGIN_SHIFT = 1.6
 SHIFT_POWER_OF_LENGTH, SHIFT_POWER_OF_ROWS = 0.75, -0.2  # the same fits
 SHIFT_POWER_OF_WRONG = 0.15  # the same fits
@@ -104,7 +101,7 @@ SHIFT_POWER_OF_WRONG = 0.15  # the same fits
 SHIFT_CLASSES, SHIFT_POWER_OF_CLASSES = 10, 0.2
 # Upper bound of the gap, per free parameter over units; trials with synthetic classes.
 GAP_PER_PARAMETER = 0.45
-GAP_RELATIVE_SD = 0.6  # expected: 94 % of 264 intervals of 90 % held the accuracy
+GAP_RELATIVE_SD = 0.6  # expected: 94 % of 264 intervals of 90 % held
 NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
 
@@ -114,7 +111,7 @@ def is_strong(facts: ProblemInfo) -> bool:
 
 
 def number_of_steps(facts: ProblemInfo) -> int:
-    """Return the number of steps: in proportion to n·μ, within the bounds."""
+    """Return the number of steps, proportional to n·μ within bounds."""
     signal = facts.mu * facts.n_rows
     most = _MOST_STEPS * max(1.0, facts.n_features / _MOST_STEPS_FEATURES)
     few = max(FEWEST_STEPS, FEW_STEPS * min(1.0, signal / FEW_STEPS_AT))
@@ -138,7 +135,8 @@ def rate(
     momentum : float
         Momentum of the descent, in [0, 1).
     move : float
-        Standard deviation of the movement by noise over the whole descent, in logits.
+        Standard deviation of a weight's movement by noise over the whole descent, in
+        logits.
 
     Returns
     -------

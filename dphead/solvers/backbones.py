@@ -1,7 +1,7 @@
-"""Run `auto` on the best of several backbones' features of the same images.
+"""Run `auto` on the best of several backbones for the same images.
 
-Released counts decide which backbone is best. Public sizes decide the releases, which
-must not depend on the choice.
+Released counts decide which backbone is best. The releases follow from public sizes,
+because the charge comes before the choice.
 """
 
 import math
@@ -55,8 +55,8 @@ class BackboneSelection:
         """
         if math.isinf(facts.mu):
             raise ValueError(
-                "a choice among networks needs noise, got epsilon=inf. Fit each alone, "
-                "or give a finite epsilon."
+                "a choice among backbones needs noise, got epsilon=inf. Fit each "
+                "backbone alone, or pass a finite epsilon."
             )
         trial, share = self._trial(), self.trial_share
         releases: list[PlannedRelease] = []
@@ -65,11 +65,11 @@ class BackboneSelection:
         rest = self._rest
         last = self._last(facts)
         fits = {tuple(last.plan(own)) for own in self._facts(facts, rest)}
-        (common,) = fits  # one plan, whichever network is chosen
+        (common,) = fits  # one plan for every choice
         return releases + _shared(common, rest, "")
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Try each backbone, choose the best expected accuracy, and fit."""
+        """Try each backbone, then fit the one with the best expected accuracy."""
         trial, trials = self._trial(), []
         for source, own in enumerate(self._facts(facts, self.trial_share)):
             head = yield from _of_source(trial.solve(own), source, label(source))
@@ -125,14 +125,14 @@ def label(source: int) -> str:
 
 
 def best(trials: list[AccuracyEstimate]) -> int:
-    """Return the first position with the highest expected accuracy."""
+    """Return the first index of the highest expected accuracy."""
     return max(range(len(trials)), key=lambda source: trials[source].accuracy)
 
 
 def _shared(
     releases: Iterable[PlannedRelease], share: float, prefix: str
 ) -> list[PlannedRelease]:
-    """Return the releases with weights that add up to `share` of the budget."""
+    """Return the releases with weights that sum to `share`."""
     releases = list(releases)
     unit = share / sum(one.weight for one in releases)
     return [

@@ -1,6 +1,6 @@
 """Define the protocol between a solver and the loop in `dphead.fit.loop`.
 
-A solver plans its releases, asks for each one, receives its value, and returns a head.
+A solver plans its releases, requests each one, receives its value, and returns a head.
 """
 
 from collections.abc import Generator
@@ -27,8 +27,8 @@ class ProblemInfo:
     n_classes : int
         Number of classes.
     mu : float, default inf
-        GDP parameter μ: the sensitivity to one row over the noise of one full-batch sum
-        that takes the whole budget. `Target.budgeted` sets it. inf means no privacy.
+        GDP parameter μ of the whole budget, for one full-batch sum. `Target.budgeted`
+        sets it. inf means no privacy.
     group_cap : int, default 1
         Largest number of rows that one protected unit has. `Target.budgeted` sets it.
     group_mean : bool, default False
@@ -44,14 +44,14 @@ class ProblemInfo:
 
     def __post_init__(self) -> None:
         for name in ("n_rows", "n_features", "n_classes", "group_cap"):
-            # numpy integers overflow and wrap, Python integers do not
+            # numpy integers wrap on overflow, Python integers do not
             whole = index(getattr(self, name))
             object.__setattr__(self, name, whole)  # the class is frozen
 
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """Describe one release that a solver will ask for.
+    """Describe one release that a solver will request.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class PlannedRelease:
     query : Statistic
         Statistic to release.
     clip_norm : float
-        Clip norm of what the statistic clips.
+        Clip norm of the statistic.
     weight : float, default 1
         Relative share of the budget. The noise multiplier is proportional to
         1/sqrt(weight), so μ² is split by weight when every batch is full.
@@ -106,12 +106,12 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """Hold the released value that answers an `Request`.
+    """Hold the released value that answers a `Request`.
 
     Parameters
     ----------
     value : ndarray of float64
-        Noisy sum, in the shape of the query.
+        Noisy sum, in the shape of the statistic.
     noise_sd : float
         Standard deviation of the noise of each entry; 0 without privacy.
     """
@@ -140,15 +140,14 @@ class Solver(Protocol):
         ...
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Ask for each planned release, and return the head."""
+        """Request each planned release, and return the head."""
         ...
 
 
-# Upper bounds on the float64 arrays that a solver holds at once: chosen, not measured.
-# Tests hold solvers to them.
+# Upper bounds on the float64 arrays that a solver holds at once: chosen, and tested.
 # arrays of the weights' shape: iterates, their mean, moments, gradients
 _WEIGHT_ARRAYS = 8
-# arrays of the Gram matrix's shape: as many as `ErrorBars` makes
+# arrays of the Gram matrix's shape: the number in `ErrorBars`
 _GRAM_ARRAYS = 6
 
 

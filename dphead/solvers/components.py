@@ -35,7 +35,7 @@ MEAN_SHARE = Setting(
 
 @dataclass(frozen=True)
 class CenteredGram:
-    """Release a mean, and the Gram matrix of the rows around it.
+    """Release a mean, and the Gram matrix of the centered rows.
 
     The mean comes with the number of rows that count. Rows are clipped to `clip_norm`
     in both. Everything else is post-processing of these releases. `mean_share` is the
@@ -89,12 +89,12 @@ class CenteredGram:
 class Components(LinearHead):
     """Hold principal components as a head: scores are the coordinates of a row.
 
-    The weights (n_features, k) are the components, from the largest variance on.
+    The weights (n_features, k) are the components, in order of decreasing variance.
 
     Parameters
     ----------
     variances : ndarray of shape (n_features,)
-        All eigenvalues of the noisy Gram matrix over n, from the largest on.
+        All eigenvalues of the noisy Gram matrix over n, in decreasing order.
         Eigenvalues below zero are noise.
     noise_sd : float
         Standard deviation of the noise on a diagonal entry of the Gram matrix, over n.
@@ -110,7 +110,7 @@ class PrincipalComponents:
 
     References
     ----------
-    Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1; the mean is added here.
+    Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1; we add the mean.
     """
 
     n_components: Annotated[int, _N_COMPONENTS]
@@ -150,7 +150,7 @@ class PrincipalComponents:
         largest = np.abs(kept).argmax(axis=0)
         signs = np.sign(kept[largest, np.arange(self.n_components)])
         return Components(
-            kept * signs,  # fixed signs: the same matrix gives the same components
+            kept * signs,  # fix signs, so that a matrix has unique components
             np.zeros(self.n_components),
             RowTransform(center=mean),
             "squared",

@@ -1,16 +1,16 @@
 """Compute standard errors of a least-squares head due to the privacy noise.
 
-They use released values alone: everything here is post-processing. For W = h(G̃) S̃ H
-with H = I - 11ᵀ/m, they are exact for the noise on S̃ given G̃, and first order for the
-noise on G̃ [privacy/proofs/choices.md, claim E]. They do not include the sampling of
-the rows or the bias of the ridge.
+All computations are post-processing of released values. For W = h(G̃) S̃ H with H = I -
+11ᵀ/m, the errors are exact for the noise on S̃ given G̃, and first order for the noise
+on G̃ [privacy/proofs/choices.md, claim E]. They exclude sampling of rows and the bias
+of the ridge.
 """
 
 import numpy as np
 
 from dphead.solvers.head import center_classes
 
-_BLOCK = 1024  # rows at a time; chosen
+_BLOCK = 1024  # rows per block; chosen
 
 
 class ErrorBars:
@@ -27,11 +27,11 @@ class ErrorBars:
     sums_sd : float
         Standard deviation of the noise of each entry of `sums`.
     ridge, floor : float
-        Numbers of h(e) = 1 / (max(e, floor) + ridge).
+        Parameters of h(e) = 1 / (max(e, floor) + ridge).
 
     Notes
     -----
-    The object keeps two d x d matrices. Six are in memory while it is made.
+    The object keeps two d x d matrices; its construction needs six.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ErrorBars:
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
         """Return the standard errors (k, c) of rows @ W @ classes.
 
-        rows is (k, d). classes is (m, c), or None for each class by itself.
+        rows is (k, d). classes is (m, c), or None for one column per class.
         """
         classes = np.eye(self._sums.shape[1]) if classes is None else classes
         parts = [

@@ -29,9 +29,9 @@ from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 def expected_accuracy(
     facts: ProblemInfo, descent: GradientDescent, params: Params
 ) -> Generator[Request, Response, AccuracyEstimate]:
-    """Ask for the counts of right and wrong rows, and return the expected accuracy.
+    """Request the counts of right and wrong rows, and return the expected accuracy.
 
-    The share of correct training rows counts as at least chance.
+    The share of correct training rows is at least chance level.
     """
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     kept, seen, noise = counted(answer, 1 / facts.n_classes)
@@ -45,7 +45,7 @@ def expected_accuracy(
 def expected_of_classes(
     facts: ProblemInfo, descent: GradientDescent, params: Params
 ) -> Generator[Request, Response, ClassAccuracy]:
-    """Ask for the counts of each class, and return the expected accuracy of each.
+    """Request the counts of each class, and return their expected accuracies.
 
     The interval of the worst class comes from the intervals of all classes at once.
     """
@@ -87,7 +87,7 @@ def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float,
     units : float
         Number of independent units among the rows that count.
     gap : float
-        Accuracy that is lost on new rows.
+        Expected loss of accuracy on new rows.
     """
     sampling = max(seen * (1 - seen), 1 / units) / units
     sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
@@ -95,7 +95,7 @@ def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float,
 
 
 def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
-    """Return the interval of so many standard deviations to each side, in [0, 1]."""
+    """Return an estimate within middle ± deviations · sd, inside [0, 1]."""
     half = deviations * sd
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
 
@@ -119,11 +119,11 @@ def counted(answer: Response, least: float) -> tuple[float, float, float]:
     Notes
     -----
     Rows without a class, unreadable rows and rows beyond their group's cap are in
-    neither count. n does not say how many there are.
+    neither count, so n is not the number of rows that count.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
     kept = max(right + wrong, answer.noise_sd, 1.0)
-    # even if all rows are correct, the share stays below 1: the rule of succession
+    # rule of succession: the share stays below 1 even if all rows are correct
     seen = min(1 - 1 / (kept + 2), max(least, right / kept))
     return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
@@ -131,7 +131,7 @@ def counted(answer: Response, least: float) -> tuple[float, float, float]:
 def overfit(
     facts: ProblemInfo, descent: GradientDescent, seen: float, units: float
 ) -> float:
-    """Return how much more accurate a head is on its training rows than on new rows.
+    """Return the gap in accuracy between training rows and new rows.
 
     Parameters
     ----------
@@ -143,17 +143,17 @@ def overfit(
         Share of training rows that the head classifies correctly.
     units : float
         Number of rows that count, or of groups if groups are protected. Rows of a group
-        may be alike, and then pull together (results/expected).
+        may be similar, and then overfit together (results/expected).
 
     Notes
     -----
-    A unit pulls the head towards itself and so shifts its own margin. The pull is at
-    most the length of all steps times the unit's share of n. It is smaller if many
-    units share its directions, hence a power of their number. It is smaller once the
-    unit is right, hence a power of the share that is wrong.
+    A unit pulls the head toward itself and so shifts its own margin. The pull is at
+    most the length of all steps times the unit's share of n. Units with common
+    directions reduce it, hence a power of their number. Correct units pull less, hence
+    a power of the share that is wrong.
 
-    If margins are Gaussian, the accuracy on new rows is lower by this shift in standard
-    deviations. The shift is larger for many classes, which divide the same features'
+    If margins are Gaussian, this shift in standard deviations lowers the accuracy on
+    new rows. The shift is larger for many classes, which divide the same features'
     variance. The gap is at most proportional to the number of free parameters per unit.
 
     MARGIN_SHIFT is a compromise between data sets. No public number was found that

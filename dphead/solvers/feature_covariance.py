@@ -56,8 +56,8 @@ class DPFC:
     ridge : float, optional
         λ, in units of the mean Gram matrix. None sets it from the noise alone.
     gram_share : float or None, default 0.15
-        Fraction of the budget (μ²) spent on the Gram matrix, beside the gradients. None
-        gives every release the same noise, as FC23 does.
+        Fraction of the budget (μ²) spent on the Gram matrix; gradients get the rest.
+        None gives every release the same noise, as in FC23.
     gram_intercept : bool, default True
         Whether the Gram matrix includes the appended constant. False keeps the constant
         in the gradients alone, so that the Gram matrix has the noise of the features
@@ -127,7 +127,8 @@ class DPFC:
             answer = yield Request(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
-            # Gram matrix, ridge and gradient are sums over n rows: the factor n cancels
+            # Gram matrix, ridge and gradient are sums over n rows, so the factor n
+            # cancels
             weights = weights - rate * solve(answer.value)
         head = head_of(weights, transform, self.loss)
         return (yield from balanced_head(facts, head)) if self.balanced else head
@@ -135,10 +136,10 @@ class DPFC:
     def _gram(
         self, facts: ProblemInfo, transform: RowTransform
     ) -> Generator[Request, Response, Response]:
-        """Release the Gram matrix, and add a row and column for a constant left out.
+        """Release the Gram matrix, with a border for a constant left out of it.
 
-        This border needs no release. The square of the constant, clipped as rows are,
-        is public. The products of the constant with the features are set to zero.
+        The border needs no release. The square of the constant, clipped like rows, is
+        public. Products of the constant with features are set to zero.
         """
         clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
         query, constant = Gram(facts.n_classes), transform.append

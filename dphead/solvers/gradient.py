@@ -40,7 +40,7 @@ Optimizer = Literal["sgd", "adam"]
 Average = Literal["last", "mean", "ema"]
 
 OPTIMIZER = Setting(
-    "DP-SGD's step or DP-Adam's.", source="the method's name", settable=False
+    "Step of DP-SGD or of DP-Adam.", source="the method's name", settable=False
 )
 MOMENTUM = Setting("Momentum; beta1 of Adam.", BELOW_ONE, "TB21 Table 13", option=True)
 BETA2 = Setting("Decay of Adam's squared gradients.", BELOW_ONE, "Kingma, Ba 2015")
@@ -57,7 +57,7 @@ EMA_DECAY = Setting("Decay of the moving average.", BELOW_ONE, "De22 appendix C"
 WEIGHT_DECAY = Setting(
     "Weight decay, added to the gradient.", NOT_NEGATIVE, OFF, option=True
 )
-_PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
+_PRIOR = Setting("Public initial weights.", source=OFF, settable=False)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class GradientDescent:
         The class counts follow if decisions are balanced.
 
         Raises ValueError if the intercept is too large for the rows, or if the prior
-        has another shape than the head.
+        does not have the head's shape.
         """
         check_intercept(facts, self.intercept, self.centering.norm)
         if self.prior is not None:
@@ -157,7 +157,7 @@ class GradientDescent:
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
-        # from the noisy sum to the mean over the expected batch size
+        # noisy sum to mean over the expected batch size
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
@@ -182,17 +182,25 @@ _ADAM_EPSILON = 1e-12
 
 
 class OptimizerSettings(Protocol):
-    """Define the settings that `Moments` reads.
+    """Define the settings used by `Moments`.
 
     `optimizer` is "sgd" or "adam"; `momentum` is Adam's beta1.
     """
 
     @property
-    def optimizer(self) -> str: ...
+    def optimizer(self) -> str:
+        """Return "sgd" or "adam"."""
+        ...
+
     @property
-    def momentum(self) -> float: ...
+    def momentum(self) -> float:
+        """Return the momentum, or Adam's beta1."""
+        ...
+
     @property
-    def beta2(self) -> float: ...
+    def beta2(self) -> float:
+        """Return Adam's beta2."""
+        ...
 
 
 class Moments:

@@ -1,18 +1,18 @@
 """Split the budget of least squares between the Gram matrix and the class sums.
 
-The rule uses public numbers alone. Let λ be the ridge, W the weights, E the noise of G
+The rule uses public numbers only. Let λ be the ridge, W the weights, E the noise of G
 and F the noise of the sums. Noise moves W by (G + λI)⁻¹ (F - E W). An entry of E W has
 the standard deviation sd_G ||w|| / sqrt(2), an entry of F has sd_S. Let s be the share
 of mu² for G, and m the number of classes, with m - 1 directions of the centered sums.
-The squared error is in proportion to ||W||² / (2 s) + (m - 1) / (1 - s). It is least
-for
+The squared error is proportional to ||W||² / (2 s) + (m - 1) / (1 - s), with its
+minimum at
 
     s / (1 - s) = ||W|| / sqrt(2 (m - 1)).
 
-No public number gives the length of W, only its growth. If noise is larger than G, W is
-S / λ with λ a share of the noise's edge sqrt(d / s) / mu, and the odds grow as n mu.
-Beyond, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on classes, and the odds grow
-at most as the root of n mu. More rows and more budget raise the share of the Gram
+Public numbers give the growth of ||W||, but not its value. If noise is larger than G, W
+is S / λ with λ a share of the noise's edge sqrt(d / s) / mu, and the odds grow as n mu.
+Otherwise, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on classes, and the odds
+grow at most as the root of n mu. More rows and more budget raise the share of the Gram
 matrix; more classes lower it.
 """
 
@@ -25,7 +25,7 @@ from dphead.solvers.base import ProblemInfo
 _CLASSES_POWER = 1.5
 ODDS, POWER = 0.18, 0.25
 _SMALL = 9.0
-LEAST, MOST = 0.05, 0.55  # least and largest share in those fits
+LEAST, MOST = 0.05, 0.55  # smallest and largest share in those fits
 
 
 def gram_share(facts: ProblemInfo) -> float:

@@ -1,7 +1,7 @@
-"""Define the linear head, the rows that it scores, and the handling of its intercept.
+"""Define the linear head and the handling of its intercept.
 
-A solver works on weights with one more row if a constant is appended to each row. That
-last row, times the constant, is the intercept.
+If a constant is appended to each row, a solver's weights have one more row. That row,
+times the constant, is the intercept.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ from dphead.privacy.transform import RowTransform, transformed
 class AccuracyEstimate:
     """Hold the expected accuracy on new data of the same kind, with a 90 % interval.
 
-    The estimate uses private releases alone. `low` and `high` are the interval's ends.
+    The estimate uses private releases only. `low` and `high` are the ends of the
+    interval.
     """
 
     accuracy: float
@@ -37,12 +38,11 @@ class ClassAccuracy:
         Estimate for the mean of the classes (balanced accuracy). Its interval is as
         wide as if the errors of all classes had one sign.
     weakest : int
-        Position of the class with the lowest estimate.
+        Index of the class with the lowest estimate.
     worst : AccuracyEstimate
-        Estimate for the class at `weakest`. The accuracy is the lowest of several noisy
-        numbers, so on average it is below the true lowest accuracy. The interval holds
-        the lowest accuracy of any class with 90 %, whichever class that is. It is
-        therefore wider than the interval in `each`.
+        Estimate for the class at `weakest`. As a minimum of noisy numbers, it is too
+        low on average. The interval contains the lowest accuracy of any class with 90
+        %, so it is wider than the interval in `each`.
     """
 
     each: tuple[AccuracyEstimate, ...]
@@ -55,7 +55,7 @@ class ClassAccuracy:
 class Selection:
     """Hold the chosen backbone and the expected accuracy of each trial.
 
-    Both come from private releases alone. `chosen` is the position of the backbone.
+    Both come from private releases only. `chosen` is the index of the backbone.
     `trials` has the expected accuracy of a small head on each backbone's features.
     """
 
@@ -64,12 +64,12 @@ class Selection:
 
 
 class StandardErrors(Protocol):
-    """Define how standard errors of the weights are read (`error_bars.ErrorBars`)."""
+    """Define access to standard errors of the weights (`error_bars.ErrorBars`)."""
 
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
         """Return standard errors (k, c) of rows @ weights @ classes.
 
-        rows is (k, width), classes is (m, c) for m classes.
+        `rows` is (k, width), and `classes` is (m, c) for m classes.
         """
         ...
 
@@ -90,16 +90,16 @@ class LinearHead:
         Name of the training loss. It decides how scores become probabilities. Scores of
         "squared" are not calibrated.
     estimate : AccuracyEstimate, optional
-        Accuracy that the solver expects, or None if it did not ask for counts.
+        Expected accuracy, or None without released counts.
     error_bars : StandardErrors, optional
         Standard errors of the weights due to the noise.
     class_accuracy : ClassAccuracy, optional
         Expected accuracy on each class.
     selection : Selection, optional
-        Choice of these features among those of several backbones.
+        Choice among several backbones.
     feature_clip : float, optional
-        Norm to which longer rows are shortened after the transform, as in training.
-        None for a head that was trained on rows without a clip (`prediction_clip`).
+        Clip norm of rows after the transform, as in training. None for a head trained
+        without a clip (`prediction_clip`).
 
     Raises
     ------
@@ -128,17 +128,17 @@ class LinearHead:
         x : ndarray of shape (n, n_features)
             Rows before the transform.
         block : int, default 4096
-            Number of rows that are scored at a time.
+            Number of rows scored at a time.
 
         Returns
         -------
         ndarray of shape (n, n_classes), float64
-            Scores. A row that training masks has the score NaN for every class.
+            Scores; NaN for rows that training masks.
 
         Raises
         ------
         ValueError
-            If the rows have another width than the head.
+            If the rows do not have the head's width.
         """
         out = np.empty((len(x), self.weights.shape[1]))
         for i in range(0, len(x), block):
@@ -156,19 +156,19 @@ class LinearHead:
         x : ndarray of shape (n, n_features)
             Rows before the transform.
         classes : ndarray of shape (n_classes, c), optional
-            Combinations of classes. None means each class by itself.
+            Combinations of classes. None means each single class.
         block : int, default 4096
-            Number of rows that are handled at a time.
+            Number of rows per block.
 
         Returns
         -------
         ndarray of shape (n, c)
-            Standard errors. A row that training masks has NaN.
+            Standard errors; NaN for rows that training masks.
 
         Raises
         ------
         ValueError
-            If the head has no `error_bars`: only a fit that asks for them saves them.
+            If the fit did not save `error_bars`.
         """
         errors, append = self._asked_for(), self.transform.append
         out = np.empty(
@@ -187,7 +187,7 @@ class LinearHead:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the standard errors of weights @ classes and intercept @ classes.
 
-        Parameters and errors are those of `scores_std`.
+        Parameters and errors are as in `scores_std`.
 
         Returns
         -------
@@ -206,7 +206,7 @@ class LinearHead:
         if np.shape(x)[1:] != (len(self.weights),):
             raise ValueError(
                 f"rows must have the head's {len(self.weights)} columns, got "
-                f"shape={np.shape(x)}. Extract them alike."
+                f"shape={np.shape(x)}. Extract them with the same settings."
             )
         rows = float_rows(self.transform, x)
         if self.feature_clip is not None:
@@ -225,7 +225,7 @@ class LinearHead:
 
 
 def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """Return rows as training sees them before any clip, without the appended constant.
+    """Return rows as in training before any clip, without the appended constant.
 
     Parameters
     ----------
@@ -237,13 +237,13 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of shape (k, n_features), float64
-        Transformed rows. A row that training masks is NaN: it is not finite, as given
-        or in float32.
+        Transformed rows; NaN for rows that training masks because they are not finite,
+        possibly only in float32.
 
     Notes
     -----
     Training and prediction share `privacy.transform.transformed`. Rows of any scale
-    that float32 holds keep their direction.
+    within float32 keep their direction.
     """
     # numbers beyond float32 and signaling NaNs would warn
     with np.errstate(all="ignore"):
@@ -284,9 +284,9 @@ def split_intercept(
 
 
 def join_intercept(head: LinearHead) -> np.ndarray:
-    """Return weights (width, n_classes) that hold the intercept as their last row.
+    """Return weights (width, n_classes) with the intercept as their last row.
 
-    This is the inverse of `split_intercept`, for queries that score rows.
+    This is the inverse of `split_intercept`, for statistics that score rows.
     """
     append = head.transform.append
     return (
@@ -305,7 +305,7 @@ def center_classes(value: np.ndarray) -> np.ndarray:
 def zero_weights(
     transform: RowTransform, sizes: tuple[int, int], initial_bias: float = 0.0
 ) -> np.ndarray:
-    """Return weights that score initial_bias for every row and class.
+    """Return weights with the score initial_bias for every row and class.
 
     sizes is (n_features, n_classes), and the weights are (width, n_classes). Without an
     appended constant, every score is 0.
@@ -323,7 +323,7 @@ def head_of(
     loss: str,
     feature_clip: float | None = None,
 ) -> LinearHead:
-    """Return the head of a (width, n_classes) solution."""
+    """Return the head of a solution (width, n_classes)."""
     coefficients, intercept = split_intercept(weights, transform.append)
     return LinearHead(
         coefficients, intercept, transform, loss, feature_clip=feature_clip

@@ -49,12 +49,12 @@ _CLASS_GRAMS = Setting(
     "Also release one Gram matrix for each class.", source=TRIALS, option=True
 )
 _ALPHA = Setting(
-    "Weight of the shared Gram matrix beside those of classes.",
+    "Weight of the shared Gram matrix relative to class Gram matrices.",
     NOT_NEGATIVE,
     option=True,
 )
 _SHRINK = Setting(
-    "Shrink the Gram matrix's spectrum by the law of its noise.",
+    "Shrink the Gram matrix's eigenvalues by the distribution of its noise.",
     source="held-out training rows: results/ablation",
     option=True,
 )
@@ -77,22 +77,20 @@ class LeastSquares:
         `gram_share.gram_share`, or 0.35 with `class_grams`. None gives every release
         the same noise.
     class_grams : bool, default False
-        Release the per-class Gram matrices Ã_j too, as FC23 does. For many classes they
-        cost a third of the budget and gain little.
+        Also release the per-class Gram matrices Ã_j, as FC23 does. They cost a third of
+        the budget and gain little.
     alpha : float, default 1.0
-        Weight of G̃ beside Ã_j, with `class_grams`.
+        Weight of G̃ relative to Ã_j, with `class_grams`.
     error_bars : bool, default False
-        Keep what is needed for the head's standard errors due to the noise
-        (`ErrorBars`).
+        Keep the data for the head's standard errors due to the noise (`ErrorBars`).
     shrink : bool, default True
-        Replace G̃ by a matrix with the noise's part taken out of its spectrum
-        (`shrunk_weights`). It has no effect with `class_grams`, `error_bars`, "stein"
-        or more than 4,096 columns.
+        Remove the noise's part from the eigenvalues of G̃ (`shrunk_weights`). It has no
+        effect with `class_grams`, `error_bars`, "stein" or more than 4,096 columns.
 
     Notes
     -----
     With `class_grams`, θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j for each class j. Without,
-    W = (G̃ + λI)⁻¹ S̃ with the class sums centred over the classes. "stein" and
+    W = (G̃ + λI)⁻¹ S̃ with the class sums centered over the classes. "stein" and
     `error_bars` need at most 4,096 columns and no `class_grams`; `plan` refuses others.
 
     References
@@ -125,10 +123,10 @@ class LeastSquares:
             self.class_grams or width > MOST_COLUMNS
         ):
             raise ValueError(
-                f"ridge='stein' and error_bars need at most {MOST_COLUMNS} columns and "
-                f"no class_grams, got {width} columns, ridge={self.ridge!r}, "
-                f"error_bars={self.error_bars}, class_grams={self.class_grams}. Leave "
-                "them out."
+                f"ridge='stein' and error_bars need at most {MOST_COLUMNS} columns "
+                f"and no class_grams, got {width} columns, ridge={self.ridge!r}, "
+                f"error_bars={self.error_bars}, class_grams={self.class_grams}. Drop "
+                "them."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip
@@ -172,7 +170,7 @@ class LeastSquares:
                     gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor
                 )
         coefficients, intercept = split_intercept(weights, transform.append)
-        clip = None  # without a constant, no clip changes the order of a row's scores
+        clip = None  # without a constant, a clip does not change the order of scores
         if self.intercept:
             norm = self.centering.norm
             clip = prediction_clip(self.feature_clip, norm, facts.mu)

@@ -40,7 +40,7 @@ class Newton:
     ridge : float, optional
         λ, in units of the mean Hessian. None sets it from the noise alone.
     hessian_share : float, default 0.2
-        Fraction of the budget (μ²) spent on the Hessians, beside the gradients.
+        Fraction of the budget (μ²) spent on the Hessians; gradients get the rest.
 
     Notes
     -----

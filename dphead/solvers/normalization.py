@@ -1,4 +1,4 @@
-"""Normalize rows by channel means and variances that are ordinary releases.
+"""Normalize rows by released channel means and variances.
 
 This is the private data normalization of TB21, Algorithm 2.
 """
@@ -23,9 +23,11 @@ from dphead.solvers.settings import (
 
 _N_CHANNELS = Setting("Channels of the feature map, channel-major.", AT_LEAST_ONE)
 _MEAN_CLIP = Setting("Clip norm of a row's channel means, public.", POSITIVE)
-_SQUARE_CLIP = Setting("Clip norm of its channel mean squares, public.", POSITIVE)
-_NOISE_MULTIPLIER = Setting("Of each of the two releases.", POSITIVE, "TB21 Table 13")
-_THRESHOLD = Setting("Variances count as at least so much.", POSITIVE, CHOSEN)
+_SQUARE_CLIP = Setting("Clip norm of a row's channel mean squares, public.", POSITIVE)
+_NOISE_MULTIPLIER = Setting(
+    "Noise multiplier of both releases.", POSITIVE, "TB21 Table 13"
+)
+_THRESHOLD = Setting("Lower bound on variances.", POSITIVE, CHOSEN)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ChannelNormalization:
     square_clip: Annotated[float, _SQUARE_CLIP]
     noise_multiplier: Annotated[float, _NOISE_MULTIPLIER] = 8.0
     threshold: Annotated[float, _THRESHOLD] = 1e-5
-    norm: ClassVar[None] = None  # the norm of a transformed row is unknown
+    norm: ClassVar[None] = None  # norms of transformed rows are not known
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -79,7 +81,7 @@ class ChannelNormalization:
     def solve(
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Response, RowTransform]:
-        """Ask for both releases, and return the transform of all later ones."""
+        """Request both releases, and return the transform of all later ones."""
         means, squares = self._queries(facts)
         first = yield Request("channel means", means, Params())
         second = yield Request("channel mean squares", squares, Params())
@@ -99,9 +101,9 @@ class ChannelNormalization:
     def _queries(self, facts: ProblemInfo) -> tuple[ChannelMoment, ChannelMoment]:
         if facts.n_features % self.n_channels:
             raise ValueError(
-                f"n_channels must divide n_features, got n_channels={self.n_channels}, "
-                f"n_features={facts.n_features}. Give the feature map's number of "
-                "channels."
+                "n_channels must divide n_features, got "
+                f"n_channels={self.n_channels}, n_features={facts.n_features}. Pass "
+                "the feature map's number of channels."
             )
         return ChannelMoment(facts.n_classes, 1, self.n_channels), ChannelMoment(
             facts.n_classes, 2, self.n_channels

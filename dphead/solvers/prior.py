@@ -10,7 +10,7 @@ import numpy as np
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import shown
 
-# logits of a class's start on unit rows: trials on CIFAR-10's training rows, not stored
+# initial logits on unit rows: trials on CIFAR-10's training rows, not stored
 START_LOGITS = 8.0
 
 
@@ -21,13 +21,13 @@ class PublicPrior:
     Parameters
     ----------
     weights : ndarray of shape (n_features, n_classes)
-        Weights for rows before any transform, from public data. Only their directions
-        count: differences between classes, each scaled to length START_LOGITS.
+        Weights for rows before any transform, from public data. Only directions matter:
+        differences between classes are scaled to length START_LOGITS.
 
     Attributes
     ----------
     digest : str
-        Hash that stands for the weights in plans and reports.
+        Hash of the weights for plans and reports.
 
     Raises
     ------
@@ -56,8 +56,8 @@ class PublicPrior:
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
                 "a prior must have shape (n_features, n_classes) = "
-                f"{(n_features, n_classes)}, got shape {self._weights.shape}. Make it "
-                "for these features and classes, in their order."
+                f"{(n_features, n_classes)}, got shape {self._weights.shape}. Use one "
+                "for these features and classes, in order."
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
@@ -89,13 +89,13 @@ def _as_numbers(given: Any) -> np.ndarray:
 
 
 def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
-    """Return the prior of an array, or of a .npy file that holds one.
+    """Return the prior in an array or a .npy file.
 
     Raises ValueError if the file cannot be read, or if `PublicPrior` refuses the array.
     """
     if isinstance(prior, str | Path):
         try:
-            if not Path(prior).is_file():  # a pipe would be read for ever
+            if not Path(prior).is_file():  # reading a pipe might never end
                 raise OSError("no file, or a pipe, a device or a folder")
             return PublicPrior(np.load(prior, allow_pickle=False))
         except (OSError, ValueError) as error:

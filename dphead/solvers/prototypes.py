@@ -57,8 +57,8 @@ class Prototypes:
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         if self.intercept == 0:
             raise ValueError(
-                "prototypes count the rows of a class by the constant, got "
-                "intercept=0. Use a positive one."
+                "prototypes need a positive intercept to count the rows of a class, "
+                "got intercept=0. Use 0.25."
             )
         return [
             *self.centering.plan(facts, 1.0),

@@ -26,7 +26,7 @@ from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 # rows, not stored; results/centered has what it is worth.
 _EDGE_SHARE = 0.4
 _TARGET_WEIGHT = Setting(
-    "Size of the target's column at an end of its range, beside row_norm.", POSITIVE
+    "Target column at an end of its range, relative to row_norm.", POSITIVE
 )
 
 

@@ -1,6 +1,6 @@
-"""Choose the ridge that keeps a noisy Gram matrix positive, and solve with it.
+"""Choose the ridge that keeps a noisy Gram matrix positive definite.
 
-The rule uses public numbers alone.
+The rule uses public numbers only.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dphead.solvers.base import ProblemInfo
 
-# share of n_rows, beside a mean Gram matrix of unit rows, which has trace 1; chosen
+# share of n_rows, for a mean Gram matrix of unit rows, which has trace 1; chosen
 RIDGE_WITHOUT_NOISE = 1e-4
 # Columns of the widest Gram matrix with a computed spectrum: with 3,969 columns, the
 # spectrum took longer than the pass over the data (commit 6269ee1).
@@ -16,17 +16,18 @@ WIDEST_SPECTRUM = 2048
 # Shares of the noise's spectral edge: trials on training rows of CIFAR-10 and digits,
 # not stored. The first is within 0.25 points of the best λ of 25 (results/ablation).
 EDGE_SHARE, EDGE_SHARE_WIDE = 0.6, 1.2
-# eigenvalues count as at least this times the ridge; chosen
+# lower bound on eigenvalues, as a multiple of the ridge; chosen
 FLOOR_OVER_RIDGE = -0.5
-# Growth of a ridge that leaves the matrix indefinite: a factor, and a part of the trace
-# so that a ridge of 0 grows too; chosen.
+# Growth of a ridge while the matrix is indefinite: a factor, and a part of the trace so
+# that a ridge of 0 grows too; chosen.
 GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
-    """Return the largest eigenvalue of symmetric noise alone, known before any data.
+    """Return the largest eigenvalue of symmetric noise alone.
 
-    gram_sd is the standard deviation on the diagonal of the noise (Wigner).
+    It is known before any data (Wigner). gram_sd is the standard deviation of the noise
+    on the diagonal.
     """
     return gram_sd * float(np.sqrt(2.0 * width))
 
@@ -51,8 +52,7 @@ def ridge_for(
     Notes
     -----
     The rule is a share of the edge of the noise's spectrum. The share is below 1 if
-    eigenvalues that noise made negative are raised one by one, and above 1 for wide
-    matrices.
+    negative eigenvalues are raised one by one, and above 1 for wide matrices.
     """
     if ridge is not None:
         return ridge * facts.n_rows
@@ -69,19 +69,20 @@ class RidgeSolver:
     Parameters
     ----------
     gram : ndarray of shape (d, d)
-        Symmetric matrix, which noise may have made indefinite.
+        Symmetric matrix, possibly indefinite due to noise.
     ridge : float
         First ridge to try.
 
     Attributes
     ----------
     ridge, floor : float
-        Numbers of the solution: w = right / (max(e, floor) + ridge) on the spectrum.
+        Parameters of the solution w = right / (max(e, floor) + ridge) in the
+        eigenbasis.
 
     Notes
     -----
-    Up to WIDEST_SPECTRUM columns, eigenvalues of gram below -ridge/2 count as -ridge/2.
-    Beyond, the ridge grows until the sum is positive definite.
+    Up to WIDEST_SPECTRUM columns, eigenvalues of gram below -ridge/2 are raised to
+    -ridge/2. For wider matrices, the ridge grows until the sum is positive definite.
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:

@@ -1,4 +1,4 @@
-"""Refuse, before any data is read, settings that would round every row to zero."""
+"""Refuse settings that would round every row to zero."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from dphead.solvers.base import ProblemInfo
 
 
 def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) -> None:
-    """Refuse an appended constant so large that every row would be rounded to zero.
+    """Refuse an appended constant so large that every row would round to zero.
 
     Parameters
     ----------
@@ -16,28 +16,27 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     intercept : float
         Appended constant.
     norm : float or None
-        Norm that rows have or are clipped to; None if no public number gives it.
+        Norm or clip norm of the rows; None if unknown.
 
     Raises
     ------
     ValueError
-        If there is noise, and no row would count beside the constant.
+        If there is noise, and the constant rounds all rows to zero.
 
     Notes
     -----
-    A row and its constant share one grid. Beside a constant of 500 norms for 1,000
-    features (3,000 for 8, 160 for 10,000), every entry of a row is rounded to zero.
-    Well below that, rows count with fewer bits, and nothing is refused.
+    A row and its constant share one grid. With a constant of 500 norms for 1,000
+    features (3,000 for 8, 160 for 10,000), every entry of a row rounds to zero. A
+    smaller constant only reduces the bits of rows, and is accepted.
     """
-    RowTransform(append=intercept)  # refuses what is out of range
+    RowTransform(append=intercept)  # checks the range
     if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
         return
     bound, _ = clipped_bound(norm, intercept)
     if aim(bound, facts.n_features) == 0:
         raise ValueError(
-            "an intercept's constant must leave room for the rows beside it, got "
-            f"{intercept=} for rows of norm {norm:g} and "
-            f"n_features={facts.n_features}: all would be rounded to zero. Use a "
+            f"intercept is too large, got {intercept=} for rows of norm {norm:g} and "
+            f"n_features={facts.n_features}: all rows would round to zero. Use a "
             "smaller intercept."
         )
 
@@ -56,35 +55,35 @@ def check_clip(
     clip : float
         Clip norm of the features.
     norm : float or None
-        Norm of the rows; None if no public number gives it.
+        Norm of the rows; None if unknown.
 
     Raises
     ------
     ValueError
-        If there is noise, and the constant is above the clip norm or all rows would be
-        rounded to zero.
+        If there is noise, and the constant exceeds the clip norm or all rows would
+        round to zero.
 
     Notes
     -----
     Clipped rows and their constant are in one statistic. Its noise grows with the
-    square of clip² + intercept², so a constant above the clip norm drowns the rows.
-    Rows lie on a grid of about clip / 4095. A row shorter than half a step is rounded
-    to zero.
+    square of clip² + intercept², so with a constant above the clip norm, noise hides
+    the rows. Rows lie on a grid of about clip / 4095. A row shorter than half a step
+    rounds to zero.
     """
-    RowTransform(append=intercept)  # refuses what is out of range
+    RowTransform(append=intercept)  # checks the range
     if np.isinf(facts.mu):
         return
     if intercept > clip:
         raise ValueError(
-            f"intercept must be at most feature_clip={clip:g}, got {intercept=}: the "
-            "noise would grow with the constant, and drown the rows. Use a smaller "
+            f"intercept must be at most feature_clip={clip:g}, got {intercept=}: "
+            "noise grows with the constant and would hide the rows. Use a smaller "
             "intercept, or 0 for none."
         )
     if norm is None:
         return
     if norm < clipped_step(clip, intercept) / 2:
         raise ValueError(
-            "feature_clip must not be thousands of times the rows' norm, got "
-            f"feature_clip={clip:g} for rows of norm {norm:g}: all would be rounded "
-            "to zero. Use a clip near the norm."
+            f"feature_clip must be close to the rows' norm, got feature_clip={clip:g} "
+            f"for rows of norm {norm:g}: all rows would round to zero. Use a clip "
+            "near the norm."
         )

@@ -1,6 +1,6 @@
 """Declare each setting once, at a field of a solver.
 
-Type and default are the field's own. Range, help and source are in its annotation:
+The field has the type and default. Its annotation has range, help and source:
 
     steps: Annotated[int, STEPS.default_from("FC23 Table 6")] = 10
 
@@ -29,17 +29,16 @@ _QUOTED.maxstring = _QUOTED.maxlong = _QUOTED.maxother = 60  # characters
 
 @dataclass(frozen=True)
 class Range:
-    """Define the numbers that a setting may have.
+    """Define the valid numbers of a setting.
 
-    text is the condition in words, after "must be". holds checks a number.
+    `text` is the condition in words, after "must be". `holds` checks a number.
     """
 
     text: str
     holds: Callable[[Any], bool]
 
 
-# largest number that weights are made of: its square fits a float32; chosen, not
-# measured
+# largest valid number: its square fits a float32; chosen, not measured
 _LARGEST = 1e15
 _FINITE = Range(f"from {-_LARGEST:g} to {_LARGEST:g}", lambda v: abs(v) <= _LARGEST)
 POSITIVE = Range(f"positive, at most {_LARGEST:g}", lambda v: 0 < v <= _LARGEST)
@@ -55,12 +54,12 @@ PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 
 @dataclass(frozen=True)
 class Setting:
-    """Describe a setting in a field's annotation, beside the field's type.
+    """Describe a setting in its field's annotation.
 
     Parameters
     ----------
     help : str
-        Text for the user.
+        Help text for the user.
     valid : Range, optional
         Valid numbers; None means any.
     source : str
@@ -68,7 +67,7 @@ class Setting:
     option : bool, default False
         Whether `dphead fit` has the setting as an option.
     settable : bool, default True
-        False for a setting that only measurements of a method's own rules may change.
+        False for a setting that only ablations may change.
     choices : tuple of str, default ()
         Valid texts of a field of type str; empty means those of a Literal, or any.
     """
@@ -115,8 +114,8 @@ INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, O
 class Declared:
     """Hold a setting with its field's name, types and default.
 
-    `types` has the members of the annotation's union. The values of a Literal are in
-    `choices` instead.
+    `types` has the members of the annotation's union, and `choices` the values of a
+    Literal.
     """
 
     name: str
@@ -198,7 +197,7 @@ def check_settings(settings: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return any value as text that a message of one line can quote."""
+    """Return a value as short text for a one-line message."""
     return " ".join(_QUOTED.repr(value).split())
 
 
@@ -216,9 +215,9 @@ def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value is of a type, where numpy numbers count as numbers.
+    """Return whether a value has a type; numpy numbers count as numbers.
 
-    A boolean is not a number. A whole number too large for a float is not one either.
+    A boolean is not a number, and neither is a whole number too large for a float.
     """
     if kind in (int, float):
         number = Integral if kind is int else Real

@@ -1,13 +1,13 @@
-"""Solve least squares from a noisy Gram matrix with a shrunk spectrum.
+"""Solve least squares from a noisy Gram matrix with shrunk eigenvalues.
 
-Everything here is post-processing of released values alone.
+All computations are post-processing of released values.
 
 Symmetric noise with standard deviation sd on the diagonal has a known spectrum: the
-semicircle up to sd sqrt(2d) (Wigner). The noise spreads the eigenvalues of the matrix
-that it is added to, and turns the eigenvectors. The released eigenvalues alone give the
-average of the exact matrix along a noisy eigenvector [Bun, Allez, Bouchaud and Potters
-2016]: 0 for an eigenvalue within noise alone, sqrt(e² - r²) for one at e beyond the
-noise's edge r.
+semicircle up to sd sqrt(2d) (Wigner). The noise spreads the eigenvalues of the exact
+matrix and rotates its eigenvectors. The released eigenvalues determine the average of
+the exact matrix along a noisy eigenvector [Bun, Allez, Bouchaud and Potters 2016]. For
+noise alone it is 0. For one eigenvalue e beyond the noise's edge r, it is sqrt(e² -
+r²).
 """
 
 import numpy as np
@@ -16,13 +16,13 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import ridge_for, spectral_edge
 
-# Columns of the widest matrix to shrink: with 3,969 columns, the spectrum takes longer
-# than the pass over the data, and gains two points (results/ablation).
+# Widest matrix to shrink: with 3,969 columns, the eigenvalues take longer than the pass
+# over the data, and gain two points (results/ablation).
 WIDEST_SHRUNK = 4096
 # Share of the noise's spectral edge: chosen from 0.15 to 0.4 on held-out rows of
 # CIFAR-10, CIFAR-100 and digits (results/ablation).
 _EDGE_SHARE = 0.3
-# share of the square of the longest direction of the class sums that counts as zero
+# directions of the class sums below this share of the longest one's square are dropped
 _NEARLY_ZERO = 1e-12
 
 
@@ -32,7 +32,7 @@ def shrunk_ridge(facts: ProblemInfo, gram_sd: float, ridge: float | None) -> flo
 
 
 def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
-    """Return the exact matrix's average along each eigenvector of the noisy matrix.
+    """Return the exact matrix's average along each noisy eigenvector.
 
     values (d,) are the noisy eigenvalues e_i. The result is
     e_i - sd² Σ_j 1 / (e_i - e_j), with the sum smoothed over edge / sqrt(d), and at
@@ -68,9 +68,9 @@ def shrunk_weights(
 
     Notes
     -----
-    Ĝ has the shrunk spectrum. Within the span of S̃ H, Ĝ gets back what the shrinking
-    took from G̃. In these few directions, known beforehand, the noise of an entry is
-    gram_sd and not the edge.
+    Ĝ has the shrunk eigenvalues. Within the span of S̃ H, Ĝ regains the part that
+    shrinking removed. In these few fixed directions, the noise is gram_sd instead of
+    the edge.
     """
     values, vectors = np.linalg.eigh(gram)
     seen = shrunk_spectrum(values, gram_sd)
@@ -88,12 +88,11 @@ def shrunk_weights(
 def _between_classes(
     right: np.ndarray, sums_sd: float, taken: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the directions U of the class sums, and what shrinking took there, M.
+    """Return the directions U of the class sums, and the part M shrunk there.
 
-    right (d, m) are the sums in the eigenbasis, taken (d,) is the part that shrinking
-    took from each eigenvalue. U (d, k) is orthonormal; M (k, k) is without its negative
-    part. A direction is weighted by the share of its square that noise does not
-    explain.
+    right (d, m) are the sums in the eigenbasis, and taken (d,) is the reduction of each
+    eigenvalue. U (d, k) is orthonormal, and M (k, k) has no negative part. Each
+    direction is weighted by the share of its square beyond the noise.
     """
     span, lengths, _ = np.linalg.svd(right, full_matrices=False)
     squares = lengths**2

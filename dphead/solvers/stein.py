@@ -1,4 +1,4 @@
-"""Choose λ of noisy least squares from released sums, by Stein's unbiased risk.
+"""Choose λ of noisy least squares by Stein's unbiased risk estimate.
 
 The training loss of the released G̃ and S̃ rewards fitting their noise. Stein's lemma
 removes this bias. For W = h(G̃) S̃ H with H = I - 11ᵀ/m and any bounded Lipschitz h,
@@ -12,14 +12,14 @@ from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
 _N_CANDIDATES = 25  # number of λ to try; chosen
-MOST_COLUMNS = 4096  # columns of the widest matrix with a computed spectrum; chosen
-# least λ, as a share of the edge of the noise's spectrum, and of n; chosen
+MOST_COLUMNS = 4096  # widest matrix with computed eigenvalues; chosen
+# smallest λ, as a share of the edge of the noise's spectrum, and of n; chosen
 LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
-_LEAST_RANGE = 10  # least ratio of the largest λ to the smallest one; chosen
+_LEAST_RANGE = 10  # smallest ratio of the largest λ to the smallest one; chosen
 
 
 class SpectralRidge:
-    """Hold the released sums in the eigenbasis of G̃, which makes each λ cheap to try.
+    """Hold the released sums in the eigenbasis of G̃, where each λ is cheap to try.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class SpectralRidge:
         return float(quadratic - 2 * (h * self._energy).sum())
 
     def best(self, ridges: np.ndarray) -> float:
-        """Return the λ of the least risk."""
+        """Return the λ with the lowest risk."""
         return float(ridges[int(np.argmin([self.risk(float(r)) for r in ridges]))])
 
     @staticmethod

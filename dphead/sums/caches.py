@@ -1,6 +1,7 @@
-"""Keep integer rows and sums between passes, in memory alone.
+"""Keep integer rows and sums between passes, in memory only.
 
-Kept rows and sums have no noise: nothing here may be stored, copied or handed out.
+Kept rows and sums have no noise, so they must not be stored, copied or returned to
+users.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ class KeptRows:
     Parameters
     ----------
     memory : int
-        Bytes to keep.
+        Memory for kept rows, in bytes.
 
     Guarantee
     ---------
@@ -71,7 +72,7 @@ class KeptRows:
         slots = _consecutive(index)
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
-        with self._lock:  # several threads run this at the same time
+        with self._lock:  # several threads call this at the same time
             if not _same(self._key, key):
                 self._key = key
                 self._kept = {}
@@ -102,7 +103,7 @@ class KeptRows:
 def _pieces(
     kept: dict[int, Piece], first: int, count: int, rows: int
 ) -> list[tuple[Any, slice]] | None:
-    """Return the kept pieces that form these slots and rows, and the place of each.
+    """Return the kept pieces of these slots and rows, with the place of each.
 
     Returns None if a piece is missing, or if padding would lie before a slot.
     """
@@ -121,7 +122,7 @@ def _pieces(
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     """Return (first slot, slots, rows) of a block, or None.
 
-    None means that its slots are not consecutive with the padding at the end.
+    None means that the slots are not consecutive, with padding at the end.
     """
     count = int((index >= 0).sum())
     if count == 0:
@@ -142,14 +143,14 @@ def _same(one: _Key, other: _Key) -> bool:
 
 
 class NextSum:
-    """Sum class sums in the pass of the Gram matrix before them, and hold them.
+    """Sum class sums in the pass of the preceding Gram matrix, and hold them.
 
-    This applies if the plan has the class sums right after the Gram matrix.
+    This applies if class sums directly follow the Gram matrix in the plan.
 
     Guarantee
     ---------
-    The held sums are in memory alone. They serve only the next task, and only if it
-    has the planned spec and the rows and transform of the sums.
+    The held sums are in memory only. They serve only the next task, and only if its
+    spec, rows and transform match.
     """
 
     def __init__(self) -> None:
@@ -158,13 +159,13 @@ class NextSum:
     def __reduce__(self) -> Any:
         raise TypeError(
             "sums without noise must stay in memory, got a request to copy or store "
-            "them. Make new ones."
+            "them. Compute them again."
         )
 
     def __call__(
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
-        """Return the sum of the request; total(query) sums a query over its rows."""
+        """Return the requested sum; total(query) computes a statistic's sum."""
         held = self._held
         self._held = None
         if held is not None and _serves(held[0], task):
@@ -175,21 +176,21 @@ class NextSum:
         both = total(GramAndSums(task.query.n_classes))
         width = both.shape[1]
         self._held = (sums, both[width:].T.copy())
-        return both[:width].copy()  # no view, which would lead to the rest
+        return both[:width].copy()  # a view would expose the other sum
 
 
 class KeptSums(NextSum):
-    """Keep the last Gram matrix and class sums for further fits on the same rows.
+    """Keep the last Gram matrix and class sums for more fits on the same rows.
 
-    Use it for one fit at a time, with all rows in this process. It saves passes and no
-    budget: each release of each fit is charged, with its own noise. A noisy mean for
-    centering gives each fit another transform, so its sums are not reused.
+    Use it for one fit at a time, with all rows in this process. It saves passes, not
+    budget: each release of each fit is charged and has its own noise. Centering by a
+    noisy mean gives each fit another transform, so its sums are not reused.
 
     Guarantee
     ---------
-    As `NextSum`. A kept sum serves only full-batch requests of the same query, clip
-    norm, relation, rows object and transform. Rows that change while their sums are
-    kept are protected as they were when they were read.
+    As `NextSum`. A kept sum serves only full-batch requests with the same statistic,
+    clip norm, relation, rows object and transform. If rows change meanwhile, the
+    guarantee covers the rows that were read.
     """
 
     def __init__(self) -> None:
@@ -199,6 +200,7 @@ class KeptSums(NextSum):
     def __call__(
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
+        """Return the requested sum; total(query) computes a statistic's sum."""
         if type(task.query) not in (Gram, ClassSums) or task.indices is not None:
             return super().__call__(task, total)
         for kept, value in self._kept:
@@ -220,7 +222,7 @@ def _serves(held: SumTask, task: SumTask) -> bool:
 
 
 def _facts(spec: ReleaseSpec | None, *without: str) -> dict[str, Any]:
-    """Return a spec's fields without some; the rest need not make a valid spec."""
+    """Return a spec's fields except some."""
     return {name: value for name, value in vars(spec).items() if name not in without}
 
 
@@ -236,9 +238,9 @@ def _equal(kept: SumTask, task: SumTask) -> bool:
 
 
 def _class_sums_after(task: SumTask) -> SumTask | None:
-    """Return the request of the class sums that follow this Gram matrix, or None.
+    """Return the request of the class sums after this Gram matrix, or None.
 
-    The class sums must have the same rows and spec, but for label, query and noise.
+    Rows and spec must match, except for label, statistic and noise.
     """
     following = task.following
     if type(task.query) is not Gram or task.indices is not None:

@@ -1,6 +1,6 @@
-"""Sum blocks on a CPU: by compiled loops for large sums, otherwise by numpy.
+"""Sum blocks on a CPU, with compiled loops for large sums and numpy for others.
 
-The choice between them may depend on shapes and types alone, never on the rows.
+The choice between them depends on shapes and types only, never on the rows.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ class CpuSums:
     Parameters
     ----------
     compiled_from : int
-        Number of entries from which compiled loops make a sum.
+        Smallest number of entries of a sum made by compiled loops.
 
     Guarantee
     ---------
@@ -44,7 +44,7 @@ class CpuSums:
         self._least = compiled_from
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return True: `verified` checks the sums of every query."""
+        """Return True, because `verified` checks the sums of every statistic."""
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
@@ -62,7 +62,7 @@ class CpuSums:
         from dphead.sums.kernels import rows
 
         if isinstance(query, ChannelMoment):
-            query.rows(transform, block.x[:1], ask.clip_norm)  # refuses a constant
+            query.rows(transform, block.x[:1], ask.clip_norm)  # raises for a constant
             return rows.moment_rows(query, transform, block.x, ask.clip_norm)
         if query.clips == "features":
             return rows.clipped_rows(transform, block.x, ask.clip_norm)
@@ -105,7 +105,7 @@ class CpuSums:
 
 
 def _has_rows(query: Statistic, features: int) -> bool:
-    """Return whether compiled loops make the query's rows."""
+    """Return whether compiled loops make the statistic's rows."""
     if isinstance(query, ChannelMoment):
         return query.n_channels in (0, features)
     return type(query).rows is Statistic.rows
@@ -135,7 +135,7 @@ def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
 def _by_numpy(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
-    """Add statistics by numpy, with products in float64, which holds them exactly."""
+    """Add statistics by numpy, with exact products in float64."""
     assert FACTOR_ROWS * ask.query.max_entry <= FLOAT64_EXACT
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)
@@ -148,7 +148,7 @@ def _by_numpy(
 def _exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return leftᵀ right of at most FACTOR_ROWS rows of whole numbers.
 
-    The products are exact in any order of additions.
+    The products are exact for any order of additions.
     """
     products = left.astype(np.float64).T @ right.astype(np.float64)
     return products.astype(np.int64)

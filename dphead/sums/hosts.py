@@ -1,11 +1,11 @@
-"""Sum rows that several processes hold, by jax's collectives.
+"""Sum rows held by several processes, with jax's collectives.
 
 Every process runs the same solver on released values and sums its own part of the rows.
-What travels is the integer sum of each part, added exactly, and from process 0 the
-sample and the released value. Process 0 alone holds the ledger, the sample and the
-noise, and alone calls `release`.
+Processes exchange the integer sums of their parts; process 0 sends the sample and the
+released value. Only process 0 holds the ledger, the sample and the noise, and calls
+`release`.
 
-jax neither encrypts nor authenticates what travels (docs/many-hosts.md).
+jax neither encrypts nor authenticates messages (docs/many-hosts.md).
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from dphead.sums.reference import (
     largest_norm,
 )
 
-# What process 0 tells the others to do next.
+# Commands from process 0 to the others.
 SUM, NORM, RELEASED = range(3)
 
 
-# What is made of all processes' values: named functions, which jax compiles once.
+# Combinations of all processes' values: named functions, which jax compiles once.
 def _sum(values: Any) -> Any:
     return values.sum(axis=0)
 
@@ -42,7 +42,7 @@ def _all(values: Any) -> Any:
 
 
 class LostProcess(OSError):
-    """Report that another process of the run is gone."""
+    """Report the loss of another process of the run."""
 
 
 class Hosts:
@@ -53,7 +53,7 @@ class Hosts:
     Parameters
     ----------
     index : int
-        Number of this process; process 0 leads.
+        Index of this process; process 0 leads.
     count : int
         Number of processes.
     """
@@ -69,15 +69,15 @@ class Hosts:
         return self.index == 0
 
     def everywhere(self, value: np.ndarray, combine: Callable[[Any], Any]) -> Any:
-        """Return `combine` of all processes' values, stacked along a first axis.
+        """Return `combine` of all processes' values, stacked along the first axis.
 
-        Raises LostProcess if a process is gone.
+        Raises LostProcess if a process was lost.
         """
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-        # Sums are on the host already, so one CPU device of each process exchanges
-        # them, also where accelerators make them.
+        # Sums are on the host, so one CPU device per process exchanges them, also with
+        # accelerators.
         devices: dict[int, Any] = {}
         for device in jax.devices("cpu"):
             devices.setdefault(device.process_index, device)
@@ -86,7 +86,7 @@ class Hosts:
         same = NamedSharding(mesh, PartitionSpec())
         shape = (self.count, *value.shape)
         try:
-            # jax would make int32 of int64 otherwise.
+            # Otherwise jax would convert int64 to int32.
             with jax.enable_x64(True):
                 mine = [jax.device_put(value[None], devices[self.index])]
                 whole = jax.make_array_from_single_device_arrays(shape, shared, mine)
@@ -96,14 +96,13 @@ class Hosts:
                 return np.asarray(found.addressable_data(0))
         except Exception as error:  # jax's own error class has no public name
             raise LostProcess(
-                f"another of the {self.count} processes was lost "
-                f"({str(error).splitlines()[0][:200]}). What was charged stays "
-                "charged: give the same command again, and it continues under that "
-                "charge."
+                f"one of the {self.count} processes was lost "
+                f"({str(error).splitlines()[0][:200]}). Run the same command again to "
+                "resume under the same charge."
             ) from error
 
     def total(self, value: np.ndarray) -> np.ndarray:
-        """Return the sum of all processes' int64 values, which is exact."""
+        """Return the exact sum of all processes' int64 values."""
         return self.everywhere(value, _sum)
 
     def gathered(self, value: np.ndarray) -> np.ndarray:
@@ -112,25 +111,25 @@ class Hosts:
 
     def from_first(self, value: np.ndarray) -> np.ndarray:
         """Return process 0's value, bit for bit, on all processes."""
-        # As bytes: an all-reduce of floats would lose the sign of a zero.
+        # Send bytes, because an all-reduce of floats loses the sign of a zero.
         bits = np.ascontiguousarray(value).view(np.uint8)
         return self.everywhere(bits, _first).view(value.dtype)
 
     def next(
         self, kind: int, indices: np.ndarray | None, n_rows: int
     ) -> tuple[int, np.ndarray | None]:
-        """Return what process 0 does next, and its sample, on all processes.
+        """Return process 0's next command and sample on all processes.
 
         Parameters
         ----------
         kind : int
-            SUM, NORM or RELEASED; read on process 0 alone.
+            SUM, NORM or RELEASED; read on process 0 only.
         indices : ndarray of int or None
-            Slots of the sample, or None for all; read on process 0 alone.
+            Slots of the sample, or None for all; read on process 0 only.
         n_rows : int
-            Number of slots of all processes.
+            Total number of slots.
         """
-        # The message has one size, whatever the sample.
+        # The size of the message does not depend on the sample.
         mask = np.zeros(n_rows, bool)
         if indices is not None:
             mask[indices] = True
@@ -142,10 +141,10 @@ class Hosts:
     def share(self, released: Released, n_rows: int) -> Released:
         """Return process 0's released value on all processes.
 
-        On the others, `released` gives the shape alone.
+        On the others, only the shape of `released` is used.
         """
-        # The others wait in `follow` for what comes next. This tells them that no sum
-        # does: a resumed run may release a committed value without one.
+        # The others wait in `follow` for a command. A resumed run may release a
+        # committed value without a sum, so tell them.
         if self.first:
             self.next(RELEASED, None, n_rows)
         flat = np.append(released.value.ravel(), released.noise_sd)
@@ -155,7 +154,7 @@ class Hosts:
 
 
 def bounds(n_rows: int, processes: int) -> list[int]:
-    """Return the bounds of the parts: part i is bounds[i] to bounds[i + 1] - 1.
+    """Return the bounds of all parts: part i is bounds[i] to bounds[i + 1] - 1.
 
     Each slot is in exactly one part.
     """
@@ -192,12 +191,12 @@ class SumOfParts:
     def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm among the rows of all processes."""
         norm = largest_norm(self._own_task(NORM, task), ReferenceSums())
-        # Bits of a float, so that all processes get exactly the same clip norm.
+        # Send the float's bits, so that all processes get exactly the same clip norm.
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
         return float(every.view(np.float64).max())
 
     def _own_task(self, kind: int, task: SumTask) -> SumTask:
-        """Tell the others what to do, and return the task of this part's rows."""
+        """Send the command to the others, and return the task of this part's rows."""
         assert task.rows is not None and task.spec is not None
         hosts, n_rows = self._hosts, task.rows.n_rows
         start, stop = list(pairwise(bounds(n_rows, hosts.count)))[hosts.index]
@@ -209,7 +208,7 @@ class SumOfParts:
                 "a defect in the row source."
             )
         indices = task.indices
-        # The others come here after `follow` got this message.
+        # The others reach this line after `follow` received the command.
         if hosts.first:
             hosts.next(kind, indices, n_rows)
         if indices is not None:
@@ -218,12 +217,12 @@ class SumOfParts:
 
 
 def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
-    """Take part in a release of process 0, and return what it released.
+    """Take part in a release of process 0, and return the released value.
 
     Parameters
     ----------
     task : SumTask
-        The release as this process's solver asks for it; its sample is process 0's.
+        The release requested by this process's solver; process 0 has the sample.
     summer : VerifiedSum
         This process's verified sum, with its `SumOfParts`.
     hosts : Hosts
@@ -239,10 +238,10 @@ def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
             return hosts.share(Released(np.zeros(query.shape(width)), 0.0), n_rows)
         task = replace(task, indices=indices)
         if kind == NORM:
-            # As `release` does for fits without noise.
+            # The same as in `release` for fits without noise.
             clip_norm = query.no_clip(summer.largest_norm(task), params)
             clip_norm = max(clip_norm, 1e-100)
             task = replace(task, clip_norm=clip_norm, following=None)
         else:
-            # This process's own total is not used: only process 0 adds noise to it.
+            # Drop the total: only process 0 adds noise to it.
             summer(task)

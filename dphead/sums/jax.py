@@ -1,9 +1,9 @@
-"""Sum blocks by XLA on all accelerators of a host.
+"""Sum blocks with XLA on all accelerators of a host.
 
-Rows become integers on the host, by the same code as for other backends. They are sent
-as 16-bit numbers. A device may do integer arithmetic, and multiply numbers by one row's
-constant with one rounding each (`predictions`). It may do nothing that a compiler could
-fuse.
+Rows become integers on the host, by the same code as for other backends, and are sent
+as 16-bit numbers. Devices do integer arithmetic, and multiply numbers by a row's
+constant with one rounding each (`predictions`). Other floating-point operations are not
+allowed, because a compiler could fuse them.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import GramAndSums, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
-_SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries with factors that fit in 13 bits
+_SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PlacedRows:
     scale: Any
 
     def part(self, run: slice) -> IntegerRows:
-        """Return a run of the rows, on the host."""
+        """Return a run of the rows on the host."""
         q = np.asarray(self.q[run])
         scale = np.asarray(self.scale[run])
         return IntegerRows(q, scale)
@@ -45,7 +45,7 @@ class PlacedRows:
 class JaxSums:
     """Sum blocks on the devices (a `BlockSum`).
 
-    Its rows, also those that are kept, are in the memory of the devices.
+    All rows, including kept rows, are in device memory.
 
     Guarantee
     ---------
@@ -58,7 +58,7 @@ class JaxSums:
         self._host = CpuSums()
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return True: `verified` checks the sums of every query."""
+        """Return True, because `verified` checks the sums of every statistic."""
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
@@ -66,7 +66,7 @@ class JaxSums:
         return row_norms(ask.params, block)
 
     def rows(self, ask: SumTask, block: Block) -> PlacedRows:
-        """Return the block's rows as integers, on the devices."""
+        """Return the block's rows as integers on the devices."""
         with jax.enable_x64(True):
             made = self._host.rows(ask, block)
             where = _sharding(len(made.q))
@@ -98,7 +98,7 @@ class JaxSums:
 
 @lru_cache(maxsize=64)
 def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) -> Any:
-    """Return the compiled sum of a block's statistics on this number of devices."""
+    """Return the compiled sum of a block's statistics on `devices` devices."""
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
@@ -155,8 +155,7 @@ def _product(a: Any, b: Any, small: bool) -> Any:
     """Return a @ b of at most DEVICE_ROWS rows, exact.
 
     In float64, sums stay below 2**53 and are exact in any order. Accelerators have fast
-    units for 8-bit integers. They get small numbers, of at most RADIUS as in a row or a
-    residual, in two halves each.
+    units for 8-bit integers, so small numbers, up to RADIUS, are split into two halves.
     """
     if jax.default_backend() == "cpu" or not small:
         wide = (x.astype(jnp.float64) for x in (a, b))

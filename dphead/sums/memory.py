@@ -1,7 +1,7 @@
-"""Bound the memory of sums on this host's processor, in bytes, from public sizes alone.
+"""Bound the memory of sums on this host's processor, from public sizes.
 
-Whoever makes a sum hold more must raise the numbers here: `dphead.fit.memory` promises
-a bound.
+Raise these numbers if a sum needs more memory, because `dphead.fit.memory` promises a
+bound.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
-# Counted in the code of `cpu` and `statistics`; tests hold the bound on memory.
-# arrays of a piece's scores: predictions, residuals, numpy's intermediate arrays
+# Counted in the code of `cpu` and `statistics`; tests check the memory bound. arrays of
+# a piece's scores: predictions, residuals, numpy's intermediate arrays
 _SCORE_ARRAYS = 6
 # float64 arrays of rows that numpy converts to integers
 _CONVERSION_ARRAYS = 8
@@ -27,14 +27,14 @@ def sum_bytes(query: Statistic, width: int) -> int:
 def row_bytes(n_rows: int, width: int, threads: int) -> int:
     """Return the bytes of n_rows rows of integers on each thread.
 
-    A moment's number takes 4 bytes (2 for other rows), and 8 more while parts are
+    An entry takes 4 bytes for moments and 2 for other rows, and 8 more while parts are
     joined.
     """
     return 12 * n_rows * width * threads
 
 
 def work_bytes(n_classes: int, threads: int) -> int:
-    """Return the bytes for the conversion of rows to integers, and for their scores."""
+    """Return the bytes for converting rows to integers, and for their scores."""
     pieces = _CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
     scores = _SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
     return threads * (pieces + scores)
@@ -45,17 +45,16 @@ def largest_sum_bytes(
 ) -> int:
     """Return the bytes of the largest of these sums with its copies.
 
-    The queries are in the order of the requests. A sum has a copy on each thread of a
-    pass, some copies while a run of rows is compared, and then the noise and the
-    released value. A thread that sums by numpy also holds some rows in float64, and a
-    product in float64 and in int64. If there is a matrix for each class, the product is
-    of one class.
+    The statistics are in the order of the requests. A sum has a copy on each thread,
+    further copies while a run of rows is compared, then the noise and the released
+    value. A thread that sums by numpy also holds some rows in float64, and a product in
+    float64 and in int64. With a matrix for each class, the product is of one class.
     """
     most = 0
     for query, after in zip(queries, [*queries[1:], None], strict=True):
         size = sum_bytes(query, width)
         if query.kind == "gram" and isinstance(after, ClassSums):
-            # one pass makes both, and the class sums are held until their request
+            # one pass makes both sums, and the class sums wait for their request
             size += sum_bytes(after, width)
         copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
         work = copies * 8 * FACTOR_ROWS * width

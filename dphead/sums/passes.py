@@ -1,7 +1,7 @@
-"""Sum a statistic in one pass over the rows: each slot once, in integers.
+"""Sum a statistic in one pass over the rows, each slot once, in integers.
 
-A pass returns a sum only after its slots are counted. If the block sum `is_compared`, a
-pass also compares a secret run of rows with the reference first.
+A pass returns a sum only after it counted its slots. If the block sum `is_compared`,
+the pass also compares a secret run of rows with the reference.
 """
 
 import os
@@ -30,7 +30,7 @@ NO_ROWS = KeptRows(0)
 
 @dataclass
 class SlotCount:
-    """Count how often a pass used each slot.
+    """Count the uses of each slot in a pass.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class SlotCount:
         return used
 
     def check(self) -> None:
-        """Raise RuntimeError unless each wanted slot was used once, and no other."""
+        """Raise RuntimeError unless each wanted slot, and no other, was used once."""
         if not np.array_equal(self.seen, self.wanted.astype(np.int64)):
             raise RuntimeError(
                 "a pass must use each row slot exactly once. "
@@ -75,11 +75,11 @@ def checked_sum(
     Parameters
     ----------
     ask : SumTask
-        What to sum, over which rows.
+        The statistic and the rows.
     block_sum : BlockSum
         Summation backend for one block.
     kept : KeptRows
-        Integer rows of earlier passes. Features are read only for rows not kept.
+        Integer rows of earlier passes. Features are read only for other rows.
 
     Returns
     -------
@@ -95,10 +95,9 @@ def checked_sum(
     Guarantee
     ---------
     Each slot counts once, or the pass raises RuntimeError. If the block sum
-    `is_compared`, a run of rows that nobody can foresee is compared: its contribution
-    to the sum must equal the reference's integers, or the pass raises RuntimeError.
-    Whether a fit stops reveals something about a defect and its rows: one bit for each
-    attempt.
+    `is_compared`, the contribution of a random secret run of rows must equal the
+    reference's integers, or the pass raises RuntimeError. Whether a fit stops reveals
+    one bit per attempt about a defect and its rows.
     """
     rows, indices = ask.rows, ask.indices
     assert rows is not None
@@ -137,7 +136,7 @@ def checked_sum(
 
     if block_sum.parallel:
         total = _on_every_core(add, checked(), empty)
-    else:  # such a block sum uses every core, or a device, by itself
+    else:  # this block sum already uses every core or a device
         total = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()
     total = np.ascontiguousarray(total)
@@ -149,8 +148,8 @@ def checked_sum(
 def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
     """Return int64 zeros in the shape and memory layout that the kernels expect.
 
-    Columns are contiguous if they are longer than rows. Checks use this function too:
-    with another layout, they would check another kernel.
+    Columns are contiguous if they are longer than rows. Checks also use this function,
+    because another layout would use another kernel.
     """
     shape = ask.shape(n_features)
     if ask.query.kind == "outer" and shape[0] > shape[-1]:
@@ -172,7 +171,7 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
 
 
 def _part_of(rows: Any, run: slice) -> Any:
-    """Return a run of the rows that a `BlockSum` made."""
+    """Return a run of rows made by a `BlockSum`."""
     if isinstance(rows, IntegerRows):
         return IntegerRows(rows.q[run], rows.scale[run])
     return rows.part(run)
@@ -189,8 +188,8 @@ def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
 def _check_block(block: Block, n_features: int) -> None:
     """Raise TypeError unless a block's arrays have the declared shapes and types.
 
-    Broadcasting would add a single column to all columns. A block of kept rows has no
-    columns.
+    Otherwise broadcasting could add one column to all columns. A block of kept rows has
+    no columns.
     """
     k = len(block.index)
     labels = block.y.ndim <= 2 and block.y.shape[1:] != (1,)
@@ -198,9 +197,10 @@ def _check_block(block: Block, n_features: int) -> None:
     fits = fits and block.x.shape in ((k, n_features), (k, 0))
     if not fits or block.x.dtype != np.float32 or block.y.dtype.kind != "i":
         raise TypeError(
-            "a block must be float32 with a number for each feature, a slot and a "
-            f"whole number or a label set a row, got {block.x.dtype}, {block.y.dtype}, "
-            f"{block.x.shape=}, {block.y.shape=}. This is a defect in the row source."
+            "a block must be float32 with a number for each feature, and a slot and "
+            f"a whole number or a label set per row, got {block.x.dtype}, "
+            f"{block.y.dtype}, {block.x.shape=}, {block.y.shape=}. This is a defect "
+            "in the row source."
         )
 
 
@@ -222,11 +222,11 @@ def _add_checked(
     slot: int,
     out: Any,
 ) -> Any:
-    """Add a block that holds the secret slot, and compare the slot's run of rows.
+    """Add a block, and compare the run of rows around the secret slot.
 
-    The run's share is the piece's contribution to the sum, less the contribution of the
-    piece without the run. So the check covers the sum that is used. Raises RuntimeError
-    unless this share, and the sum of the run alone, equal the reference's integers.
+    The run's share is the piece's contribution minus the contribution of the piece
+    without the run. So the check covers the used sum. Raises RuntimeError unless this
+    share and the sum of the run alone equal the reference's integers.
     """
     place = int(np.flatnonzero(block.index == slot)[0])
     first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
@@ -247,7 +247,7 @@ def _add_checked(
         empty = empty_sum(ask, block.x.shape[1])
         without = block_sum.add(ask, part, y, others, empty)
         before += np.asarray(without)
-        del empty, without  # so that memory holds three copies of a large sum, not four
+        del empty, without  # keep three copies of a large sum in memory, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
         own_rows = _part_of(made, run)
@@ -291,9 +291,9 @@ def _on_every_core(
     items: Iterator[Any],
     empty: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """Return the sum over items: each thread adds the next item to a sum of its own.
+    """Sum over items on all cores: each thread adds items to its own sum.
 
-    If sums are large, fewer threads run (MAX_SUM_COPY_BYTES).
+    Large sums use fewer threads (MAX_SUM_COPY_BYTES).
     """
     sums = [empty()]
     n_cores = cores()
@@ -303,13 +303,13 @@ def _on_every_core(
     first = list(islice(items, 2))
     items = chain(first, items)
     several = len(first) > 1
-    del first  # otherwise it holds two blocks in memory for the whole pass
+    del first  # otherwise two blocks stay in memory for the whole pass
     blas = _libraries().limit(limits=n_cores // len(sums), user_api="blas")
     with blas, ExitStack() as stack:
-        if not several:  # a thread takes longer to start than a block to sum
+        if not several:  # starting a thread takes longer than summing a block
             return reduce(lambda out, item: add(item, out), items, sums[0])
 
-        free = deque(range(len(sums)))  # sums that no thread is using
+        free = deque(range(len(sums)))  # sums not in use by a thread
 
         def step(item: Any) -> None:
             k = free.popleft()
@@ -318,8 +318,8 @@ def _on_every_core(
             finally:
                 free.append(k)
 
-        # threads for this pass alone: threads of an interrupted pass could add to the
-        # next one
+        # use new threads per pass: threads of an interrupted pass could add to the next
+        # one
         workers = stack.enter_context(ThreadPoolExecutor(len(sums)))
         running: deque[Future[Any]] = deque()
         for item in items:

@@ -1,6 +1,7 @@
-"""Define the reference sums: integer statistics in plain int64, correct and slow.
+"""Define the reference sums: integer statistics in plain int64.
 
-Every other block sum in this package must give the same integers (`verified`).
+They are slow and easy to verify. Every other block sum must give the same integers
+(`verified`).
 """
 
 from collections.abc import Callable
@@ -16,19 +17,19 @@ from dphead.privacy.transform import IntegerRows, transformed
 
 
 class BlockSum(Protocol):
-    """Define how a block's rows become integers, and how their statistics are added.
+    """Define how a block's rows become integers and how their statistics are added.
 
-    `parallel` says whether several threads may call it at the same time.
+    `parallel` tells whether several threads may call it at the same time.
     """
 
     parallel: bool
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return whether `verified` checks the query's sums against the reference."""
+        """Return whether `verified` compares this statistic with the reference."""
         ...
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return norms (k,) of what is clipped, without a clip; 0 if not counted."""
+        """Return norms (k,) before the clip; 0 for rows that do not count."""
         ...
 
     def rows(self, ask: SumTask, block: Block) -> Any:
@@ -43,9 +44,9 @@ class BlockSum(Protocol):
         Parameters
         ----------
         ask : SumTask
-            What to sum.
+            The requested sum.
         rows : IntegerRows or object with `part`
-            Rows that `rows` made of one block, or a run of them.
+            Rows made by `rows` from one block, or a run of them.
         y : ndarray of shape (k,) or (k, n_classes)
             Labels or label sets, as in `Block`.
         used : ndarray of bool, shape (k,)
@@ -64,7 +65,7 @@ class BlockSum(Protocol):
 class GramAndSums(Gram):
     """Sum the Gram matrix G and the class sums S of two releases in one pass.
 
-    The sum is G stacked on Sᵀ. It is never released as one: `Gram` and `ClassSums` are.
+    The sum is G stacked on Sᵀ. Only its parts, `Gram` and `ClassSums`, are released.
     """
 
     takes_sets = False
@@ -76,14 +77,14 @@ class GramAndSums(Gram):
     def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """Raise NotImplementedError: this sum is never released."""
-        raise NotImplementedError("the two sums of one pass are released apart")
+        """Raise NotImplementedError, because this sum is never released."""
+        raise NotImplementedError("the two sums of one pass are released separately")
 
 
 def add_both(
     way: BlockSum, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
 ) -> Any:
-    """Add the two sums of `GramAndSums`, each in the way that it is added alone."""
+    """Add the two sums of `GramAndSums`, each as it is added alone."""
     width = out.shape[1]
     gram = replace(ask, query=Gram(ask.query.n_classes))
     sums = replace(ask, query=ClassSums(ask.query.n_classes))
@@ -93,12 +94,12 @@ def add_both(
 
 
 class ReferenceSums:
-    """Sum by the definition: multiply each row's factors and add them in int64."""
+    """Sum by the definition: multiply each row's factors, and add them in int64."""
 
     parallel = True
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False: this is the reference."""
+        """Return False, because this is the reference."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
@@ -131,9 +132,9 @@ def row_norms(params: Params, block: Block) -> np.ndarray:
 
 
 def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
-    """Return the largest norm of what is clipped, or 0 if there is none.
+    """Return the largest norm before clipping, or 0 without rows.
 
-    For fits without privacy only.
+    Use it for fits without privacy only.
     """
     assert ask.rows is not None
     largest = 0.0
@@ -148,7 +149,7 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
 
     The key holds everything that the integers depend on besides the slots. Its first
     two parts are compared by identity. Rows of a Gram matrix are not kept, because a
-    fit asks for the matrix once.
+    fit requests the matrix once.
     """
     query = ask.query
     if type(query).rows is not Statistic.rows or query.kind == "gram":
@@ -182,7 +183,7 @@ def add_factors(
         out += products(left, right)
         return out
     squares = out[None] if out.ndim == 2 else out
-    # every class takes the same steps, so the work does not depend on the rows' labels
+    # every class takes the same steps, so the work does not depend on labels
     for j in range(right.shape[1]):
         weighted = left * right[:, j : j + 1]
         squares[j] += products(weighted, left)

@@ -1,9 +1,8 @@
-"""List the sizes of sums: bounds of exactness, and sizes that affect speed alone.
+"""List the sizes of sums: bounds of exactness, and sizes that affect speed only.
 
-No bound may be raised: with a larger one, a sum could be wrong. Any other size may
-change, and every sum stays the same. `processor` has the sizes of the processor
-(registers, tiles). "chosen" means chosen, not measured: no row of benchmarks/results
-compares other sizes.
+Never raise a bound: a sum could become wrong. Other sizes may change without changing
+any sum. `processor` has the sizes of registers and tiles. "chosen" means chosen, not
+measured: benchmarks/results compares no other sizes.
 """
 
 # Bounds of exactness (dphead/privacy/proofs/exactness.md has each).
@@ -13,17 +12,17 @@ ROUNDING_SHIFT = 1.5 * 2.0**52  # adding and subtracting it leaves the nearest i
 DEVICE_ROWS = 1 << 18  # rows of one product on a device: 2**18 * 64**2 < 2**31
 HALF_BASE = 64  # a device's row integer is HALF_BASE * high + low, both of 8 bits
 
-# Sizes from which compiled loops are used.
+# Smallest sizes for compiled loops.
 COMPILED_ENTRIES = 1 << 12  # entries of a sum; chosen
-ENTRIES_PER_FEATURE = 1 << 5  # entries that a feature counts as: 128 features; chosen
+ENTRIES_PER_FEATURE = 1 << 5  # entries per feature: from 128 features on; chosen
 
 # Pieces for numpy.
 CONVERTED_ENTRIES = 1 << 18  # entries converted to integers: 2 MB per array; chosen
-FACTOR_ROWS = 1024  # rows with factors made at a time, for the cache; chosen
+FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 
 # Compiled loops. An int16 entry takes two bytes.
 PANEL_ROWS = 4 * CHUNK_ROWS  # rows packed at a time: 0.8 MB at 768 columns; chosen
-MAX_STRIP_CLASSES = 16  # up to so many classes, rows are read in place; chosen
+MAX_STRIP_CLASSES = 16  # largest number of classes with rows read in place; chosen
 CACHE_LINE = 32  # int16 entries of a line of 64 bytes
 PREFETCH_COLUMNS = 16 * CACHE_LINE  # columns of a chunk fetched together; chosen
 SCORE_COLUMNS = 1664  # columns of 8 rows and 3 weights: 37 KB, the L1 cache; chosen
@@ -31,7 +30,7 @@ SCORE_WEIGHTS = 1 << 18  # entries of weights: 512 KB, the L2 cache; chosen
 
 # Checks.
 KNOWN_ANSWER_PRODUCTS = 1 << 24  # products of one trial: about 0.02 s; chosen
-CHECKED_ROWS = 32  # rows of the secret run, which the reference adds too; chosen
+CHECKED_ROWS = 32  # rows of the secret run, also added by the reference; chosen
 CHECKED_PIECE_ROWS = 2048  # rows around it, added twice: 4 % of 50,000; chosen
 
 # Copies.

@@ -1,6 +1,6 @@
-"""Give `release` its sums, checked before the charge and during each pass.
+"""Compute the sums for `release`, checked before the charge and during each pass.
 
-`release` must get its sums through this module alone.
+`release` must get its sums through this module only.
 """
 
 from collections.abc import Iterable
@@ -20,25 +20,25 @@ from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
 class VerifiedSum:
-    """Compute verified sums for the releases of one fit: the `Summer` of `release`.
+    """Compute the verified sums of one fit, as the `Summer` of `release`.
 
     Parameters
     ----------
     block_sum : BlockSum, optional
         Summation backend for one block. The default is `ReferenceSums`.
     next_sum : NextSum, optional
-        Sums that are kept for the next request. Use `KeptSums` for further fits on the
-        same rows.
+        Sums kept for the next request. Use `KeptSums` for further fits on the same
+        rows.
     parts : SumOfParts, optional
-        Way to sum if several processes hold the rows; None if this process holds all.
+        Sum over several processes; None if this process holds all rows.
     memory : int, default 0
         Bytes of integer rows to keep between passes.
 
     Guarantee
     ---------
-    This holds for queries for which the block sum `is_compared`. Before the charge,
-    `check` tries rows that are made to break the block sum. In each pass, a secret run
-    of rows must give the reference's integers (`checked_sum`).
+    This holds for statistics for which the block sum `is_compared`. Before the charge,
+    `check` tests hostile rows. In each pass, a secret run of rows must give the
+    reference's integers (`checked_sum`).
     """
 
     def __init__(
@@ -55,10 +55,9 @@ class VerifiedSum:
         self._checked: set[tuple[Statistic, int]] = set()
 
     def check(self, queries: Iterable[Statistic], n_features: int) -> None:
-        """Compare these queries' sums of hostile rows with the reference.
+        """Compare these statistics' sums of hostile rows with the reference.
 
-        Call it before anything is charged. A query and width that passed are not tried
-        again.
+        Call it before anything is charged. A statistic and width are tested once.
 
         Raises
         ------
@@ -71,7 +70,7 @@ class VerifiedSum:
         self._checked |= compared
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        """Return the sum of the task: int64, in units of the query."""
+        """Return the sum of the task, in int64 units of the statistic."""
 
         def total(query: Statistic) -> np.ndarray:
             own = replace(task, query=query)
@@ -82,7 +81,7 @@ class VerifiedSum:
         return self.next_sum(task, total)
 
     def largest_norm(self, task: SumTask) -> float:
-        """Return the largest norm of what is clipped, for fits without privacy."""
+        """Return the largest norm before clipping, for fits without privacy."""
         if self._parts is not None:
             return self._parts.largest_norm(task)
         return largest_norm(task, self.block_sum)
@@ -93,16 +92,16 @@ def known_answers(
 ) -> None:
     """Compare the block sum's integers with the reference's on hostile rows.
 
-    The rows contain what has broken sums before: rows with one entry at the clip norm,
-    tiny, huge and non-finite rows, labels outside the classes, padding, and a partial
-    last chunk. Gradients that take label sets are also tried with label sets.
+    The rows have features that broke sums before: one entry at the clip norm, tiny,
+    huge and non-finite values, labels outside the classes, padding, and a partial last
+    chunk. Gradients that support label sets are also tested with them.
 
     Parameters
     ----------
     block_sum : BlockSum
         Block sum to check.
     queries : set of Statistic
-        Queries to try.
+        Statistics to test.
     n_features : int
         Number of features of the fit.
 
@@ -120,7 +119,7 @@ def known_answers(
             sets = _hostile_sets(rng, k, query.n_classes)
             blocks.append(replace(blocks[0], y=sets))
         center = rng.normal(size=n_features) / np.sqrt(n_features)
-        # channel moments refuse an appended constant
+        # channel moments do not support an appended constant
         append = 0.0 if isinstance(query, ChannelMoment) else 0.3
         centered = RowTransform(True, center, None, append)
         for transform in (RowTransform(), centered):
@@ -138,7 +137,7 @@ def _compare(block_sum: BlockSum, ask: SumTask, block: Block) -> None:
         raise RuntimeError(
             "fast sums must equal the reference's before anything is charged, got "
             f"other integers of {ask.query.name} with {type(block_sum).__name__}. Use "
-            "--backend reference, and say on which processor this was."
+            "--backend reference, and report the processor."
         )
 
 
@@ -158,7 +157,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     x[:quarter] = 0
     places = np.arange(quarter)
     x[places, places % d] = 1
-    sizes = np.logspace(-38, 36, half - quarter)  # float32 reaches from 1e-38 to 3e38
+    sizes = np.logspace(-38, 36, half - quarter)  # float32 ranges from 1e-38 to 3e38
     with np.errstate(under="ignore"):
         x[quarter:half] *= sizes[:, None]
     x[half] = np.nan

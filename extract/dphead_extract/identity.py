@@ -14,7 +14,7 @@ import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.reading import open_h5, open_same
-from dphead_extract.index import ImageIndex, Overlap, recognised
+from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.shards import Shard, shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
 
@@ -32,14 +32,14 @@ class Identity:
         None makes new ones.
     expected_digests : (n, 16) uint8 or None
         Digests that the images must have.
-    recognised : str or None
+    recognized : str or None
         The id by which the index knows the images.
     """
 
     dataset_id: str | None
     salt: Any = None
     expected_digests: np.ndarray | None = None
-    recognised: str | None = None
+    recognized: str | None = None
 
 
 def identified(
@@ -84,13 +84,13 @@ def identified(
     if shard.count > 1:
         if index is not None:  # other shards may have added their images already
             share = source.n_rows / n_rows
-            known = recognised([o.of_all(share) for o in index.overlaps(seen)])
+            known = recognized([o.of_all(share) for o in index.overlaps(seen)])
         of_all = shared_identifiers(output, source.digest, given, known)
-        return Identity(*of_all, recognised=known)
+        return Identity(*of_all, recognized=known)
     if index is None:
         return Identity(given)
     dataset_id, seen_before = index.claim(seen)
-    return Identity(dataset_id, recognised=dataset_id if seen_before else None)
+    return Identity(dataset_id, recognized=dataset_id if seen_before else None)
 
 
 def _begun(output: Path, shard: Shard) -> bool:

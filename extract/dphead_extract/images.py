@@ -1,8 +1,7 @@
-"""From the bytes of an image file to an 8-bit array, by what the file says of its
-samples.
+"""Decode an image file to an 8-bit array, by the file's own description of its samples.
 
-`dphead export` copies this file to `decode.py`, so nothing but numpy and Pillow may be
-imported. Each image is decoded from its own bytes alone.
+`dphead export` copies this file to `decode.py`, so it imports numpy and Pillow only.
+Each image is decoded from its own bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class UnreadableImage(Exception):
 
 @dataclass(frozen=True)
 class PixelRange:
-    """What is declared of grey samples that are not unsigned 8-bit integers.
+    """What is declared of gray samples that are not unsigned 8-bit integers.
 
     8-bit samples always go from 0 to 255, and colors from 0 to their largest value.
 
@@ -120,7 +119,7 @@ class PixelRange:
 class Samples:
     """What a file's header says of its samples.
 
-    white_is_zero: so they are stored, and Pillow leaves them so. grey: they are grey
+    white_is_zero: so they are stored, and Pillow leaves them so. gray: they are gray
     although Pillow makes colors of them. most: the largest value, if it is not that of
     all bits.
     """
@@ -128,12 +127,12 @@ class Samples:
     bits: int = 8
     signed: bool = False
     white_is_zero: bool = False
-    grey: bool = False
+    gray: bool = False
     most: int | None = None
 
 
 def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
-    """Decode an image file to uint8 (height, width) for grey or (height, width, 3).
+    """Decode an image file to uint8 (height, width) for gray or (height, width, 3).
 
     EXIF orientation is applied, and a damaged EXIF block ignored. Transparency is
     composited on white, palettes and CMYK become RGB. Of an animation the first frame
@@ -196,14 +195,14 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
 
 
 def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
-    """bits and color: of the chunk IHDR (PNG, section 11.2.2)."""
+    """Return the samples of a PNG by `bits` and `color` of IHDR (PNG, 11.2.2)."""
     clear = image.info.get("transparency")
     if bits == 16 and color == 2 and clear is not None:
         raise UnreadableImage("16-bit colors one of which is transparent")
     if bits in (2, 4) and color == 0 and clear is not None:
         # Pillow spreads the samples over 8 bits, and this not
         image.info["transparency"] = clear * (255 // (2**bits - 1))
-    return Samples(bits, grey=color == 4)
+    return Samples(bits, gray=color == 4)
 
 
 def _samples_of_tiff(image: Any) -> Samples:
@@ -240,7 +239,7 @@ def canonical_array(
     """
     samples, declared = samples or Samples(), declared or PixelRange()
     if image.mode[0] in "IF" or samples.signed:
-        return _grey(image, declared, samples)
+        return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
         raise UnreadableImage("more than 8 bits a color, for which no range is known")
     if image.mode == "La":  # Pillow converts it to nothing else
@@ -248,14 +247,14 @@ def canonical_array(
     if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        grey = samples.grey or image.mode in ("LA", "L", "1")
+        gray = samples.gray or image.mode in ("LA", "L", "1")
         return np.asarray(
-            Image.alpha_composite(white, rgba).convert("L" if grey else "RGB")
+            Image.alpha_composite(white, rgba).convert("L" if gray else "RGB")
         )
     return np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
 
 
-def _grey(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
+def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
     """uint8 (height, width) of signed samples, or of those that 8 bits do not hold."""
     values, bits, most = np.asarray(image), samples.bits, samples.most
     if image.mode == "L":
@@ -333,12 +332,12 @@ def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
 
     folder: the export's, whose head.json says what the network takes.
 
-    Raises UnreadableImage for a color image where the network takes grey ones.
+    Raises UnreadableImage for a color image where the network takes gray ones.
     """
     facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
     transform = facts["features"]["transform"]
-    channels = transform.get("colours") or transform["input_size"][0]
+    channels = transform.get("colors") or transform["input_size"][0]
     pixels = decode_image(Path(file).read_bytes(), PixelRange.of(transform))
     if channels == 1 and pixels.ndim == 3:
-        raise UnreadableImage("colors, for a network of grey images")
+        raise UnreadableImage("colors, for a network of gray images")
     return with_channels(pixels, channels)

@@ -193,7 +193,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
         config={
             "source_digest": _digest(table, options.columns),
             "ignore_labels": options.classes.ignore_labels,
-            "allow_unlabelled": options.classes.allow_unlabelled,
+            "allow_unlabeled": options.classes.allow_unlabeled,
         },
         block_rows=options.block_rows,
         dataset_id=options.dataset_id,

@@ -104,10 +104,10 @@ class ImageIndex:
         """Return the id of the images' data set, and whether the images were known.
 
         The id is new if no other data set holds them. Two backbones that begin together
-        get one id. Raises ExtractError as `recognised` does.
+        get one id. Raises ExtractError as `recognized` does.
         """
         with self._locked():
-            known = recognised(self.overlaps(digests))
+            known = recognized(self.overlaps(digests))
             dataset_id = known or uuid.uuid4().hex
             self._add(dataset_id, digests)
         return dataset_id, known is not None
@@ -216,7 +216,7 @@ class ImageIndex:
             os.close(lock)
 
 
-def recognised(overlaps: list[Overlap]) -> str | None:
+def recognized(overlaps: list[Overlap]) -> str | None:
     """Return the data set that images belong to, or None if no other holds them.
 
     Raises ExtractError if the user must say it: some images are another data set's, but

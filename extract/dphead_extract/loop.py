@@ -39,7 +39,7 @@ class Survey:
     unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
     missing: list[int] = field(default_factory=list)  # unreadable rows without a file
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
-    has_colour: bool = False
+    has_color: bool = False
     digests: list[int] = field(default_factory=list)  # under an index's key
 
 
@@ -51,7 +51,7 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
     """
     found = Survey()
     if source.arrays is not None and index is None:  # the header says it all
-        found.has_colour = source.arrays.ndim == 4
+        found.has_color = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
@@ -75,7 +75,7 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
                 continue
             shape, digest = seen
             found.shapes.add(shape[:2])
-            found.has_colour |= len(shape) == 3
+            found.has_color |= len(shape) == 3
             if digest is not None:
                 found.digests.append(digest)
     return found

@@ -61,7 +61,7 @@ class RowNorm:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
-                f"normalisation must be one of {', '.join(_KINDS)}, and group with a "
+                f"normalization must be one of {', '.join(_KINDS)}, and group with a "
                 f"positive number of groups, got kind={self.kind!r}, "
                 f"groups={self.groups}. Use --normalize group --groups G."
             )
@@ -125,7 +125,7 @@ class RowNorm:
             )
         if self.kind != "group" and not self.statistics:
             raise ExtractError(
-                f"rows need a fitted normalisation, got kind={self.kind!r} as it is. "
+                f"rows need a fitted normalization, got kind={self.kind!r} as it is. "
                 "Call fitted first."
             )
         channels = features.shape[1]

@@ -149,7 +149,7 @@ class Summary:
         Rows that this run made.
     already_complete : bool
         Whether the file was finished before.
-    recognised : bool
+    recognized : bool
         Whether the id is that of images that were seen before.
     overlaps : list of Overlap
         Other data sets that hold some of these images; private.
@@ -170,7 +170,7 @@ class Summary:
     rows_per_second: float
     rows_done: int
     already_complete: bool
-    recognised: bool
+    recognized: bool
     overlaps: list[Overlap]
     restarted: bool
     problems: list[str]
@@ -245,7 +245,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
         rows_done=header.n_rows - done_before,
         already_complete=writer.already_complete,
-        recognised=writer.dataset_id == identity.recognised,
+        recognized=writer.dataset_id == identity.recognized,
         overlaps=overlaps,
         restarted=writer.restarted,
         problems=verify(output) if options.check else [],
@@ -370,7 +370,7 @@ def _declared_input(
         raise ExtractError(
             f"{options.name} needs a declared size for image files, got "
             "image_size=None. Pass --image-size N or H,W (and --channels 1 if all "
-            "images are grey)."
+            "images are gray)."
         )
     return options.sides or (header[0], header[1]), options.channels or channels
 
@@ -408,10 +408,10 @@ def _check_images(
             f"{source.n_rows}. Check the source."
         )
     channels, *size = backbone.input_shape
-    if channels == 1 and found.has_colour:
+    if channels == 1 and found.has_color:
         raise ExtractError(
-            f"every image must be grey where one channel is declared, got {channels=} "
-            "and colour images. Pass --channels 3 (grey images become three equal "
+            f"every image must be gray where one channel is declared, got {channels=} "
+            "and color images. Pass --channels 3 (gray images become three equal "
             "channels), or convert them."
         )
     if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:

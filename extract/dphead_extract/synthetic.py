@@ -21,16 +21,16 @@ if TYPE_CHECKING:  # backbones import patches, and patches import this module
 
 COUNT = 400  # number of images; a choice, not measured
 SEED = 0  # seed of the images, which are the same everywhere
-GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
+GRAY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
 # each color from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]
 _GREEN = [1.0, 0.0, -0.2]
 _BLUE = [1.0, -0.3, 0.1]
-COLOURS = np.array([_RED, _GREEN, _BLUE])
+COLORS = np.array([_RED, _GREEN, _BLUE])
 
 
 def synthetic_images(
-    height: int, width: int, colours: int, count: int = COUNT
+    height: int, width: int, colors: int, count: int = COUNT
 ) -> Iterator[np.ndarray]:
     """Yield random images, uint8 (height, width[, 3]), with a 1/frequency spectrum.
 
@@ -42,14 +42,14 @@ def synthetic_images(
     )
     frequency[0, 0] = 1 / max(height, width)
     for _ in range(count):
-        noise = np.fft.fft2(rng.standard_normal((colours, height, width)))
+        noise = np.fft.fft2(rng.standard_normal((colors, height, width)))
         planes = np.fft.ifft2(noise / frequency).real
         planes /= planes.std(axis=(1, 2), keepdims=True)
-        if colours == 3:
-            planes = np.tensordot(COLOURS, planes, axes=1)
-        image = np.clip(np.rint(GREY + CONTRAST * planes), 0, 255).astype(np.uint8)
+        if colors == 3:
+            planes = np.tensordot(COLORS, planes, axes=1)
+        image = np.clip(np.rint(GRAY + CONTRAST * planes), 0, 255).astype(np.uint8)
         yield (
-            image[0] if colours == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+            image[0] if colors == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
         )
 
 
@@ -58,9 +58,9 @@ def synthetic_features(backbone: Backbone) -> torch.Tensor:
 
     They are computed with one CPU thread: shards must not differ by a bit.
     """
-    colours, height, width = backbone.input_shape
+    colors, height, width = backbone.input_shape
     inputs = [
-        backbone.prepare(image) for image in synthetic_images(height, width, colours)
+        backbone.prepare(image) for image in synthetic_images(height, width, colors)
     ]
     with torch.inference_mode(), one_thread():
         return torch.cat(

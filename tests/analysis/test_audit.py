@@ -229,6 +229,6 @@ def test_canaries_have_every_class_and_random_directions():
         for p in problems:
             assert (p.y != p.canary[1]).all()
             if relation == "replace_one":  # at 120 degrees
-                assert p.canary[0] @ p.neighbour[0] == pytest.approx(-50, rel=1e-4)
+                assert p.canary[0] @ p.neighbor[0] == pytest.approx(-50, rel=1e-4)
     assert len(worst_cases(ProblemInfo(300, 5, 40), plan, 100)) == 10
     assert len(worst_cases(facts, plan, 2)) == 2

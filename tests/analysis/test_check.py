@@ -171,9 +171,9 @@ def test_an_extraction_that_is_not_recorded(run):
     assert names(run.parent / "alone.json") == ["data-dependent preprocessing"]
 
 
-def test_a_centre_that_nothing_released(run):
-    """dp-fc centres by a released mean; with the release hidden under another name, the
-    centre came for free.
+def test_a_center_that_nothing_released(run):
+    """dp-fc centers by a released mean; with the release hidden under another name, the
+    center came for free.
     """
     assert "center" in load_file(run / "head.safetensors")
     for name in ("report.json", "ledger.json", "head.json"):
@@ -244,7 +244,7 @@ def test_a_fit_that_the_ledger_does_not_hold(run, made, tmp_path):
 def test_another_data_sets_ledger_is_refused(run, tmp_path):
     other = features_file(tmp_path / "other.h5", seed=2, **OF_IMAGES)
     fitted("fit", other, "-o", tmp_path / "run2", "--method", "prototypes")
-    with pytest.raises(ValueError, match="must be this data set's"):
+    with pytest.raises(ValueError, match="belongs to another data set"):
         read_run(run, ledger_of(other).path)
 
 
@@ -353,7 +353,7 @@ def test_a_damaged_ledger_is_no_witness(run):
     book.execute("UPDATE fits SET description = 'another'")
     book.commit()
     book.close()
-    with pytest.raises(ValueError, match="a ledger must be undamaged"):
+    with pytest.raises(ValueError, match="must be undamaged"):
         read_run(run)
 
 

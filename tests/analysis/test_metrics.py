@@ -83,7 +83,7 @@ def test_a_loss_that_is_not_defined_has_no_probabilities():
         metrics.probabilities(np.zeros((1, 3)), "new")  # type: ignore[arg-type]
 
 
-def test_sigmoid_probabilities_are_normalised_sigmoids():
+def test_sigmoid_probabilities_are_normalized_sigmoids():
     scores = np.array([[0.3, -1.0, 2.0]])
     sigmoid = 1 / (1 + np.exp(-scores))
     assert_allclose(metrics.probabilities(scores, "sigmoid"), sigmoid / sigmoid.sum())

@@ -30,7 +30,7 @@ def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):
     """As the features file that was typed for the run."""
     path = tmp_path / "f.h5"
     path.write_bytes(b"\x89HDF")
-    with pytest.raises(ValueError, match=r"f\.h5, which is no text\. Name the run"):
+    with pytest.raises(ValueError, match=r"f\.h5, which is not text\. Pass a run"):
         read_json(path, "report")
 
 

@@ -82,7 +82,7 @@ laws = st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4)
 
 
 @settings(max_examples=60, deadline=None)
-# randomised response, the likelier answer scored last or first
+# randomized response, the likelier answer scored last or first
 @example([0.6, 0.4], [0.4, 0.6], [0, 1], 1.0, 4.0)
 @example([0.6, 0.4], [0.4, 0.6], [1, 0], 1.0, 4.0)
 @given(

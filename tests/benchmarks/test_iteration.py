@@ -1,5 +1,5 @@
 """Privacy amplification by iteration against the paper's figure and a direct
-optimisation.
+optimization.
 """
 
 import numpy as np

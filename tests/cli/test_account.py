@@ -169,13 +169,13 @@ def test_a_choice_among_runs_shows_its_total():
             "--delta 1e-5 --epsilon 1 --method dp-ls",
             "--n-classes, --n-features, --n-rows",
         ),
-        ("--delta 1e-5 --epsilon 1 --n-rows 50", "must have --method"),
-        (METHOD + " --method dp-ls --gaussian 3", "must go without --gaussian"),
+        ("--delta 1e-5 --epsilon 1 --n-rows 50", "need --method"),
+        (METHOD + " --method dp-ls --gaussian 3", "cannot be combined with --gaussian"),
         ("--epsilon 1 --delta 1e-3 --select-mean 1e12", "at most 1,000,000"),
         (METHOD + " --method dp-ls --set ridge=-1", "ridge must be"),
         (
             "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld",
-            "bounds of its own",
+            "computes its own bounds",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_clean_run_exits_with_0(run):
     first, _, third, *_ = done.out.splitlines()
     assert first.startswith("Data set   epsilon 1 spent (delta 1e-05) in 1 fit;")
     assert third.startswith("This run   epsilon 1 at delta 1e-05, zero_out, for one")
-    assert "nothing found" in done.out
+    assert "no findings" in done.out
     assert "Fix" not in done.out
     assert contents(run) == before
     alone = dphead("check", run / "report.json")
@@ -86,7 +86,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkey
     fitted(*said[1].split()[1:])
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 31
     (tmp_path / "new_images").mkdir()
-    assert "Give a features file" in refused(dphead("predict", "run", "new_images/"))
+    assert "Pass a features file" in refused(dphead("predict", "run", "new_images/"))
 
     checked = dphead("check", "run", "--json")
     (finding,) = json.loads(checked.out)["findings"]

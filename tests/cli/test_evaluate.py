@@ -146,7 +146,7 @@ def test_unusable_input_is_refused(made, tmp_path):
     cut = features_file(tmp_path / "cut.h5")
     truncated(cut)
     for arguments, message in (
-        ((run, other), "own network"),
+        ((run, other), "the head's backbone"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
         ((run, splits, "--split", "third"), "split must be one of"),

@@ -38,7 +38,7 @@ def test_a_head_without_privacy_says_so(tmp_path):
     assert "NOT PRIVATE" in said and "epsilon" not in said
     text = " ".join((tmp_path / "run-torch/README.md").read_text().split())
     assert "Reproducible, not private" in text
-    assert "differential privacy" not in text and "guarantee is of" not in text
+    assert "differential privacy" not in text and "guarantee covers" not in text
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_part_is_asked_about_and_named_when_it_is_counted_apart(images, tmp_pa
     assert "30 of 30 images are also among the 90" in said
     assert "--new-data-set" in said
     done = fitted(*command, "--new-data-set")
-    assert "for you alone: 30 of 30 images" in " ".join(done.err.split())
+    assert "private, do not publish: 30 of 30 images" in " ".join(done.err.split())
     fitted("fit", tmp_path / "part.h5", "-o", tmp_path / "apart", *FIT)
     found = json.loads(dphead("check", tmp_path / "apart", "--json").out)
     named = {f["name"]: f["what"] for f in found["findings"]}
@@ -106,14 +106,14 @@ def radiographs(folder):
 
 
 PIXELS = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
-GREY = (*PIXELS, "--channels", 1, "--classes", "cat,dog,owl")
+GRAY = (*PIXELS, "--channels", 1, "--classes", "cat,dog,owl")
 
 
 def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     source = radiographs(tmp_path / "images")
     plain, twelve = tmp_path / "plain.h5", tmp_path / "twelve.h5"
-    fitted("extract", source, "-o", plain, *GREY)
-    done = fitted("extract", source, "-o", twelve, *GREY, "--bits", 12)
+    fitted("extract", source, "-o", plain, *GRAY)
+    done = fitted("extract", source, "-o", twelve, *GRAY, "--bits", 12)
     # the same images, whatever is declared, so the same ledger
     assert "these images were extracted before" in done.out
     with open_features(plain) as one, open_features(twelve) as two:
@@ -135,15 +135,15 @@ def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     for command in ("predict", "evaluate"):
         for given in (("--bits", 10), ("--intensity", "0,4095")):
             said = refused(dphead(command, run, source, *given))
-            assert "that of the training images, {'bits': 12}, got" in said
-        assert "the head's own network" in refused(dphead(command, run, plain))
+            assert "match the training images, {'bits': 12}, got" in said
+        assert "the head's backbone" in refused(dphead(command, run, plain))
 
 
 def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     source = radiographs(tmp_path / "images")
     signed = np.arange(64, dtype=np.int32).reshape(8, 8)
     Image.fromarray(signed).save(source / "cat" / "signed.tiff")
-    command = ("extract", source, "-o", tmp_path / "f.h5", *GREY)
+    command = ("extract", source, "-o", tmp_path / "f.h5", *GRAY)
     said = refused(dphead(*command))
     assert "cat/signed.tiff (integers without a known range: declare --bits" in said
     said = refused(dphead(*command, "--bits", 10))

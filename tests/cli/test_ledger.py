@@ -64,13 +64,13 @@ def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
 def test_show_lists_every_fit_and_the_total(features, tmp_path):
     before = fitted("ledger", "show", features).out
     assert "Spent      epsilon 0 " in before
-    assert "before the first fit, by dphead ledger budget" in before
+    assert "before the first fit with dphead ledger budget" in before
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2
     assert "zero_out" in text
-    assert "so nothing is refused" in text
+    assert "so no fit is refused" in text
     total = float(re.search(r"Spent +epsilon (\S+) at delta 1e-05", text)[1])
     assert 1.0 < total < 1.5
     # by the ledger's own path too
@@ -107,7 +107,7 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     # mu = 0.142: 0.485 in all
     fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
     shown = fitted("ledger", "show", features).out
-    assert "what exceeds it is refused" in " ".join(shown.split())
+    assert "Fits beyond it are refused" in " ".join(shown.split())
 
 
 def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
@@ -162,11 +162,11 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     shown = (fitted("ledger", "show", source).out for source in (features, other))
     kept, free = (" ".join(text.split()) for text in shown)
     for text in (kept, free):
-        assert "Spent epsilon 1 at delta 1e-05: the plain sum" in text
+        assert "Spent epsilon 1 at delta 1e-05: the sum over all" in text
         assert "total" not in text
         # whole hours
         assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
-    assert "epsilon 2 at delta 1e-05: the guarantee for all fits together" in kept
+    assert "epsilon 2 at delta 1e-05: the guarantee for all fits in" in kept
     assert "guarantee only if no fit was chosen after seeing" in free
 
 

@@ -65,7 +65,7 @@ def test_a_pipe_is_refused_before_it_is_opened(command, tmp_path, monkeypatch):
 
 def test_an_unfinished_file_beside_it_is_named(tmp_path):
     (tmp_path / "f.h5.part").write_text("")
-    with pytest.raises(ValueError, match=r"A \.part file is there"):
+    with pytest.raises(ValueError, match=r"An unfinished \.part file exists"):
         check_there("a features file", None, tmp_path, tmp_path / "f.h5")
     with pytest.raises(ValueError, match="must exist"):
         check_there("a features file", tmp_path / "missing")
@@ -82,5 +82,5 @@ def test_an_unfinished_file_beside_it_is_named(tmp_path):
     ],
 )
 def test_an_empty_path_is_not_the_folder_that_one_stands_in(command, tmp_path):
-    assert "a path must have a name" in refused(dphead(*command))
+    assert "a path must not be empty" in refused(dphead(*command))
     assert list(tmp_path.iterdir()) == []

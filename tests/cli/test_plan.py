@@ -57,7 +57,7 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     enough = next(k for k, v in table.items() if v >= goal - 0.05)
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
     assert f"PRIVATE.h5 --epsilon {enough} --delta 1e-05" in text
-    assert "1,438 public rows stood for 5,000" in text
+    assert "1,438 public rows stood in for 5,000" in text
     assert "declared so, and nothing is charged" in text
     for epsilon in EPSILONS:
         events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
@@ -114,9 +114,9 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         (("--epsilon", "inf"), "write numbers: 0.5,1,2; each is a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--plot", "curve.h5"), "a plot must be one of"),
-        (("--set", "nothing=1"), "dp-ls must have every option given"),
+        (("--set", "nothing=1"), "options of dp-ls must be"),
         (("--split", "test"), "split must be one of"),
-        (("--n-rows", "9"), "there must be a row for each class"),
+        (("--n-rows", "9"), "there must be at least as many rows as classes"),
     ):
         assert words in refused(dphead(*public, *options)), options
     few = features_file(tmp_path / "few.h5", n=4)
@@ -130,7 +130,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         "--delta",
         1e-3,
     )
-    assert "a look-alike needs 5 labelled rows" in refused(dphead(*command))
+    assert "a look-alike needs 5 labeled rows" in refused(dphead(*command))
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
@@ -155,8 +155,8 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
             1,
         ).out.split()
     )
-    assert "! Were these rows private? the ledger" in text
-    assert "(1 fits) of this data set does not count what is shown here" in text
+    assert "! If these rows are private, stop: the ledger" in text
+    assert "(1 fits) of this data set does not charge this output" in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
     grouped = fitted(*command, "--delta", 0.1, "--epsilon", 1, "--group-cap", 2)

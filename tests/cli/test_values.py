@@ -10,7 +10,7 @@ from dphead.cli import values
 @pytest.mark.parametrize(
     "read, text, value",
     [
-        (values.numbers_of_colours, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
+        (values.numbers_of_colors, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
         (values.scales, "1,2", (1, 2)),
         (values.parts, "head.*,norm", ("head.*", "norm")),
         (values.image_size, "224", 224),
@@ -87,6 +87,6 @@ def test_a_number_is_what_was_typed_and_a_whole_one_is_never_rounded():
 
 @pytest.mark.parametrize("text", ["nan", "1,inf", "0.5,1e30", "1,", "x"])
 def test_numbers_between_commas_are_read_alike(text):
-    for read in (values.numbers_of_colours, values.scales):
+    for read in (values.numbers_of_colors, values.scales):
         with pytest.raises(click.BadParameter, match="write one"):
             read(None, None, text)

@@ -11,7 +11,7 @@ from dphead.data.blocks import CHUNK
 @pytest.mark.parametrize("n", [1, 128, 129, 1000])
 @pytest.mark.parametrize("block_rows", [1, 300, 5000])
 def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
-    """Nothing is centred, scaled or shuffled on the way (defect 15), and every block
+    """Nothing is centered, scaled or shuffled on the way (defect 15), and every block
     has the same shape.
     """
     x, y = data(n)
@@ -121,7 +121,7 @@ def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(dtype):
     x, y = data(6, 4)
     with pytest.raises(ValueError, match="of a dtype that int64 holds"):
         ArrayRows(x, y, groups=np.arange(6).astype(dtype), group_cap=1)
-    with pytest.raises(ValueError, match="one for each row"):
+    with pytest.raises(ValueError, match="one entry per row"):
         ArrayRows(x, y, groups=np.arange(5), group_cap=1)
     assert (
         ArrayRows(

@@ -22,7 +22,7 @@ NUMBERS = {
 }
 
 
-def signalling(dtype):
+def signaling(dtype):
     """A NaN that makes numpy warn of an invalid value when it is converted."""
     if dtype == "float32":
         return np.array([0x7F800001], np.uint32).view(np.float32)
@@ -32,7 +32,7 @@ def signalling(dtype):
 
 
 def placed(column, values):
-    """Copies of whole elements: a conversion would make a signalling NaN quiet."""
+    """Copies of whole elements: a conversion would make a signaling NaN quiet."""
     for i, value in enumerate(values):
         column[i : i + 1] = value
 
@@ -40,7 +40,7 @@ def placed(column, values):
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_no_number_of_any_kind_warns_or_stops_a_fit(dtype):
     values = [np.array([text], np.dtype(dtype)) for text in NUMBERS[dtype]]
-    values.append(signalling(dtype))
+    values.append(signaling(dtype))
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(N, 4)).astype(dtype), draw.integers(0, 3, N).astype(dtype)
     placed(x[:, 1], values)

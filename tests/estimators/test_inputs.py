@@ -64,7 +64,9 @@ def test_weights_are_refused_before_anything_is_charged(blobs, tmp_path):
     x, y = blobs
     ledger = tmp_path / "ledger.sqlite"
     for weights in (np.ones(300), [1] * 300):
-        with pytest.raises(ValueError, match=r"sample_weight must be None.*leave it"):
+        with pytest.raises(
+            ValueError, match=r"sample_weight must be None.*Drop sample_weight"
+        ):
             make(ledger=ledger).fit(x, y, sample_weight=weights)
         with pytest.raises(ValueError, match="sample_weight must be None"):
             pipeline = make_pipeline(Normalizer(), make())

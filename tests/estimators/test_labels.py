@@ -96,7 +96,7 @@ def test_bytes_are_not_compared_with_texts():
 
 @pytest.mark.parametrize("kind", ["Int64", "int64[pyarrow]", "category", "pyarrow"])
 def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_path):
-    """As floats all labels of two large neighbours would be one class."""
+    """As floats all labels of two large neighbors would be one class."""
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
     asked, call = [], VerifiedSum.__call__
@@ -132,7 +132,7 @@ def test_a_columns_declared_kind_must_be_that_of_the_classes():
     for dtype in ("Int64", "int64[pyarrow]", "datetime64[ns]"):
         for values in ([1, 2], [None, None]):
             series = pandas.Series(values, dtype="object").astype(dtype)
-            with pytest.raises(ValueError, match="must be of one kind"):
+            with pytest.raises(ValueError, match="must have the same type"):
                 DPPrototypeClassifier(classes=["a", "b"]).fit(np.ones((2, 1)), series)
 
 
@@ -199,9 +199,9 @@ def test_texts_that_a_column_declares_are_no_numbers(dtype):
         (DPFinetuneClassifier, {"classes": [1, 2]}, images),
         (DPRegressor, {"bounds": (1.0, 2.0)}, x),
     ):
-        with pytest.raises(ValueError, match=r"must be of one kind|real numbers"):
+        with pytest.raises(ValueError, match=r"must have the same type|real numbers"):
             make(ledger=ledger, delta=1e-3, **given).fit(rows, y)
-    with pytest.raises(ValueError, match="must be of one kind"):
+    with pytest.raises(ValueError, match="must have the same type"):
         DPPrototypeClassifier(ledger=ledger, classes=[b"1", b"2"]).fit(x, y)
     assert ledger.fits() == []
     model = DPPrototypeClassifier(ledger=ledger, classes=["1", "2"], delta=1e-3)
@@ -256,7 +256,7 @@ NOTICES = {
     "label sets": (
         lambda: DPMultiLabelClassifier(method="dp-sgd", delta=1e-3),
         np.array([[1, -1], [0, 1], [1, np.nan]] * 20),
-        "20 of 60 label sets have another number than one and zero",
+        "20 of 60 label sets have values other than one and zero",
     ),
     "network": (
         lambda: DPFinetuneClassifier(
@@ -287,7 +287,7 @@ def test_labels_that_match_no_class_are_told_to_the_data_holder(name, capfd):
         make().fit(x, y)
     told = [one for one in warned if one.category is PrivateNotice]
     assert len(told) == 1
-    assert f"for the data holder alone: {text}" in str(told[0].message)
+    assert f"for the data holder only: {text}" in str(told[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivateNotice)
         try:

@@ -54,9 +54,9 @@ def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
     texts = warned(lambda: pipeline.fit(*blobs))
     assert len(texts) == bool(named)
     for text in texts:
-        assert f"before this one, {', '.join(named)}, were fitted" in text
+        assert f"earlier pipeline steps {', '.join(named)} were fitted" in text
     notes = " ".join(pipeline[-1].privacy_.notes)
-    assert ("the pipeline's steps" in notes) == bool(named)
+    assert ("the earlier pipeline steps" in notes) == bool(named)
 
 
 def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
@@ -66,7 +66,7 @@ def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
         (text,) = warned(
             lambda m=memory: make_pipeline(*pipeline, memory=m).fit(*blobs)
         )
-        assert "before this one, standardscaler, were" in text
+        assert "earlier pipeline steps standardscaler were" in text
     first = [StandardScaler(), DPPCA(n_components=2), make()]
     texts = warned(lambda: make_pipeline(*first).fit(*blobs))
     assert len(texts) == 2
@@ -80,7 +80,7 @@ def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
         [("scale", StandardScaler()), ("inner", make_pipeline(frozen, PCA(2), make()))]
     )
     (text,) = warned(lambda: outer.fit(x, y))
-    assert "before this one, scale, pca, were" in text
+    assert "earlier pipeline steps scale, pca were" in text
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -89,10 +89,10 @@ def test_a_grid_search_is_warned_of_once_and_noted_in_each_fit(blobs, nested):
     name = f"{'dpprototypeclassifier__' if nested else ''}rule"
     search = GridSearchCV(model, {name: ["cosine", "nearest"]}, cv=2)
     (text,) = warned(lambda: search.fit(*blobs))
-    assert "a clone whose settings were changed" in text
+    assert "a clone with changed settings" in text
     assert "fits on overlapping rows add up" in text
     best = search.best_estimator_[-1] if nested else search.best_estimator_
-    assert any("clone whose settings" in note for note in best.privacy_.notes)
+    assert any("clone with changed settings" in note for note in best.privacy_.notes)
 
 
 MANY_FITS = {

@@ -23,7 +23,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rows():
-    """(n, d) rows, and the sets of classes that they lie towards."""
+    """(n, d) rows, and the sets of classes that they lie toward."""
     draw = np.random.default_rng(0)
     sets = draw.integers(0, 2, (N, M))
     return draw.normal(size=(N, D)) + 4 * sets @ np.eye(M, D), sets
@@ -57,7 +57,7 @@ def test_scores_are_the_logits_of_each_class_by_itself(rows):
     assert ours.intercept_.shape == (M,)
     assert ours.classes_.tolist() == ["tall", "red", "old"]
     assert np.flatnonzero(np.isnan(scores).all(axis=1)).tolist() == [7]
-    with pytest.raises(ValueError, match=r"NaN or infinity.* 1 of"):
+    with pytest.raises(ValueError, match=r"NaN, infinity.* 1 of"):
         ours.predict(x)
     score, there = ours.score(x, sets), np.arange(N) != 7
     x, sets, scores = x[there], sets[there], scores[there]
@@ -103,15 +103,15 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"method": "dp-ls"}, r"take label sets, got ClassSums.* of method='dp-ls'"),
-        ({"settings": {"estimate": True}}, "take label sets, got CorrectCounts"),
+        ({"method": "dp-ls"}, r"support label sets, got ClassSums.* of method='dp-ls'"),
+        ({"settings": {"estimate": True}}, "support label sets, got CorrectCounts"),
         (
             {"method": "dp-sgd", "settings": {"loss": "softmax"}},
-            "take label sets, got Gradient.*softmax.* with the sigmoid loss",
+            "support label sets, got Gradient.*softmax.* with the sigmoid loss",
         ),
         ({"classes": ["a", "b"]}, "classes must be .*distinct numbers or texts"),
-        ({"settings": {"stepz": 3}}, "must have every option given"),
-        ({"group_cap": 2}, "given together"),
+        ({"settings": {"stepz": 3}}, "does not have the options"),
+        ({"group_cap": 2}, "need each other"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_nothing_charged(rows, change, said):

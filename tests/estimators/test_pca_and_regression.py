@@ -122,8 +122,8 @@ def test_what_cannot_be_used_is_refused_with_nothing_charged(rows):
         ({"bounds": (0.0, np.inf)}, "bounds must be declared"),
         ({"row_norm": -1.0}, "row_norm must be"),
         ({"delta": 0.1}, "delta must be below 1/n"),
-        ({"group_cap": 2}, "given together"),
-        ({"relation": "add_remove"}, "nominal_n must be given"),
+        ({"group_cap": 2}, "need each other"),
+        ({"relation": "add_remove"}, "nominal_n is required"),
     ):
         with pytest.raises(ValueError, match=said):
             regressor(ledger=ledger, **change).fit(x, y)

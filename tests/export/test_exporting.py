@@ -25,9 +25,9 @@ SCALE = np.append(RNG.random(11), 0).astype(np.float32)  # a feature that is lef
 TRANSFORMS = {
     "bare": RowTransform(),
     "unit": RowTransform(unit_norm=True),
-    "centred": RowTransform(True, CENTER),
+    "centered": RowTransform(True, CENTER),
     "scaled": RowTransform(True, CENTER, SCALE),
-    "normalised": RowTransform(False, CENTER, SCALE),
+    "normalized": RowTransform(False, CENTER, SCALE),
 }
 
 

@@ -34,16 +34,16 @@ SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 0.8}
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """A folder of scikit-learn's digits of three classes, as coloured PNG files."""
+    """A folder of scikit-learn's digits of three classes, as colored PNG files."""
     from sklearn.datasets import load_digits
 
     folder = tmp_path_factory.mktemp("pictures")
     data = load_digits(n_class=3)
     for i in range(120):
-        grey = Image.fromarray((data.images[i] * 15.9).astype(np.uint8))
+        gray = Image.fromarray((data.images[i] * 15.9).astype(np.uint8))
         path = folder / CLASSES[data.target[i]] / f"{i:03}.png"
         path.parent.mkdir(exist_ok=True)
-        grey.resize((40, 48)).convert("RGB").save(path)
+        gray.resize((40, 48)).convert("RGB").save(path)
     return folder
 
 
@@ -153,7 +153,7 @@ def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_pa
 
 
 def test_onnx_takes_images_of_any_number(pictures, weights, tmp_path):
-    """With what timm's format cannot hold: class axes, mirror images and normalised
+    """With what timm's format cannot hold: class axes, mirror images and normalized
     rows.
     """
     options = small(weights, mirror=True, axes=5)
@@ -267,7 +267,7 @@ def twelve_bits():
         "16.png": kinds.png(values.astype(">u2"), 0),
         "signed.tiff": kinds.tiff(signed, kind=2),
         "32.tiff": kinds.tiff(values.astype(np.uint32)),
-        "8.png": kinds.encoded(kinds.GREY),
+        "8.png": kinds.encoded(kinds.GRAY),
     }
 
 

@@ -49,7 +49,7 @@ def test_another_network_keeps_the_data_set(images, index, tmp_path):
     path = source(tmp_path, images[:40])
     one = run(path, tmp_path / "one.h5", index)
     two = run(path, tmp_path / "two.h5", index, network=2)
-    assert (one.recognised, two.recognised) == (False, True)
+    assert (one.recognized, two.recognized) == (False, True)
     assert one.dataset_id == two.dataset_id
     assert one.overlaps == two.overlaps == []
     alone = run(path, tmp_path / "three.h5", None)
@@ -129,7 +129,7 @@ def test_a_run_that_died_is_known_by_its_images(images, index, tmp_path):
         )
         extract(options, die)
     other = run(path, tmp_path / "two.h5", index, network=2)
-    assert other.recognised
+    assert other.recognized
     assert extract(options).dataset_id == other.dataset_id
 
 

@@ -50,8 +50,8 @@ def test_transparency_is_composited_on_white():
     rgba = np.zeros((1, 3, 4), np.uint8)
     rgba[0, :, 3] = (0, 255, 128)
     assert decode_image(encoded(rgba))[0, :, 0].tolist() == [255, 0, 127]
-    grey = decode_image(encoded(Image.fromarray(rgba).convert("LA")))
-    assert grey.ndim == 2 and grey[0, 0] == 255
+    gray = decode_image(encoded(Image.fromarray(rgba).convert("LA")))
+    assert gray.ndim == 2 and gray[0, 0] == 255
     palette = Image.fromarray(np.zeros((1, 2), np.uint8)).convert("P")
     assert (decode_image(encoded(palette, transparency=0)) == 255).all()
 
@@ -164,7 +164,7 @@ def test_a_range_that_is_none_is_refused(given, said):
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16])
 def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, dtype):
     """Another range would open another budget for the same images."""
-    values = np.stack([pictures.GREY, 255 - pictures.GREY]).astype(dtype)
+    values = np.stack([pictures.GRAY, 255 - pictures.GRAY]).astype(dtype)
     path = tmp_path / "a.npz"
     np.savez(path, images=values)
     if kind == "files":
@@ -185,17 +185,17 @@ def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, 
 
 
 @pytest.mark.parametrize(
-    "takes", [{"input_size": [1, 9, 9]}, {"colours": 1, "image_size": [9, 9]}]
+    "takes", [{"input_size": [1, 9, 9]}, {"colors": 1, "image_size": [9, 9]}]
 )
 def test_an_export_refuses_what_its_extraction_would_refuse(tmp_path, takes):
     facts = {"features": {"transform": {**takes, "bits": 12}}}
     (tmp_path / "head.json").write_text(json.dumps(facts))
-    (tmp_path / "grey.tiff").write_bytes(pictures.tiff(pictures.WIDE >> 4))
+    (tmp_path / "gray.tiff").write_bytes(pictures.tiff(pictures.WIDE >> 4))
     (tmp_path / "color.png").write_bytes(encoded(pictures.COLOR))
-    picture = open_picture(tmp_path / "grey.tiff", tmp_path)
+    picture = open_picture(tmp_path / "gray.tiff", tmp_path)
     assert picture.mode == "L"
-    np.testing.assert_array_equal(np.asarray(picture), pictures.GREY)
-    with pytest.raises(UnreadableImage, match="colors, for a network of grey images"):
+    np.testing.assert_array_equal(np.asarray(picture), pictures.GRAY)
+    with pytest.raises(UnreadableImage, match="colors, for a network of gray images"):
         open_picture(tmp_path / "color.png", tmp_path)
 
 
@@ -237,10 +237,10 @@ def test_classes_from_the_command_line(tmp_path):
     ],
 )
 def test_a_label_that_is_no_class_is_refused_with_the_nearest(classes, labels, message):
-    """A budget would be spent on a head that has learnt nothing."""
+    """A budget would be spent on a head that has learned nothing."""
     with pytest.raises(ExtractError, match=message):
         Classes.parse(classes).encode(labels, 2)
-    kept = Classes.parse(classes, allow_unlabelled=True).encode(labels, 2)[0]
+    kept = Classes.parse(classes, allow_unlabeled=True).encode(labels, 2)[0]
     assert kept[1] == -1
 
 
@@ -249,7 +249,7 @@ def test_a_folder_that_is_no_class_is_refused(tmp_path, kind):
     path = add(tmp_path / f"a{kind}", ["cat/1.png", "dgo/2.png", "3.png"])
     with pytest.raises(ExtractError, match="Did you mean 'dog'"):
         open_source(path, Classes.parse("cat,dog"))
-    for kept in (Classes(["cat", "dog"], allow_unlabelled=True), Classes(None, True)):
+    for kept in (Classes(["cat", "dog"], allow_unlabeled=True), Classes(None, True)):
         assert (open_source(path, kept).labels < 0).any()
     assert (open_source(path, Classes(ignore_labels=True)).labels < 0).all()
 
@@ -312,7 +312,7 @@ def add(path, names):
 
 def said(path, layout, split="all", classes="cat,dog"):
     """Name -> (label, name of the split) of each row, and the names of the splits."""
-    declared = Classes.parse(classes, allow_unlabelled=True)
+    declared = Classes.parse(classes, allow_unlabeled=True)
     source = open_source(path, declared, split, layout)
     splits = [source.split_names[code] for code in source.split]
     return dict(
@@ -628,7 +628,7 @@ def test_idx_pairs_plain_and_gz(tmp_path):
         "t10k-labels-idx1-ubyte.gz": gzip.compress(idx(labels[:2])),
     }
     add(tmp_path, files)
-    declared = Classes.parse("4", allow_unlabelled=True)
+    declared = Classes.parse("4", allow_unlabeled=True)
     source = open_source(tmp_path, declared)
     assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
     assert source.split.tolist() == [0] * 5 + [1] * 2

@@ -156,7 +156,7 @@ def test_one_row_changes_nothing_of_any_other(tmp_path, kind, other, at):
 def encoded_rows(path: Path, columns) -> dict[str, np.ndarray]:
     """What would be stored of a file's rows, without the disk."""
     table = open_table(path, columns)
-    classes = Classes(NAMES, allow_unlabelled=True)
+    classes = Classes(NAMES, allow_unlabeled=True)
     options = ImportOptions(path, path, columns, classes)
     found = []
     for block in table.read(8, True):
@@ -175,7 +175,7 @@ def test_npy_files_lie_beside_each_other(tmp_path):
     columns = Columns(label=str(paths["y"]), group=str(paths["g"]))
     with pytest.raises(ExtractError, match=r"label='0' and 3 more.*--classes N"):
         imported(paths["x"], columns)
-    classes = Classes.parse("3", allow_unlabelled=True)
+    classes = Classes.parse("3", allow_unlabeled=True)
     got = imported(paths["x"], columns, classes=classes)
     assert got["features"].dtype == np.float16  # as the whole file is
     assert got["labels"][:5].tolist() == [0, 1, 2, -1, 0]
@@ -225,7 +225,7 @@ def test_a_text_that_is_no_utf8_stops_no_other_row(tmp_path, kind):
         pa.parquet.write_table(table, path)
     else:
         pa.feather.write_feather(table, path, "uncompressed")
-    got = imported(path, classes=Classes(NAMES, allow_unlabelled=True))
+    got = imported(path, classes=Classes(NAMES, allow_unlabeled=True))
     assert got["labels"].tolist() == [0, -1, 2]
     wanted = group_ids([b"cat", b"\xff", b"eel"], 3).tolist()
     assert got["group"].tolist() == wanted

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.rows import row_digest
-from dphead_extract.index import ImageIndex, Overlap, recognised
+from dphead_extract.index import ImageIndex, Overlap, recognized
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 
@@ -97,9 +97,9 @@ def test_what_is_the_same_and_what_is_no_accident(
     assert (overlap.same, overlap.notable) == (is_same, is_notable)
     if is_notable and not is_same:
         with pytest.raises(ExtractError, match=rf"--dataset-id {A} .*--new-data-set"):
-            recognised([overlap])
+            recognized([overlap])
     else:
-        assert recognised([overlap]) == (A if is_same else None)
+        assert recognized([overlap]) == (A if is_same else None)
 
 
 def claim(folder, found, start):

@@ -10,7 +10,7 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.format import group_ids
 from dphead_extract.items import declared_dtype, is_missing, read_column
 
-# neighbours beyond 2**53: as floats they would be one
+# neighbors beyond 2**53: as floats they would be one
 BIG = [
     2**60 + 1,
     2**60 + 2,

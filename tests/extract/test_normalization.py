@@ -1,4 +1,4 @@
-"""Normalisation of a row looks at no other row."""
+"""Normalization of a row looks at no other row."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_a_row_does_not_see_the_others(norm):
 
 def test_bad_settings():
     for arguments in (("group", 0), ("batch", 0)):
-        with pytest.raises(ExtractError, match="normalisation must be"):
+        with pytest.raises(ExtractError, match="normalization must be"):
             RowNorm(*arguments)
     with pytest.raises(ExtractError, match=r"Use one of \[1, 3, 9, 27, 81\]"):
         RowNorm("group", 16)(torch.zeros(1, 81, 1, 1))
@@ -61,7 +61,7 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one()
 
 
 @pytest.mark.parametrize("scales", [(2,), (1, 2)])
-def test_local_normalisation_is_its_definition(scales):
+def test_local_normalization_is_its_definition(scales):
     """In float64, from the synthetic images on."""
     options = BackboneOptions("scatternet", scatter_j=scales)
     backbone = load_backbone(options, (16, 16), False)

@@ -57,7 +57,7 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
         assert file.class_names == list("0123456789")
         assert file.split_names == ["train", "validation", "test", "none"]
         np.testing.assert_array_equal(file.labels, digits[1][:300])
-        assert file.config["transform"]["colours"] == 1
+        assert file.config["transform"]["colors"] == 1
         assert file.config["backbone_kwargs"] == {"J": 1, "L": 8}
         assert set(file.config["library_versions"]) >= {"torch", "timm", "numpy"}
     names = tmp_path / "f.h5.names.csv"
@@ -93,7 +93,7 @@ def test_features_do_not_depend_on_labels_workers_or_torch_threads(
     )
 
 
-def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path):
+def test_normalization_and_dtype_are_recorded(digits_npz, tmp_path):
     unit = {"normalize": RowNorm("unit"), "dtype": "float16"}
     extract(options(digits_npz, tmp_path / "f.h5", **unit))
     with open_features(tmp_path / "f.h5") as file:
@@ -225,20 +225,20 @@ def scatternet(**changes):
     return {"backbone": BackboneOptions("scatternet", scatter_j=(1,), **changes), **AB}
 
 
-def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, tmp_path):
-    """Grey images are three equal channels, whether or not one of them has colours."""
+def test_one_image_of_another_color_and_size_changes_no_other_row(folder, tmp_path):
+    """Gray images are three equal channels, whether or not one of them has colors."""
     found = {}
-    for name in ("grey", "mixed"):
+    for name in ("gray", "mixed"):
         extract(options(folder, tmp_path / f"{name}.h5", **scatternet(image_size=8)))
         found[name] = datasets(tmp_path / f"{name}.h5")["features"]
         Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
-    assert found["grey"].shape == (20, 3 * 144)
+    assert found["gray"].shape == (20, 3 * 144)
     assert found["mixed"].shape == (
         21,
         3 * 144,
     )
-    np.testing.assert_array_equal(found["mixed"][:20], found["grey"])
-    np.testing.assert_array_equal(found["grey"][:, :144], found["grey"][:, 144:288])
+    np.testing.assert_array_equal(found["mixed"][:20], found["gray"])
+    np.testing.assert_array_equal(found["gray"][:, :144], found["gray"][:, 144:288])
 
 
 @pytest.mark.parametrize("other", ["x.png", "other/a/x.png", "train/x.png"])
@@ -311,7 +311,7 @@ def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path)
     assert half.shape[3] == 2
     with open_features(tmp_path / "f.h5") as file:
         assert file.config["transform"]["image_size"] == [8, 4]
-        assert file.config["transform"]["colours"] == 1
+        assert file.config["transform"]["colors"] == 1
 
 
 def test_the_header_of_arrays_is_what_is_declared_about_them(
@@ -319,7 +319,7 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
 ):
     """One shape for all rows.
 
-    Three channels can be asked for; colours are never dropped without a word.
+    Three channels can be asked for; colors are never dropped without a word.
     """
 
     def rows(source, channels):
@@ -411,7 +411,7 @@ def test_command_line(digits_npz, tmp_path):
 
     code, text = run("--classes", "10", "--image-size", "12,4")
     assert code == 0 and "300 rows x 108 features, 10 classes" in text
-    assert "nothing was done" in run("--classes", "10", "--image-size", "12,4")[1]
+    assert "already complete" in run("--classes", "10", "--image-size", "12,4")[1]
     code, text = run("--classes", "11", "--image-size", "12,4")
     assert code == 2 and "got class_names=" in text
     assert CliRunner().invoke(check, [out]).exit_code == 0
@@ -419,6 +419,6 @@ def test_command_line(digits_npz, tmp_path):
     Path(out).unlink()
     assert run("--classes", "9")[0] == 2
     assert not Path(out).exists()
-    run("--classes", "9", "--allow-unlabelled")
+    run("--classes", "9", "--allow-unlabeled")
     problems = CliRunner().invoke(check, [out])
     assert problems.exit_code == 1 and "outside the classes" in problems.output

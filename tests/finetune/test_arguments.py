@@ -70,7 +70,7 @@ BAD = {
     "config": "{missing}",
 }
 FLAGS = {
-    *("standardise", "decoupled", "folder_names_are_public", "allow_unlabelled"),
+    *("standardize", "decoupled", "folder_names_are_public", "allow_unlabeled"),
     *("new_data_set", "allow_large_delta", "bf16", "not_private", "dry_run", "verbose"),
 }
 FIXED = {

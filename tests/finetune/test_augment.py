@@ -140,10 +140,10 @@ def test_jitter_in_the_middle_changes_nothing():
         rtol=1e-4,
         atol=1e-4,
     )
-    grey = x.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
-    turned = jitter(grey, torch.rand(6, 16), 0.0, 0.5)
-    # grey has no hue; YIQ's printed digits are four
-    torch.testing.assert_close(turned, grey, rtol=1e-3, atol=2e-3)
+    gray = x.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+    turned = jitter(gray, torch.rand(6, 16), 0.0, 0.5)
+    # gray has no hue; YIQ's printed digits are four
+    torch.testing.assert_close(turned, gray, rtol=1e-3, atol=2e-3)
 
 
 def test_no_views_are_the_images_themselves():

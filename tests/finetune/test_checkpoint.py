@@ -20,7 +20,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
         try:
             found = load_checkpoint(tmp_path, "fit")
         except ValueError as error:
-            assert "a checkpoint must be" in str(error)
+            assert "checkpoint" in str(error)
             continue
         assert found is not None
         assert found.step == 3
@@ -33,5 +33,5 @@ def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
     whole = path.read_bytes()
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="a checkpoint must be as it was written"):
+        with pytest.raises(ValueError, match="a checkpoint must be intact"):
             load_checkpoint(tmp_path, "fit")

@@ -228,8 +228,8 @@ def test_epochs_and_base_learning_rates_are_resolved():
 @pytest.mark.parametrize(
     ("options", "preset", "message"),
     [
-        ({"nothing": 1}, None, "must be a network's"),
-        ({}, "fc23", "trains a network"),
+        ({"nothing": 1}, None, "settings of a network must be"),
+        ({}, "fc23", "must train a network"),
         ({}, "de22-13/9.9", "one column"),
         ({"augment": "zoom"}, None, "augment must be"),
     ],

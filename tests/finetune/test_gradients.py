@@ -98,7 +98,7 @@ def clipped_by_hand(rows, clip_norm):
 
 def real(total, clip_norm):
     """A sum in whole numbers as real numbers; each row is within 2e-6 C of its
-    gradient, towards zero.
+    gradient, toward zero.
     """
     return total * (clip_norm / CLIP_INTEGERS)
 

@@ -12,7 +12,7 @@ from dphead.finetune.images import load_images
 
 @pytest.fixture
 def folder(tmp_path):
-    """Six grey images of 8 x 8, of one class."""
+    """Six gray images of 8 x 8, of one class."""
     rng = np.random.default_rng(0)
     (tmp_path / "a").mkdir()
     for row in range(6):
@@ -22,18 +22,18 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])
-def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, channels):
-    grey = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
+def test_one_image_of_another_color_and_size_changes_no_other_row(folder, channels):
+    gray = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
     Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
     mixed = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
-    assert grey.shape == (6, channels or 3, 8, 8)
+    assert gray.shape == (6, channels or 3, 8, 8)
     assert mixed.shape == (
         7,
         channels or 3,
         8,
         8,
     )
-    np.testing.assert_array_equal(mixed[:6], grey)
+    np.testing.assert_array_equal(mixed[:6], gray)
 
 
 @pytest.mark.parametrize("layout", [None, "split/class"])
@@ -43,7 +43,7 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
         (folder / "train").mkdir()
         (folder / "a").rename(folder / "train" / "a")
     split = None if layout is None else "train"
-    classes = Classes.parse("a,b", allow_unlabelled=True)
+    classes = Classes.parse("a,b", allow_unlabeled=True)
     alone = load_images(folder, classes, split, size=8, layout=layout)
     (folder / other).parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (8, 8)).save(folder / other)

@@ -66,9 +66,9 @@ def test_networks_have_the_papers_sizes_and_take_their_inputs(name, count, shape
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-def test_weights_are_standardised_over_the_fan_in():
+def test_weights_are_standardized_over_the_fan_in():
     layer = WSConv2d(5, 3, 3)
-    weight = layer.standardised(layer.weight)
+    weight = layer.standardized(layer.weight)
     fan_in = 45
     # float32 sums of 45 terms
     torch.testing.assert_close(
@@ -113,7 +113,7 @@ def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
         refuse_mixing(model)
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Mixes rows, and no list of kinds would know it."""
 
     def forward(self, x):
@@ -121,7 +121,7 @@ class Centred(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "layer", [Centred(), nn.Dropout(0.5)], ids=["centred", "dropout"]
+    "layer", [Centered(), nn.Dropout(0.5)], ids=["centered", "dropout"]
 )
 def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     model = nn.Sequential(
@@ -186,7 +186,7 @@ def test_weights_fit_but_for_the_head(tmp_path):
     for name, value in theirs.named_parameters():
         if not name.startswith("head"):
             assert torch.equal(ours[name], value)
-    with pytest.raises(ValueError, match=r"weights must fit .*without \['stem"):
+    with pytest.raises(ValueError, match=r"weights must match .*without \['stem"):
         ModelSpec("test_nfnet", weights=path).build(3)
 
 

@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
     if step == 1:  # none of its own yet
         checkpoint.unlink()
     checkpoint.write_bytes(theirs)
-    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+    with pytest.raises(ValueError, match="must be from this fit"):
         finetune(options(tmp_path, "run", seed=None))
     states = [
         r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]
@@ -236,7 +236,7 @@ def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
     with pytest.raises(Crash):
         finetune(options(tmp_path, "run"), progress=crash_at(3))
     (tmp_path / "run" / "fit.json").unlink()
-    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+    with pytest.raises(ValueError, match="must be from this fit"):
         finetune(options(tmp_path, "run"))
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
@@ -296,7 +296,7 @@ def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path
         finetune(asked)
 
 
-def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
+def test_maps_of_a_features_file_with_private_normalization(tmp_path):
     """Two releases more, all in the ledger."""
     clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0}
     clips |= {"noise_multiplier": 8.0}

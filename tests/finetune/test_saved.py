@@ -165,7 +165,7 @@ def test_a_vote_counts_the_views_of_each_image(folder):
     )
 
 
-def test_maps_go_through_the_released_normalisation(folder):
+def test_maps_go_through_the_released_normalization(folder):
     # three brightnesses, no noise
     assert measured(folder / "maps", folder / "maps.h5")["accuracy"] > 0.9
     assert len(predicted(folder / "maps", folder / "maps.h5")) == 40
@@ -177,8 +177,8 @@ def test_maps_go_through_the_released_normalisation(folder):
         ("pixels nowhere.npz", "must exist"),
         ("pixels maps.h5", "was trained on images"),
         ("maps test.npz", "was trained on a features file"),
-        ("maps other.h5", "Extract them alike"),
-        ("pixels unlabelled.npz", "need labels of the classes"),
+        ("maps other.h5", "with the same settings"),
+        ("pixels unlabeled.npz", "needs rows with labels"),
         ("maps maps.h5 --vote 3", "trained on views"),
         ("broken test.npz", "must hold model.json and model.safetensors"),
     ],
@@ -187,12 +187,12 @@ def test_what_cannot_be_measured_is_refused(folder, arguments, message):
     run, source, *more = arguments.split()
     x, _ = images(4)
     np.savez(
-        folder / "unlabelled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7)
+        folder / "unlabeled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7)
     )
     (folder / "broken").mkdir(exist_ok=True)
     (folder / "broken" / "model.json").write_text("{}")
     assert message in refused(dphead("evaluate", folder / run, folder / source, *more))
-    if source != "unlabelled.npz":
+    if source != "unlabeled.npz":
         assert message in refused(
             dphead("predict", folder / run, folder / source, *more)
         )
@@ -215,4 +215,4 @@ def test_a_range_is_declared_of_images_alone(folder, tmp_path):
     done = dphead(
         *command, "--shape", "81,7,7", "--i-know-this-is-not-private", "--bits", 12
     )
-    assert "a range of samples is declared of images" in refused(done)
+    assert "a pixel range applies to images only" in refused(done)

@@ -77,7 +77,7 @@ def test_show_and_plan_print_their_tables():
     sizes = "--batch-size 4096 --noise-multiplier 3 --steps 2500 --more-data 2"
     done = command(*f"show --n-rows 50000 --delta 1e-5 {sizes}".split())
     assert done.exit_code == 0, done.output
-    for part in ("0.9654", "7.484", "never a guarantee", "100000"):
+    for part in ("0.9654", "7.484", "not a guarantee", "100000"):
         assert part in done.output
     plan = "plan --n-rows 50000 --delta 1e-5 --epsilon 8 --steps 250,1000"
     done = command(*plan.split())
@@ -103,7 +103,7 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     done = command(*fixed, "--data-is", "public", "--delta", "1e-3", "--json", out)
     assert done.exit_code == 0, (done.output, done.exception)
     assert "predicted at B 16" in done.output
-    assert "none of them is private" in done.output
+    assert "are not private" in done.output
     interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.output)
     assert interval is not None
     assert 0 <= float(interval[1]) <= float(interval[2]) <= 100

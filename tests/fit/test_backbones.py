@@ -69,7 +69,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     selection = report["selection"]
     assert selection["chosen"] == 1
     assert [one["n_features"] for one in selection["networks"]] == [12, 20]
-    assert "by the network resnet34 (20 features), chosen for" in " ".join(
+    assert "by the network resnet34 (20 features), chosen by" in " ".join(
         done.out.split()
     )
     assert report["data"]["n_features"] == 20
@@ -145,7 +145,7 @@ def test_files_of_other_rows_are_refused_before_the_charge(files, tmp_path, name
     """An image that is another slot there would count twice."""
     edited(files[1], swapped(name))
     done = dphead("fit", *both(files), *NUMPY, *IMAGES, "-o", tmp_path / "run")
-    assert "must be of the same images in the same order" in refused(done)
+    assert "needs the same images in the same order" in refused(done)
     assert charges() == 0
     assert not (tmp_path / "run").exists()
 
@@ -155,7 +155,7 @@ def test_files_of_other_rows_are_refused_before_the_charge(files, tmp_path, name
     [
         ({"classes": ["dog", "cat", "owl"]}, "other classes"),
         ({"split_names": ("train", "valid")}, "other splits"),
-        ({"backbone": "resnet18"}, "must differ"),
+        ({"backbone": "resnet18"}, "needs different backbones"),
         ({}, "another data set's id"),
     ],
 )
@@ -189,7 +189,7 @@ def test_what_a_choice_does_not_go_with_is_refused(
     ("given", "message"),
     [
         ((), "Missing argument 'FEATURES'"),
-        (("--backbones", "a.h5"), "needs several files"),
+        (("--backbones", "a.h5"), "needs at least two files"),
     ],
 )
 def test_files_that_are_not_named_are_asked_for(

@@ -13,7 +13,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
 BUDGET = ("--epsilon", 1, "--delta", 1e-5)
-INSIDE = "must be fitted in the ledger that keeps it"
+INSIDE = "must be fitted in the ledger with that budget"
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     fresh = tmp_path / "fresh.sqlite"
     command = ("fit", features, *FIT, "--ledger", fresh, "-o", tmp_path / "two")
     said = refused(dphead(*command, "--tuning", "none"))
-    assert "tuning must not be none" in said
+    assert "--tuning none is wrong" in said
     assert charges() == 1
     assert not fresh.exists()
     done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
@@ -174,9 +174,12 @@ def test_a_few_images_in_common_are_no_finding(features, tmp_path):
 
 def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path):
     fit(features, tmp_path / "run")
-    assert "were not extracted under this home" in dphead("check", tmp_path / "run").out
+    assert (
+        "were not extracted with this DPHEAD_HOME"
+        in dphead("check", tmp_path / "run").out
+    )
     image_index().add(id_of(features), np.arange(9, dtype=np.uint64))
-    assert "under this home" not in dphead("check", tmp_path / "run").out
+    assert "with this DPHEAD_HOME" not in dphead("check", tmp_path / "run").out
 
 
 def test_an_estimator_warns_of_them(features, tmp_path):
@@ -208,7 +211,7 @@ def test_notes_are_the_owners_and_a_line_each(tmp_path):
     notes = ledger_home() / "ledgers" / "ab12.others"
     assert notes.stat().st_mode & 0o777 == 0o600
     notes.write_text("no JSON\n")
-    with pytest.raises(ValueError, match="a path a line, got"):
+    with pytest.raises(ValueError, match="one path per line"):
         noted_ledgers("ab12")
 
 

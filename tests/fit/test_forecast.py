@@ -109,7 +109,7 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
             point.sd or 0,
             np.std(reached, ddof=1),
         ) / math.sqrt(6)
-        # three standard errors, and a point for what fewer rows generalise worse
+        # three standard errors, and a point for what fewer rows generalize worse
         assert point.accuracy == pytest.approx(
             np.mean(reached),
             abs=3 * error + 0.01,

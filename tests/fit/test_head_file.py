@@ -16,9 +16,9 @@ SCALE = RNG.random(4, np.float32)
 HEADS = {
     "bare": RowTransform(),
     "unit": RowTransform(unit_norm=True),
-    "centred": RowTransform(True, CENTER),
+    "centered": RowTransform(True, CENTER),
     # the appended constant is in the intercept by then
-    "normalised": RowTransform(False, CENTER, SCALE, 1.0),
+    "normalized": RowTransform(False, CENTER, SCALE, 1.0),
 }
 
 
@@ -47,7 +47,7 @@ def test_the_files_are_what_docs_report_says(tmp_path):
     """
     from safetensors.numpy import load_file
 
-    saved = head(HEADS["centred"])
+    saved = head(HEADS["centered"])
     save_head(tmp_path, saved, FACTS)
     tensors = load_file(tmp_path / "head.safetensors")
     facts = json.loads((tmp_path / "head.json").read_text())
@@ -106,7 +106,7 @@ def test_what_is_no_head_is_refused(tmp_path, damage):
 @pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
 def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(tmp_path, name):
     """57 of 250 flips changed predictions unseen, and a class got another name."""
-    save_head(tmp_path, head(HEADS["centred"]), FACTS)
+    save_head(tmp_path, head(HEADS["centered"]), FACTS)
     saved, facts = load_head(tmp_path)
     whole = (tmp_path / name).read_bytes()
     for i in range(len(whole)):
@@ -131,5 +131,5 @@ def test_a_head_of_before_there_were_digests_is_read(tmp_path):
     assert load_head(tmp_path)[1]["class_names"] == FACTS["class_names"]
     facts["sha256"] = "x"
     (tmp_path / "head.json").write_text(json.dumps(facts))
-    with pytest.raises(ValueError, match="must be as they were written"):
+    with pytest.raises(ValueError, match="must be unmodified"):
         load_head(tmp_path)

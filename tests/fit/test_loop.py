@@ -135,7 +135,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
 def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts, rows):
     ledger = Ledger()
     plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-5)
-    with pytest.raises(ValueError, match="rows must have the planned"):
+    with pytest.raises(ValueError, match="rows must match the plan"):
         fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
     assert ledger.fits() == []
 
@@ -151,10 +151,10 @@ def test_under_add_remove_the_rows_may_have_another_number():
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
-        (Prototypes(intercept=0.0), "prototypes count"),
+        (Prototypes(intercept=0.0), "prototypes need a positive"),
         (LeastSquares(intercept=1e-9), "append must be"),
         (Newton(intercept=0.02, feature_clip=0.01), "at most feature_clip=0.01"),
-        (DPFC(intercept=5000.0, gram_intercept=False), "leave room for the rows"),
+        (DPFC(intercept=5000.0, gram_intercept=False), "intercept is too large"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

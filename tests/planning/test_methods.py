@@ -204,11 +204,11 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
     [
         ("dp-magic", {}, None, "method must be one of"),
         ("dp-fc", {}, "fc24", "preset must be one of"),
-        ("prototypes", {}, "fc23", "must have the method"),
+        ("prototypes", {}, "fc23", "must support the method"),
         ("dp-ls", {"momentum": 0.9}, None, "momentum"),
         ("dp-fc", {"batch_size": 10}, None, r"got \['batch_size'\]"),
         ("dp-ls", {"epochs": 3}, None, "epochs"),
-        ("dp-sgd", {"steps": 3, "epochs": 3}, None, "the same thing twice"),
+        ("dp-sgd", {"steps": 3, "epochs": 3}, None, "set the same thing"),
         ("dp-fc", {"centering": None, "centring": 1}, None, "centring"),
         ("dp-fc", {"steps": 2.5}, None, "steps must be"),
         ("dp-sgd", {"batch_size": 0}, None, "batch_size must be"),

@@ -117,16 +117,16 @@ def test_the_example_is_a_method_of_an_estimator(angles):
     unknown = DPHeadClassifier(
         method="angles", settings={"unit_norm": True}, classes=[0, 1, 2]
     )
-    with pytest.raises(ValueError, match=r"It has \['sharpness'\]"):
+    with pytest.raises(ValueError, match=r"among \['sharpness'\]"):
         unknown.fit(x, y)
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("greedy", {}, "a solver must ask for its plan, got label='class sums'"),
-        ("greedy", {"label": "more"}, "a solver must ask for its plan, got label="),
-        ("swapped", {}, "must be the planned one"),
+        ("greedy", {}, "a solver must follow its plan, got request 'class sums'"),
+        ("greedy", {"label": "more"}, "a solver must follow its plan, got request "),
+        ("swapped", {}, "must match the plan"),
     ],
 )
 def test_what_was_not_planned_is_refused(angles, installed, method, settings, message):
@@ -160,7 +160,7 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
         ("nowhere:Solver", r"'odd' of odd 1\.0 \(ModuleNotFoundError"),
         ("broken:Solver", r"'odd' of odd 1\.0 \(ZeroDivisionError"),
         ("math:floor", "a solver must be a dataclass"),
-        ("angles:Angles", "a solver's name must be its method's, got name='angles'"),
+        ("angles:Angles", "a solver's name must equal its method's, got name='angles'"),
     ],
 )
 def test_a_broken_entry_point_is_an_error_once_it_is_asked_for(

@@ -85,7 +85,7 @@ def lengthened(mean, noise_sd, steps=100, rate=10.0, seed=0, m=M, d=D):
 
 
 def classes_apart(share, m=M, d=D):
-    """The mean normalised gradient (d + 1, m) of m equal classes that hold so much of
+    """The mean normalized gradient (d + 1, m) of m equal classes that hold so much of
     unit rows' variance.
     """
     x = np.repeat(
@@ -158,9 +158,9 @@ def test_the_count_has_one_to_three_per_cent_of_the_budget(n, epsilon, share):
         (1077, 144, np.inf, 0.02),
     ],
 )
-def test_the_centre_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, share):
+def test_the_center_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, share):
     """In between, the noise in a mean of unit rows has a squared length of
-    CENTER_NOISE; without a centre there is none.
+    CENTER_NOISE; without a center there is none.
     """
     facts = plan(n, d, epsilon).budgeted(ProblemInfo(n, d, 10))
     found = Auto()._centering(facts).share
@@ -216,7 +216,7 @@ def test_the_expected_accuracy_is_that_of_new_rows():
     assert abs(np.mean(errors)) < 0.01
 
 
-@pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable", "nominal n"])
+@pytest.mark.parametrize("way", ["cap", "unlabeled", "unreadable", "nominal n"])
 def test_rows_that_do_not_count_are_no_errors(way):
     """3,200 slots of which 800 count, because they are one of four of a group, or three
     in four have no class or hold nan; or 800 rows where 3,200 are nominal. 4 fits, new
@@ -232,7 +232,7 @@ def test_rows_that_do_not_count_are_no_errors(way):
         lost = np.arange(slots) % 4 > 0
         if way == "cap":
             more = {"groups": np.arange(slots) // 4, "group_cap": 1}
-        elif way == "unlabelled":
+        elif way == "unlabeled":
             y[lost] = -1
         elif way == "unreadable":
             x[lost] = np.nan

@@ -1,4 +1,4 @@
-"""The centre is the mean of the rows that count, whichever slots hold others."""
+"""The center is the mean of the rows that count, whichever slots hold others."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from dphead.solvers.components import Components, PrincipalComponents
 from dphead.solvers.prototypes import Prototypes
 
 N, D = 3200, 8
-WAYS = ["cap", "unlabelled", "unreadable", "nominal n", "all of them"]
+WAYS = ["cap", "unlabeled", "unreadable", "nominal n", "all of them"]
 
 
 def partly(way, m, seed=0):
@@ -25,7 +25,7 @@ def partly(way, m, seed=0):
     more = {}
     if way in ("cap", "all of them"):
         more = {"groups": np.arange(N) // 4, "group_cap": 1}
-    if way == "unlabelled":
+    if way == "unlabeled":
         y[order > 0] = -1
     if way == "unreadable":
         x[order > 0] = np.nan
@@ -52,7 +52,7 @@ def fitted(solver, rows, m, relation, epsilon):
 
 @pytest.mark.parametrize("m", [2, 100])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_centre_is_the_mean_of_the_rows_that_count(way, m):
+def test_the_center_is_the_mean_of_the_rows_that_count(way, m):
     """Over all slots it would be a quarter as long: the mean's length is 0.7."""
     rows, relation, kept = partly(way, m)
     head = fitted(Prototypes(), rows, m, relation, 20.0)
@@ -64,8 +64,8 @@ def test_the_centre_is_the_mean_of_the_rows_that_count(way, m):
 def test_components_are_of_the_rows_that_count(way):
     """Their mean, and variances over their number."""
     rows, relation, kept = partly(way, 1)
-    labelled = [b.x[b.y == 0] for b in rows.blocks()]
-    x = np.concatenate(labelled)
+    labeled = [b.x[b.y == 0] for b in rows.blocks()]
+    x = np.concatenate(labeled)
     x = x[np.any(x != 0, axis=1)]  # padding
     x = x[np.isfinite(x).all(axis=1)]
     assert len(x) == len(kept)

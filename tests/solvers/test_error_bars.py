@@ -104,18 +104,18 @@ def test_noise_on_the_class_sums_alone_is_exact():
     inverse = np.linalg.inv(gram + 5.0 * np.eye(D))
     bars = ErrorBars(gram, 0.0, sums, 7.0, 5.0, -np.inf)
     for classes in (np.eye(M), TWO):
-        centred = classes - classes.mean(axis=0)
+        centered = classes - classes.mean(axis=0)
         exact = (
             7.0
             * np.linalg.norm(rows @ inverse, axis=1)[:, None]
-            * np.linalg.norm(centred, axis=0)
+            * np.linalg.norm(centered, axis=0)
         )
         np.testing.assert_allclose(bars.std(rows, classes), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("ridge, intercept", [(None, 0.0), ("stein", 0.5)])
 def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
-    """scikit-learn's digits through the whole fit, 60 draws, ε = 8: centring's noise
+    """scikit-learn's digits through the whole fit, 60 draws, ε = 8: centering's noise
     and λ's choice are in the spread.
 
     Neither is in the error bars, nor what is beyond first order: the mean ratio is

@@ -54,7 +54,7 @@ def test_a_good_prior_helps_where_noise_is_large_and_a_wrong_one_is_outgrown():
 
 def test_it_starts_at_the_priors_scores_up_to_a_scale():
     """Differences of scores of a transformed row are those of unit rows under the
-    normed prior, less the centre's.
+    normed prior, less the center's.
     """
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(D, M))

@@ -1,4 +1,4 @@
-"""Place the lines and points of a card's pictures, in SVG units.
+"""Compute the lines and points of a card's pictures in SVG units.
 
 The template draws them.
 """
@@ -12,23 +12,23 @@ from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
-_LABELLED = (1.0,)  # epsilons with a curve beside the run's
-_DECADES = 4  # decades of each axis, from 0.01 % to 100 %; a choice
+_LABELED = (1.0,)  # epsilons with a curve beside the run's
+_DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 
 
 def curve_of(limits: list[Limits]) -> dict[str, Any]:
-    """Return the picture of the limits from `risk.limits_of`, for the template.
+    """Return the picture of the bounds in `risk.limits_of`, for the template.
 
-    It shows true against false positives, both on log scales. `line` and `area` are
-    those of the run, and `points` are marked on it. `others` are (epsilon, line, end)
-    of curves to compare with.
+    It plots true-positive against false-positive rates on log scales. `line`, `area`
+    and `points` belong to the run. `others` has (epsilon, line, end) of curves for
+    comparison.
     """
     own = next(one for one in limits if one.own)
     line = _line(own.curve)
     corner = f"L {_x(1):.1f} {_y(1e-4):.1f} L {_x(1e-4):.1f} {_y(1e-4):.1f} Z"
     others = []
     for one in limits:
-        if one.own or one.epsilon not in _LABELLED:
+        if one.own or one.epsilon not in _LABELED:
             continue
         middle = len(CURVE_RATES) // 4
         end = {"x": _x(CURVE_RATES[middle]), "y": _y(one.curve[middle])}
@@ -63,7 +63,7 @@ def _line(hits: tuple[float, ...]) -> str:
 
 
 def _along(rate: float) -> float:
-    """Return the place of a rate along an axis: 0 at 0.01 %, 1 at 100 %."""
+    """Return the position of a rate on an axis: 0 at 0.01 %, 1 at 100 %."""
     return 1 + math.log10(max(rate, 10.0**-_DECADES)) / _DECADES
 
 

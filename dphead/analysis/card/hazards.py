@@ -1,8 +1,8 @@
 """Compare a run's report with the hazards of NIST SP 800-226.
 
-That document is "Guidelines for Evaluating Differential Privacy Guarantees" (2025). The
-names of the hazards are ours, in the order of its pyramid from top to bottom. A hazard
-may be called met only if the report shows it.
+The document is "Guidelines for Evaluating Differential Privacy Guarantees" (2025).
+Hazards have our names, in the order of its pyramid from top to bottom. A hazard is met
+only if the report shows it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class Hazard:
     Attributes
     ----------
     name : str
-        What may go wrong.
+        Description of the hazard.
     status : str
         MET, STATED, OPEN or NOT_COVERED.
     how : str
@@ -91,7 +91,7 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def _algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Yield the hazards of the mechanism: what it computes, and how."""
+    """Yield the hazards of the mechanism and its implementation."""
     bounded = "Each row is clipped, and its integers are checked against the bound"
     yield Hazard("Contributions without a bound", MET, bounded)
     exact = "Sums are of integers; noise is a Gaussian rounded to integers, in its law"
@@ -117,7 +117,7 @@ def _algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def _around(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Yield the hazards of what is done with the data before and after."""
+    """Yield the hazards of data processing before and after the mechanism."""
     tuning, thing = report["tuning"], name_unit_in(report)
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
@@ -153,7 +153,7 @@ def _around(report: dict[str, Any]) -> Iterator[Hazard]:
 
 
 def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
-    """Yield the hazards of who sees the data."""
+    """Yield the hazards of access to the data."""
     thing = name_unit_in(report)
     how = f"Central: the data holder, the machine and its users see the {thing}s"
     yield Hazard("Trust model", STATED, how)

@@ -1,4 +1,4 @@
-"""Render the files that follow from a run's report, and compare them with it."""
+"""Render the files derived from a run's report, and compare them with it."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -23,7 +23,7 @@ assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
 def rendered(name: str, report: dict[str, Any]) -> str:
     """Return the text of a file in RENDERERS for a report.
 
-    Raises ValueError for a report of another form.
+    Raises ValueError if the report has another form.
     """
     module, function = _RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
@@ -34,8 +34,7 @@ def rendered(name: str, report: dict[str, Any]) -> str:
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each file of a run folder that differs from its report.
 
-    Another version of dphead may have written other words. That cannot be told from an
-    addition: the finding then says so.
+    A file from another version of dphead may also differ, and the finding says so.
     """
     why = "What was added may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
@@ -52,7 +51,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _expected(name: str, report: dict[str, Any]) -> bytes | None:
-    """Return what a file must hold, or None if this report cannot have it."""
+    """Return the expected text of a file, or None if this report cannot have it."""
     try:
         return rendered(name, report).encode()
     except ValueError:

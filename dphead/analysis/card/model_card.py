@@ -1,6 +1,6 @@
 """Render a Hugging Face model card from a report: README.md with metadata.
 
-It is a function of the report alone. What only people know is a TODO in it.
+It depends on the report only. Facts missing there are marked TODO.
 """
 
 import re
@@ -19,7 +19,7 @@ from dphead.analysis.card.page import (
 )
 from dphead.analysis.protected import made_of_images, name_unit_in
 
-WIDTH = 100  # columns of prose; a choice
+WIDTH = 100  # columns of prose; chosen
 
 
 def model_card(report: dict[str, Any]) -> str:
@@ -46,7 +46,7 @@ def model_card(report: dict[str, Any]) -> str:
 
 
 def metadata(report: dict[str, Any]) -> dict[str, Any]:
-    """Return what Hugging Face reads at the head of the card.
+    """Return the metadata of the card for Hugging Face.
 
     A result is included only if the test rows are public.
     """
@@ -57,7 +57,7 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
         "pipeline_tag": task,
         "tags": ["differential-privacy"] if report["guarantee"]["private"] else [],
     }
-    if thing == "image":  # only people know what other rows are made from
+    if thing == "image":  # the source of other rows is unknown
         found["tags"].append("image-classification")
     backbone = str((report["data"]["extraction"] or {}).get("backbone"))
     if backbone.startswith("hf-hub:"):

@@ -1,6 +1,6 @@
-"""Render `report.html`: a report on one page, in one file without network requests.
+"""Render `report.html`: a report on one page, without network requests.
 
-It is a function of the report alone, and the same each time it is rendered.
+The page depends on the report only, so each rendering is the same.
 """
 
 import math
@@ -17,13 +17,13 @@ from dphead.analysis.protected import kind_of, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100  # columns of prose in Markdown; a choice
-SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # as many as fit on the page; a choice
+WIDTH = 100  # columns of prose in Markdown; chosen
+SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # limits to fit the page; chosen
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Hold a share of a whole: value and text, and an interval or None."""
+    """Hold a fraction as value and text, with an optional interval."""
 
     name: str
     value: float
@@ -52,7 +52,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Return what all cards say of a report."""
+    """Return the facts about a report that all cards share."""
     private = report["guarantee"]["private"]
     limits = limits_of(report) if private else []
     return {
@@ -75,7 +75,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _environment() -> Any:
-    """Return the template environment, which escapes every text that goes into HTML."""
+    """Return the template environment, which escapes all text in HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     found = Environment(
@@ -101,7 +101,7 @@ def template(name: str) -> Any:
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Return prose in lines of WIDTH, for a place that is `indent` characters in.
+    """Return prose in lines of WIDTH, at an indentation of `indent` characters.
 
     With indent 2, lines after the first are indented too.
     """
@@ -116,7 +116,7 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def cell(text: str) -> str:
-    """Return text for Markdown, without markup of its own.
+    """Return text without Markdown markup, also valid in a table cell.
 
     It also fits into a cell of a table.
     """
@@ -125,17 +125,17 @@ def cell(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number that is not a limit, with `digits` significant digits."""
+    """Return a number (not a bound) with `digits` significant digits."""
     return "–" if value is None else f"{value:.{digits}g}"
 
 
 def _percent(share: float, decimals: int = 1) -> str:
-    """Return a share that is not a limit, in percent."""
+    """Return a share (not a bound) in percent."""
     return f"{100 * share:.{decimals}f} %"
 
 
 def _budget_bar(report: dict[str, Any]) -> Bar | None:
-    """Return the share of the budget that all fits have spent, or None."""
+    """Return the fraction of the budget spent by all fits, or None."""
     ledger = report["ledger"]
     budget, total = ledger["budget"], ledger["total_epsilon"]
     if budget is None:
@@ -146,7 +146,7 @@ def _budget_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def expected_bar(report: dict[str, Any]) -> Bar | None:
-    """Return the accuracy that was released privately, with its interval, or None."""
+    """Return the privately released accuracy with its interval, or None."""
     found = report["expected_accuracy"]
     if found is None:
         return None
@@ -156,7 +156,7 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def test_bar(report: dict[str, Any]) -> Bar | None:
-    """Return the accuracy on test rows that were declared public, or None."""
+    """Return the accuracy on public test rows, or None."""
     test = report["test"]
     if test is None:
         return None

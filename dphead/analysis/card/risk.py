@@ -1,4 +1,4 @@
-"""Compute the limits on a membership-inference attack from a report's releases."""
+"""Compute bounds on membership inference from a report's releases."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from dphead.analysis.tradeoff import (
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, event_of
 
-COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons to compare a run's with
+COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons for comparison
 CURVE_RATES = np.geomspace(1e-4, 1, 81)  # false-positive rates of a drawn curve
 
 
@@ -28,16 +28,16 @@ class Limits:
     epsilon : float
         The epsilon of the bounds.
     replaced : bool
-        Whether an unused row has another in its place, or its place is empty.
+        Whether another row has the place of an unused row.
     hits : tuple of float
         True-positive rates at the false-positive rates REPORTED_RATES.
     guess : float
-        Share of right answers if membership is a fair coin toss.
+        Share of right answers if half of the rows are members.
     curve : tuple of float
         True-positive rates at CURVE_RATES.
     own : bool
-        Whether the bounds are the run's, and not for comparison. The first of the run's
-        own has the relation's default comparison.
+        Whether the bounds are the run's own. The first of these has the relation's
+        default comparison.
     """
 
     epsilon: float
@@ -49,27 +49,27 @@ class Limits:
 
 
 def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
-    """Return the events that the accountant counts for a report's releases."""
+    """Return the accountant's events for a report's releases."""
     releases = report["guarantee"]["releases"]
     return [replace(event_of(row), count=row["count"]) for row in releases]
 
 
 def limits_of(report: dict[str, Any]) -> list[Limits]:
-    """Return the run's limits, and those of Gaussian mechanisms with COMPARED.
+    """Return the run's bounds, and those of Gaussian mechanisms with COMPARED.
 
     The latter have the same delta and the default comparison. All are sorted by
-    epsilon. They are exact for full batches, and upper limits for sampled ones.
+    epsilon. They are exact for full batches, and upper bounds for sampled batches.
 
     Raises
     ------
     ValueError
-        For a run without noise.
+        If the run has no noise.
     """
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):
         raise ValueError(
-            f"limits on an attack need a finite epsilon, got {g['epsilon']}. There are "
-            "none without noise."
+            f"bounds on an attack need a finite epsilon, got {g['epsilon']}. Fit with "
+            "noise."
         )
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)

@@ -1,6 +1,6 @@
-"""Put a report into words: the guarantee in one sentence, what it does not cover.
+"""Describe a report in words: the guarantee in one sentence, and its limits.
 
-It also says where things come from. All words follow from the report alone.
+It also describes provenance. All words depend on the report only.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ TUNED = {
 
 @dataclass(frozen=True)
 class Missing:
-    """Hold something that the guarantee does not cover.
+    """Hold something outside the guarantee.
 
-    `warned` says that it was found in this run; otherwise it holds for every run.
+    `warned` marks a finding in this run; others hold for every run.
     """
 
     what: str
@@ -66,7 +66,7 @@ def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
 
 
 def places(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the default comparison of the limits, and both comparisons' names."""
+    """Return the default comparison of the bounds, and the names of both."""
     replaced = is_replaced(report["guarantee"]["neighboring_relation"])
     other = "place empty" if replaced else "another in place"
     return {"replaced": replaced, "place": PLACES[replaced], "other_place": other}
@@ -82,13 +82,13 @@ def statement(report: dict[str, Any]) -> str:
 
 
 def about_total(report: dict[str, Any]) -> str:
-    """Explain why all fits' total may be above this run's epsilon, or return ""."""
+    """Explain why all fits' total may exceed this run's epsilon, or return ""."""
     ledger = report["ledger"]
     return about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
 
 
 def not_covered(report: dict[str, Any]) -> list[Missing]:
-    """Return what `dphead check` finds in the report, then what holds for every run."""
+    """Return findings of `dphead check`, then limits of every run."""
     plan = plan_of(report, Path("report.json"))
     found = check(Run(report, plan, None, frozenset(), (), None))
     missing = [Missing(_capital(f.what), f.why, warned=True) for f in found]
@@ -128,7 +128,7 @@ def _always(report: dict[str, Any]) -> list[Missing]:
 
 
 def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of what made the run."""
+    """Return (name, value) pairs of the run's provenance."""
     data, method = report["data"], report["method"]
     made = data["extraction"] or {}
     origin = report.get("provenance") or {}
@@ -139,7 +139,7 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("Network", made.get("backbone")),
         ("Chosen among", _selected(report.get("selection"))),
         ("Its weights, sha256", made.get("weights_sha256")),
-        ("Normalisation", (made.get("normalization") or {}).get("kind")),
+        ("Normalization", (made.get("normalization") or {}).get("kind")),
         ("Features, digest", data["feature_space"]),
         ("Data set, id", data["dataset_id"]),
         ("Fit, id", report["ledger"]["fit_id"]),
@@ -149,7 +149,7 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _selected(selection: dict[str, Any] | None) -> str | None:
-    """Return the backbones of a choice, each with the accuracy of its trial."""
+    """Return the candidate backbones, each with the accuracy of its trial."""
     if selection is None:
         return None
     tried = [

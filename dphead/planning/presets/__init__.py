@@ -1,14 +1,19 @@
-"""The papers' settings, once, as data: a file a paper, a table a preset.
+"""Load the papers' settings: a file for each paper, a table for each preset.
 
-A preset has a `source` (paper and table), an `accountant`, the paper's `delta`,
-and a table of settings for each method. `left_to_the_user` there names settings that
-are not one number in the paper: it does not print them, or they are in `columns`, a
-list for each quantity that changes over the columns of the paper's table (such as
-epsilon, steps and noise_multiplier), or in `search`, what the paper searched;
-`equal_noise` there gives all its releases one noise multiplier. `needs` says why no
-head can be fitted with it, `network` which network `dphead finetune` trains with it
-(one, or one a data set). "?" stands for a number that the text of the paper has lost.
-A preset with a `base` changes that one.
+A preset has a `source` (paper and table), an `accountant`, the paper's `delta`, and a
+table of settings for each method. Other keys are optional:
+
+- `left_to_the_user` names settings that are not one number in the paper. The paper does
+  not print them, or lists several in `columns` or `search`.
+- `columns` holds a list for each quantity that changes over the columns of the paper's
+  table, such as epsilon, steps and noise_multiplier.
+- `search` holds the values that the paper searched.
+- `equal_noise` gives all releases one noise multiplier.
+- `needs` says why no head can be fitted with the preset.
+- `network` names the network, or one for each data set, for `dphead finetune`.
+- `base` names a preset to change.
+
+"?" stands for a number that is unreadable in the text of the paper.
 """
 
 import tomllib
@@ -16,18 +21,18 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-_DELTA = 1e-5  # where neither a user nor a preset says another; that of CIFAR's papers
+_DELTA = 1e-5  # default without a preset, as in papers on CIFAR
 
 
 def names() -> list[str]:
-    """The presets there are."""
+    """Return the names of all presets."""
     return sorted(_presets())
 
 
 def load(name: str) -> dict[str, Any]:
-    """A preset, with what it takes from its base.
+    """Return a preset, merged with its base.
 
-    A method's settings are merged with the base's, less those left to the user;
+    A method's settings are merged with the base's, except those left to the user.
     `columns` and `search` replace the base's. Raises ValueError for an unknown name.
     """
     if name not in names():
@@ -47,7 +52,7 @@ def load(name: str) -> dict[str, Any]:
 def delta_of(preset: str | None, given: float | None) -> float:
     """Return the delta of a fit: the user's, else the preset's, else DELTA.
 
-    preset: a name, also with a column ("tb21-cnn/mnist"), or None.
+    `preset` is None or a name, also with a column ("tb21-cnn/mnist").
     """
     if given is not None:
         return given
@@ -56,8 +61,7 @@ def delta_of(preset: str | None, given: float | None) -> float:
 
 
 def column(name: str, **where: Any) -> dict[str, Any]:
-    """The settings in one column of a preset's table, such as `column("de22",
-    epsilon=1.0)`.
+    """Return the settings in one column of a preset's table.
 
     Raises ValueError unless exactly one column has these values.
     """
@@ -65,8 +69,8 @@ def column(name: str, **where: Any) -> dict[str, Any]:
     found = [settings for settings in every if where.items() <= settings.items()]
     if len(found) != 1:
         raise ValueError(
-            f"preset {name} must have one column where {where}, got {len(found)} of "
-            f"{every}. Choose another."
+            f"preset {name} must have exactly one column where {where}, got "
+            f"{len(found)} of {every}. Choose another column."
         )
     return found[0]
 

@@ -1,0 +1,1 @@
+"""Sum integers with compiled loops."""

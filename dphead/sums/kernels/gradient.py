@@ -1,7 +1,7 @@
-"""Sum softmax gradients in compiled loops: scores, residuals and products by chunks.
+"""Sum softmax gradients in compiled loops, by chunks of rows.
 
-`Gradient.factors` defines the same with whole arrays, and no integer may differ from
-it. `verified` checks that the two are equal.
+Each chunk has scores, residuals and products. `Gradient.factors` defines the same with
+whole arrays, and `verified` checks that all integers are equal.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def add_softmax_gradient(
 ) -> None:
     """Add the gradients of rows in used slots to out (n_classes, width) int64.
 
-    rows.q is (k, width) int16. Raises ValueError if the weights do not fit.
+    rows.q is (k, width) int16. Raises ValueError if the shapes differ.
     """
     query = ask.query
     assert isinstance(query, Gradient) and ask.weights is not None
@@ -80,7 +80,7 @@ class ResidualRule(NamedTuple):
     table : ndarray of int32, shape (POWER_TABLE_SIZE,)
         Powers of two.
     one : float
-        Number of parts that a probability of 1 has.
+        Number of units in a probability of 1.
     longest : float
         Length that residuals are clipped to; inf if the loss bounds it.
     max_power : float
@@ -98,7 +98,7 @@ class ResidualRule(NamedTuple):
 
 @compiled
 def _add(q, y, rate, factor, weights, rule, size, out):
-    """Add the gradients of all rows q, `size` of them at a time."""
+    """Add the gradients of all rows q, `size` at a time."""
     m = len(out)
     most = (m + TILE_HEIGHT - 1) // TILE_HEIGHT * TILE_HEIGHT
     z = np.empty((m, size), np.int32)
@@ -175,7 +175,7 @@ def _to_powers(z, rate, rule, sums):
 
 @compiled
 def _to_differences(z, y, share, one, squares):
-    """Replace powers by predictions less the row's class, and add their squares."""
+    """Replace powers by predictions minus the row's class, and add their squares."""
     m, k = z.shape
     for j in range(m):
         own = z[j]
@@ -204,7 +204,7 @@ def _round_to(l, z, factor, squares):
 
 @compiled
 def _truncate_to(l, z, factor, bound, i):
-    """Truncate row i's residual towards zero, or set it to zero if still too long."""
+    """Truncate row i's residual toward zero, or set it to zero if still too long."""
     squared = np.int64(0)
     for j in range(len(z)):
         l[j, i] = np.int32(z[j, i] * factor[i])

@@ -1,8 +1,8 @@
 """Define the innermost products in LLVM, because numba chooses registers badly.
 
-Nothing here checks a bound. Only `loops` may call these kernels, with places that
-lie in their arrays. One instruction multiplies a register of pairs of int16 and adds
-the two products of each pair. `products` says why int32 holds the sums.
+These kernels check no bounds. Only `loops` may call them, with places inside their
+arrays. One instruction multiplies a register of pairs of int16 and adds the two
+products of each pair. `products` explains why int32 holds the sums.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Emitter:
-    """Write LLVM code, a register or a number at a time.
+    """Write LLVM code, one register or number at a time.
 
     `operands` has the kernel's arguments. An array is the address of its entries, and a
     `Place` is a tuple of three.
@@ -68,12 +68,15 @@ class Emitter:
         return a if isinstance(a, ir.Value) else self.whole(a)
 
     def times(self, a, b):
+        """Return the product of two numbers."""
         return self.builder.mul(a, self.number(b))
 
     def equal(self, a, b: int):
+        """Return whether two numbers are equal."""
         return self.builder.icmp_signed("==", a, self.whole(b))
 
     def least(self, a, b):
+        """Return the smaller of two numbers."""
         a = self.number(a)
         less = self.builder.icmp_signed("<", a, b)
         return self.builder.select(less, a, b)
@@ -95,11 +98,12 @@ class Emitter:
         return self.builder.bitcast(address, kind.as_pointer())
 
     def load(self, kind, align: int, data, *offsets):
+        """Return a register loaded from memory."""
         vector = self.vector(kind, data, *offsets)
         return self.builder.load(vector, align=align)
 
     def all_lanes(self, one):
-        """Return a register with one int32 number in every lane."""
+        """Return a register with one int32 number in all lanes."""
         unset = ir.Constant(self.pairs, ir.Undefined)
         first = ir.IntType(32)(0)
         lanes = self.builder.insert_element(unset, one, first)
@@ -111,7 +115,7 @@ class Emitter:
         return self.builder.shuffle_vector(a, b, ir.Constant(kind, places))
 
     def sums(self, n: int) -> list[Any]:
-        """Return n zero registers to add to; LLVM keeps them out of memory."""
+        """Return n zero registers for sums, which LLVM keeps out of memory."""
         zeros = ir.Constant(self.pairs, None)
         return [cgutils.alloca_once_value(self.builder, zeros) for _ in range(n)]
 
@@ -149,7 +153,7 @@ class Emitter:
         self.builder.store(after, address, align=align)
 
     def prefetch(self, write: int, data, *offsets):
-        """Prefetch a place in memory, to be read (0) or written (1)."""
+        """Prefetch a memory location for reading (0) or writing (1)."""
         byte = ir.IntType(8).as_pointer()
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
@@ -163,7 +167,7 @@ class Emitter:
         self.builder.call(made, [place, *options])
 
     def prefetch_sum(self, n: int, data):
-        """Prefetch n entries of a sum, while its products are made."""
+        """Prefetch n entries of a sum while its products are computed."""
         entries_of_a_line = 512 // data.type.pointee.width
         for j in range(0, n, entries_of_a_line):
             self.prefetch(1, data, j)

@@ -1,13 +1,14 @@
-"""Run compiled loops over rows and columns of 16-bit integers, around the kernels.
+"""Run compiled loops over 16-bit integers around the kernels of `llvm`.
 
-Nothing here checks a bound. Callers check shapes and types first (`products`), or
-make the arrays themselves (`gradient`). One instruction multiplies a register of
-pairs of int16 and adds the two products of each pair, at twice the rate of float32. A
-pair is one int32: two columns of a row for scores, two rows of a column for products.
+These loops check no bounds. Callers check shapes and types first (`products`), or make
+the arrays themselves (`gradient`). One instruction multiplies a register of pairs of
+int16 and adds the two products of each pair, at twice the rate of float32. A pair is
+one int32: two columns of a row for scores, two rows of a column for products.
 
-All layouts are in C order. Rows are (k, d) int16; other arrays have classes first.
-Scores are (m, k) int32, so that residuals are made for many rows at a time. Residuals
-(m, k) int16 of an even k are the pairs (m, k / 2) int32 that `add_pair_products` takes.
+All arrays are in C order. Rows are (k, d) int16; other arrays have classes first.
+Scores are (m, k) int32, so that residuals are computed for many rows at a time.
+Residuals (m, k) int16 with even k are the pairs (m, k / 2) int32 of
+`add_pair_products`.
 """
 
 import numpy as np
@@ -73,7 +74,7 @@ def _wide_rows(rows, start, stop):
 def scores_into(rows, start, stop, packed, out):
     """Write the scores of rows[start:stop] to the first columns of out (m, >= k) int32.
 
-    packed is from `packed_weights`.
+    `packed` comes from `packed_weights`.
     """
     k = stop - start
     m, size = packed.shape

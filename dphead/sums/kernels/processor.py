@@ -1,7 +1,7 @@
 """Choose registers and instructions for compiled loops, and compile them.
 
-Every choice gives the same sums. No instruction may be chosen that numba's processor
-lacks: LLVM would end the process.
+Every choice gives the same sums. Choose only instructions of numba's target processor,
+or LLVM ends the process.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from numba.core import codegen, config
 
 
 def features() -> set[str]:
-    """Return the instruction sets of the processor that numba compiles for.
+    """Return the instruction sets of numba's target processor.
 
-    They are those of this machine, without those that numba's settings leave out. The
-    set is empty if NUMBA_CPU_NAME names another processor.
+    These are this machine's, except those disabled in numba's settings. The set is
+    empty if NUMBA_CPU_NAME names another processor.
     """
     settings: Any = config
     name = settings.CPU_NAME
@@ -59,9 +59,8 @@ def sources(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:8]
 
 
-# Files that compiled loops depend on. Loops take functions and constants of each
-# other's files into their code, but numba compiles anew only if a function's own file
-# changes.
+# Files that compiled loops depend on. Loops inline functions and constants of each
+# other's files, but numba recompiles only if a function's own file changes.
 _HERE = Path(__file__).parent
 _PRIVACY = _HERE.parents[1] / "privacy"
 MADE_OF = [
@@ -77,12 +76,12 @@ _SOURCES = sources(MADE_OF)
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function compiled, and cache it on disk if a folder can be written.
 
-    The cache name contains the sizes of a tile, because other processors may share the
-    folder. It also contains a hash of the files that compiled loops depend on.
+    The cache name has the sizes of a tile, because other processors may share the
+    folder, and a hash of all files of compiled loops.
     """
     function.__qualname__ += f"_{LANES}_{TILE_HEIGHT}_{_SOURCES}"
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither beside this file nor in the user's own folder
+    except RuntimeError:  # no writable folder for numba's cache
         return numba.njit(**options)(function)

@@ -1,4 +1,4 @@
-"""Compute exact products of 16-bit integers on a CPU: scores, outer products, sums.
+"""Compute exact products of 16-bit integers on a CPU.
 
 Compiled loops (`loops`) check no bounds. Callers use these functions, which check
 shapes and types first. No sum may overflow. A row and a residual are int16 vectors of
@@ -29,8 +29,8 @@ def scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of int32, shape (m, k)
-        Scores. They are exact if ||row|| ||weight|| < 2**31, and parts of a sum may be
-        added in any order.
+        Scores. They are exact, in any order of additions, if ||row|| ||weight|| <
+        2**31.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) ->
     Raises
     ------
     ValueError
-        If shapes or types do not fit.
+        If shapes or types do not match.
     """
     upper = right is None
     right = left if right is None else right
@@ -100,7 +100,7 @@ def add_class_rows(
     Raises
     ------
     ValueError
-        If shapes, types or classes do not fit.
+        If shapes, types or classes do not match.
     """
     _check_integers(rows, rows)
     _check_sum(out, (len(out), rows.shape[1]))

@@ -1,9 +1,9 @@
-"""Make integer rows by compiled loops on CPUs, bit for bit as `privacy.transform` does.
+"""Make integer rows by compiled loops, bit for bit as `privacy.transform`.
 
-Each row's arithmetic is that of the definition: one IEEE operation on an entry at a
-time, and sums of integers. Nothing here allows a compiler to fuse or reorder floating
-point. Constants of other modules are arguments, because code cached on disk does not
-notice when they change.
+Each row's arithmetic follows the definition: one IEEE operation on an entry at a time,
+and sums of integers. The compiler may not fuse or reorder floating-point operations.
+Constants of other modules are arguments, because code cached on disk does not notice
+their changes.
 """
 
 import math
@@ -25,7 +25,7 @@ from dphead.privacy.transform import (
 from dphead.sums.kernels.processor import compiled
 from dphead.sums.tuning import ROUNDING_SHIFT
 
-# Bits of IEEE 754 numbers: a mask of all but the sign, and the bits of infinity.
+# Bits of IEEE 754 numbers: a mask without the sign, and the bits of infinity.
 _SIGN32 = np.int32(0x7FFFFFFF)
 _SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
 _INFINITE32 = np.int32(0x7F800000)
@@ -91,7 +91,7 @@ def _filled(
 def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
     if values is None:
         return np.full(d, missing)
-    # copied: numba would compile again for a read-only array
+    # copy, because numba would compile again for a read-only array
     return np.array(values, np.float64)
 
 
@@ -144,7 +144,7 @@ def _make_moments(x, plan, limits, numbers, q, sizes):
         if squares:
             size = size * size
             for l in range(len(values)):
-                values[l] = values[l] * values[l]  # whole and below 2**53: exact
+                values[l] = values[l] * values[l]  # whole and below 2**53, so exact
         largest = max(_number(_largest(values)), 1.0)
         for l in range(len(values)):
             values[l] = (values[l] / largest * grid + ROUNDING_SHIFT) - ROUNDING_SHIFT
@@ -204,7 +204,7 @@ def _fine32(row, values, fine):
 
 @compiled
 def _largest(values):
-    """Return the bits of the largest absolute value; bits are ordered as values are."""
+    """Return the bits of the largest absolute value, which sort like the values."""
     bits = values.view(np.int64)
     largest = np.int64(0)
     for l in range(len(values)):
@@ -278,7 +278,9 @@ def _round(values, factor, constant, whole, bound, q):
     for l in range(d):
         rounded = (values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT
         q[l] = np.int32(rounded)
-        total += np.int64(q[l]) * np.int64(q[l])  # of what is stored, even if it wraps
+        total += np.int64(q[l]) * np.int64(
+            q[l]
+        )  # of the stored value, even if it wrapped
     if append:
         q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
         total += np.int64(q[d]) * np.int64(q[d]) if whole else 0

@@ -1,0 +1,1 @@
+"""Define the backbones: frozen networks that compute features."""

@@ -48,7 +48,7 @@ class BackboneOptions:
         ScatterNet's J, or several whose features are joined.
     scatter_l : int
         ScatterNet's L.
-    colours : str
+    colors : str
         "rgb", or for fixed filters "opponent": luminance, red-green, blue-yellow
         (van de Sande, Gevers, Snoek 2010).
     mirror : bool
@@ -79,7 +79,7 @@ class BackboneOptions:
     image_size: int | tuple[int, int] | None = None
     scatter_j: tuple[int, ...] = (2,)
     scatter_l: int = 8
-    colours: str = "rgb"
+    colors: str = "rgb"
     mirror: bool = False
     axes: int | None = None
     channels: int | None = None
@@ -163,7 +163,7 @@ class Family:
     normalization: ClassVar[str] = "none"
 
     def build(
-        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+        self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
         """Return the backbone with its transform.
 
@@ -173,7 +173,7 @@ class Family:
             What the user declared.
         size : (int, int)
             Public height and width of the images, if `needs_size`.
-        has_colour : bool
+        has_color : bool
             Whether images have 3 channels; public.
         """
         raise NotImplementedError

@@ -65,7 +65,7 @@ class DeepPatches(nn.Module):
     ----------
     first : ScatterNet
         Makes the maps.
-    colours : int
+    colors : int
         Channels of the input.
     basis : (C, C) tensor, optional
         The orthonormal map from RGB that inputs go through. Default: none.
@@ -81,7 +81,7 @@ class DeepPatches(nn.Module):
     def __init__(
         self,
         first: ScatterNet,
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None = None,
         layers: int = 1,
     ):
@@ -89,7 +89,7 @@ class DeepPatches(nn.Module):
         self.first = first
         self.layers = nn.ModuleList()
         height, width = first.shape
-        synthetic = _synthetic((height, width), colours, basis)
+        synthetic = _synthetic((height, width), colors, basis)
         with torch.inference_mode(), one_thread():
             leaves, noise = (signed_sqrt(first(images)) for images in synthetic)
             for _ in range(layers - 1):
@@ -99,6 +99,7 @@ class DeepPatches(nn.Module):
             self.layers.append(PatchLayer(leaves, noise, FILTERS))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images."""
         maps = signed_sqrt(self.first(images))
         return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
 
@@ -151,6 +152,7 @@ class PatchLayer(nn.Module):
         self.register_buffer("offset", offset)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the layer's responses to maps."""
         found = self._patches(maps)[0] @ self.kernels - self.offset
         found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + FLOOR)
         sizes = [side - SIDE + 1 for side in maps.shape[2:]]
@@ -194,12 +196,12 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 
 
 def _synthetic(
-    shape: tuple[int, int], colours: int, basis: torch.Tensor | None
+    shape: tuple[int, int], colors: int, basis: torch.Tensor | None
 ) -> list[torch.Tensor]:
     """Return dead leaves and 1/frequency images, COUNT of each, as network inputs."""
-    leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colours, COUNT))))
-    noise = torch.from_numpy(np.stack(list(synthetic_images(*shape, colours, COUNT))))
-    noise = noise[..., None] if colours == 1 else noise
+    leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colors, COUNT))))
+    noise = torch.from_numpy(np.stack(list(synthetic_images(*shape, colors, COUNT))))
+    noise = noise[..., None] if colors == 1 else noise
     images = [leaves.float(), noise.permute(0, 3, 1, 2).float() / 255]
     if basis is None:
         return images
@@ -235,7 +237,7 @@ class DeepPatchesFamily(FixedFilters):
         self,
         options: BackboneOptions,
         shape: tuple[int, int],
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a network for each scale."""
@@ -245,6 +247,6 @@ class DeepPatchesFamily(FixedFilters):
             first = ScatterNet(scale, shape, options.scatter_l)
             # Finer maps are halved until they are as small as the coarsest.
             layers = 1 + max(options.scatter_j) - scale
-            nets.append(DeepPatches(first, colours, basis, layers))
+            nets.append(DeepPatches(first, colors, basis, layers))
         between = {"between": BETWEEN} if len(nets) > 1 else {}
         return nets, scales_of(options) | SETTINGS | between

@@ -33,6 +33,7 @@ class Scales(nn.Module):
         self.nets = nn.ModuleList(nets)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images."""
         return torch.cat([net(images).flatten(1) for net in self.nets], dim=1)
 
 
@@ -46,7 +47,7 @@ class FixedFilters(Family):
         of their weights depend on the processor.
     """
 
-    takes = frozenset({"colours", "interpolation=none"})
+    takes = frozenset({"colors", "interpolation=none"})
     needs_size = True
     # These backbones cut batches into pieces of their own.
     cpu_batch = 128
@@ -57,7 +58,7 @@ class FixedFilters(Family):
         self,
         options: BackboneOptions,
         shape: tuple[int, int],
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return the networks whose outputs are joined, and the settings to record.
@@ -68,7 +69,7 @@ class FixedFilters(Family):
             What the user declared.
         shape : (int, int)
             Height and width of the input.
-        colours : int
+        colors : int
             Channels of the input.
         basis : (3, 3) tensor or None
             The map from RGB that inputs go through, or None.
@@ -76,24 +77,24 @@ class FixedFilters(Family):
         raise NotImplementedError
 
     def build(
-        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+        self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
         """Return the backbone with its transform."""
-        colours = 3 if has_colour else 1
-        opponent = has_colour and options.colours == "opponent"
+        colors = 3 if has_color else 1
+        opponent = has_color and options.colors == "opponent"
         basis = OPPONENT if opponent else None
         resized = options.sides is not None and options.interpolation != "none"
         interpolation = (options.interpolation or "bicubic") if resized else None
         height, width = options.sides or size
-        nets, kwargs = self.nets(options, (height, width), colours, basis)
-        mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
+        nets, kwargs = self.nets(options, (height, width), colors, basis)
+        mean, std = (_channel_tensor(v, colors) for v in (options.mean, options.std))
 
         def prepare(image: np.ndarray) -> torch.Tensor:
-            image = np.asarray(with_channels(image, colours))
+            image = np.asarray(with_channels(image, colors))
             if image.shape[:2] != (height, width):
                 how = interpolation or "bicubic"
                 image = _resize_to_cover(image, (height, width), how)
-            planes = torch.tensor(image).reshape(height, width, colours)
+            planes = torch.tensor(image).reshape(height, width, colors)
             planes = planes.permute(2, 0, 1).float() / 255
             planes = planes if mean is None else planes - mean
             planes = planes if std is None else planes / std
@@ -106,15 +107,15 @@ class FixedFilters(Family):
             transform={
                 "image_size": [height, width],
                 "interpolation": interpolation,
-                "colours": colours,
+                "colors": colors,
                 "scale": [0.0, 1.0],
                 "mean": list(options.mean) if options.mean else None,
                 "std": list(options.std) if options.std else None,
-                **({"colour_space": "opponent"} if opponent else {}),
+                **({"color_space": "opponent"} if opponent else {}),
             },
             module=nets[0] if len(nets) == 1 else Scales(nets),
             prepare=prepare,
-            input_shape=(colours, height, width),
+            input_shape=(colors, height, width),
         )
 
     def recorded(
@@ -122,9 +123,9 @@ class FixedFilters(Family):
     ) -> dict[str, Any]:
         """Return the options that a features file recorded."""
         found: dict[str, Any] = {
-            "colours": transform.get("colour_space", "rgb"),
+            "colors": transform.get("color_space", "rgb"),
             "image_size": tuple(transform["image_size"]),
-            "channels": transform["colours"],
+            "channels": transform["colors"],
         }
         if "J" in kwargs:
             found["scatter_j"] = tuple(np.atleast_1d(kwargs["J"]).tolist())
@@ -158,7 +159,7 @@ def _channel_tensor(
     if len(values) not in (1, channels):
         raise ExtractError(
             f"--mean and --std must have 1 or {channels} values, got "
-            f"values={list(values)}. Give one for each colour."
+            f"values={list(values)}. Give one for each color."
         )
     return (
         torch.tensor(values, dtype=torch.float32)

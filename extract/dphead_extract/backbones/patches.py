@@ -29,7 +29,7 @@ from dphead_extract.backbones.fixed_filters import (
 )
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
-from dphead_extract.synthetic import COLOURS
+from dphead_extract.synthetic import COLORS
 
 SEED = 0  # one seed for all draws here: the filters are the same everywhere
 IMAGES = 200  # images of dead leaves; a choice, not measured
@@ -53,36 +53,36 @@ _TINT = 0.2  # standard deviation of a disc's colors; a choice
 
 
 def dead_leaves(
-    height: int, width: int, colours: int, count: int = IMAGES
+    height: int, width: int, colors: int, count: int = IMAGES
 ) -> Iterator[np.ndarray]:
-    """Yield random images (colours, height, width) from 0 to 1: discs over discs."""
+    """Yield random images (colors, height, width) from 0 to 1: discs over discs."""
     rng = np.random.default_rng(SEED)
     down, right = np.mgrid[:height, :width]
     for _ in range(count):
         inverse = rng.uniform(LARGEST_LEAF**-2, SMALLEST_LEAF**-2, _LEAVES)
         radii = min(height, width) / np.sqrt(inverse)
         places = rng.uniform(0, 1, (_LEAVES, 2)) * [height, width]
-        tints = _TINT * rng.standard_normal((_LEAVES, colours))
-        if colours == 3:
-            tints = tints @ COLOURS.T
+        tints = _TINT * rng.standard_normal((_LEAVES, colors))
+        if colors == 3:
+            tints = tints @ COLORS.T
         tints = np.clip(0.5 + tints, 0, 1)
-        image = np.full((colours, height, width), 0.5)
+        image = np.full((colors, height, width), 0.5)
         for radius, (y, x), tint in zip(radii, places, tints, strict=True):
             inside = (down - y) ** 2 + (right - x) ** 2 < radius**2
             image[:, inside] = tint[:, None]
         yield image
 
 
-def filters(height: int, width: int, colours: int) -> tuple[np.ndarray, np.ndarray]:
+def filters(height: int, width: int, colors: int) -> tuple[np.ndarray, np.ndarray]:
     """Return filters of normalized patches, and their responses to the mean patch.
 
-    The filters are (FILTERS, colours * SIDE**2) float32, with the whitening; the
+    The filters are (FILTERS, colors * SIDE**2) float32, with the whitening; the
     responses are (FILTERS,).
     """
     rng = np.random.default_rng([SEED, 1])
     each = PATCHES // IMAGES
     found = []
-    for image in dead_leaves(height, width, colours):
+    for image in dead_leaves(height, width, colors):
         windows = np.lib.stride_tricks.sliding_window_view(image, (SIDE, SIDE), (1, 2))
         tops = rng.integers(0, windows.shape[1], each)
         lefts = rng.integers(0, windows.shape[2], each)
@@ -111,7 +111,7 @@ class PatchNet(nn.Module):
     ----------
     shape : (int, int)
         Height and width of the input.
-    colours : int
+    colors : int
         Channels of the input.
     basis : (C, C) tensor, optional
         The orthonormal map from RGB that the input went through. Default: none.
@@ -128,7 +128,7 @@ class PatchNet(nn.Module):
     back: torch.Tensor | None
 
     def __init__(
-        self, shape: tuple[int, int], colours: int, basis: torch.Tensor | None = None
+        self, shape: tuple[int, int], colors: int, basis: torch.Tensor | None = None
     ):
         super().__init__()
         least = SIDE + STRIDE * (PLACES - 1)
@@ -137,14 +137,15 @@ class PatchNet(nn.Module):
                 f"patches need images of at least {least} pixels a side, got {shape=}. "
                 "Choose a larger --image-size."
             )
-        weights, offset = filters(*shape, colours)
-        kernels = torch.from_numpy(weights).reshape(FILTERS, colours, SIDE, SIDE)
+        weights, offset = filters(*shape, colors)
+        kernels = torch.from_numpy(weights).reshape(FILTERS, colors, SIDE, SIDE)
         self.register_buffer("kernels", kernels)
         self.register_buffer("total", kernels.sum(dim=(1, 2, 3))[:, None, None])
         self.register_buffer("offset", torch.from_numpy(offset)[:, None, None])
         self.register_buffer("back", None if basis is None else basis.T.contiguous())
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images."""
         return torch.cat([self._one(image) for image in images.float()])
 
     def _one(self, image: torch.Tensor) -> torch.Tensor:
@@ -174,14 +175,14 @@ class PatchesFamily(FixedFilters):
         self,
         options: BackboneOptions,
         shape: tuple[int, int],
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return the one network."""
         refuse_shifted_pixels(options)
         kwargs = {"filters": FILTERS, "side": SIDE, "stride": STRIDE}
         kwargs |= {"places": PLACES, "seed": SEED}
-        return [PatchNet(shape, colours, basis)], kwargs
+        return [PatchNet(shape, colors, basis)], kwargs
 
 
 @register
@@ -195,18 +196,18 @@ class ScatterNetAndPatchesFamily(PatchesFamily):
         self,
         options: BackboneOptions,
         shape: tuple[int, int],
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a ScatterNet for each scale, and the patches last."""
-        patches, kwargs = super().nets(options, shape, colours, basis)
+        patches, kwargs = super().nets(options, shape, colors, basis)
         nets = [ScatterNet(j, shape, options.scatter_l) for j in options.scatter_j]
         return [*nets, *patches], scales_of(options) | kwargs | {"weight": WEIGHT}
 
     def build(
-        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+        self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
         """Return the backbone, with the length of the patches' part of a row."""
-        backbone = super().build(options, size, has_colour)
+        backbone = super().build(options, size, has_color)
         backbone.weights = (1.0,) * len(options.scatter_j) + (WEIGHT,)
         return backbone

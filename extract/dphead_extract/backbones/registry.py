@@ -34,7 +34,7 @@ def family_of(name: str) -> Family:
 
 
 def load_backbone(
-    options: BackboneOptions, size: tuple[int, int], has_colour: bool
+    options: BackboneOptions, size: tuple[int, int], has_color: bool
 ) -> Backbone:
     """Build the backbone and its transform.
 
@@ -44,7 +44,7 @@ def load_backbone(
         The backbone.
     size : (int, int)
         Public height and width of the images, for families that need a size.
-    has_colour : bool
+    has_color : bool
         Whether these images have 3 channels; public.
 
     Returns
@@ -60,7 +60,7 @@ def load_backbone(
     """
     family = family_of(options.name)
     _check_options(options, family)
-    backbone = family.build(options, size, has_colour)
+    backbone = family.build(options, size, has_color)
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
     backbone.module = family.optimized(backbone.module, backbone.input_shape)
@@ -84,7 +84,7 @@ def _check_options(options: BackboneOptions, family: Family) -> None:
         "weights": options.weights,
         "model_args": options.model_args,
         "axes": options.axes,
-        "colours": options.colours if options.colours != "rgb" else None,
+        "colors": options.colors if options.colors != "rgb" else None,
         "interpolation=none": options.interpolation == "none",
     }
     for name, value in given.items():
@@ -96,8 +96,8 @@ def _check_options(options: BackboneOptions, family: Family) -> None:
                 f"{flag} is not an option of --backbone {options.name}{shown}. Leave "
                 f"{flag} out."
             )
-    if options.colours not in ("rgb", "opponent"):
+    if options.colors not in ("rgb", "opponent"):
         raise ExtractError(
-            f"colours must be rgb or opponent, got colours={options.colours!r}. Choose "
+            f"colors must be rgb or opponent, got colors={options.colors!r}. Choose "
             "one."
         )

@@ -100,6 +100,7 @@ class ScatterNet(nn.Module):
         )(J, self.M, self.N, L)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images."""
         B, C, H, W = images.shape
         if self.shape != (H, W):
             raise ExtractError(
@@ -171,7 +172,7 @@ class ScatterNetFamily(FixedFilters):
         self,
         options: BackboneOptions,
         shape: tuple[int, int],
-        colours: int,
+        colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a ScatterNet for each scale."""

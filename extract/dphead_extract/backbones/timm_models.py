@@ -31,7 +31,7 @@ class TimmFamily(Family):
     takes = frozenset({"weights", "model_args", "axes", "crop_pct"})
 
     def build(
-        self, options: BackboneOptions, size: tuple[int, int], has_colour: bool
+        self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
         """Return a model without its classifier, with the transform of its input."""
         return timm_backbone(options)
@@ -159,7 +159,7 @@ def _timm_transform(
         if len(config[key]) not in (1, channels):
             raise ExtractError(
                 f"--{key} must have 1 or {channels} values, got {list(config[key])}. "
-                "Give one a colour."
+                "Give one a color."
             )
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")

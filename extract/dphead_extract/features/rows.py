@@ -125,7 +125,7 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
         )
     if values.dtype.kind == "O":
         return np.array([_group_item(item) for item in values.tolist()], np.int64)
-    with np.errstate(all="ignore"):  # a signalling NaN would warn
+    with np.errstate(all="ignore"):  # a signaling NaN would warn
         found, at = np.unique(values, return_inverse=True)
     return np.array([_group_item(item) for item in found.tolist()], np.int64)[at]
 

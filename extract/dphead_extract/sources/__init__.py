@@ -1,0 +1,1 @@
+"""Read sources of images and embeddings."""

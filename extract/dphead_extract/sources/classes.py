@@ -45,7 +45,7 @@ class Classes:
         Whether the folder names were declared public instead.
     ignore_labels : bool
         Whether labels stay out.
-    allow_unlabelled : bool
+    allow_unlabeled : bool
         Whether rows with a label outside the declared classes stay, without a class.
         Otherwise they are refused.
     """
@@ -53,7 +53,7 @@ class Classes:
     names: list[str] | None = None
     folder_names_public: bool = False
     ignore_labels: bool = False
-    allow_unlabelled: bool = False
+    allow_unlabeled: bool = False
 
     @classmethod
     def parse(
@@ -61,7 +61,7 @@ class Classes:
         text: str | None,
         folder_names_public: bool = False,
         ignore_labels: bool = False,
-        allow_unlabelled: bool = False,
+        allow_unlabeled: bool = False,
     ) -> Classes:
         """Return the classes declared on the command line.
 
@@ -73,7 +73,7 @@ class Classes:
             If a name is empty or repeated, or the classes are declared in both ways.
         """
         if text is None:
-            return cls(None, folder_names_public, ignore_labels, allow_unlabelled)
+            return cls(None, folder_names_public, ignore_labels, allow_unlabeled)
         if folder_names_public:
             raise ExtractError(
                 "classes must be declared in one way, got --classes and "
@@ -91,7 +91,7 @@ class Classes:
                 f"class names must be distinct and not empty, got --classes={text!r}. "
                 "Correct the list."
             )
-        return cls(names, False, ignore_labels, allow_unlabelled)
+        return cls(names, False, ignore_labels, allow_unlabeled)
 
     def encode(
         self, labels: Sequence[Any] | np.ndarray | None, n_rows: int
@@ -153,7 +153,7 @@ class Classes:
 
         A spelling error there would spend a budget on a head that learned nothing.
         """
-        if not others or self.allow_unlabelled:
+        if not others or self.allow_unlabeled:
             return
         first = min(others)
         near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
@@ -164,7 +164,7 @@ class Classes:
         raise ExtractError(
             "every label must be a declared class or empty, got "
             f"label={first!r}{more}.{hint} Correct --classes, "
-            "or keep such rows without a class by --allow-unlabelled."
+            "or keep such rows without a class by --allow-unlabeled."
         )
 
 

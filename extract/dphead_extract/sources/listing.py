@@ -132,7 +132,7 @@ def _laid_out(
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     # labels are checked below, after the layout
-    anything = replace(classes, allow_unlabelled=True)
+    anything = replace(classes, allow_unlabeled=True)
     source = listed(kind, path, rows, read, anything, split, splits=layout.has_splits)
     source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
     _check_found_classes(source, classes, declared)

@@ -13,7 +13,7 @@ def test_a_registered_family_is_loaded_by_its_name():
     class Means(FixedFilters):
         names = ("channel-means",)
 
-        def nets(self, options, shape, colours, basis):
+        def nets(self, options, shape, colors, basis):
             return [nn.AdaptiveAvgPool2d(1)], {"places": 1}
 
     try:
@@ -24,4 +24,4 @@ def test_a_registered_family_is_loaded_by_its_name():
     white = backbone.prepare(np.full((4, 6, 3), 255, np.uint8))
     assert torch.equal(backbone.module(white[None]).flatten(), torch.ones(3))
     recorded = Means().recorded(backbone.kwargs, backbone.transform)
-    assert recorded == {"colours": "rgb", "image_size": (4, 6), "channels": 3}
+    assert recorded == {"colors": "rgb", "image_size": (4, 6), "channels": 3}

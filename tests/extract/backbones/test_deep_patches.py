@@ -24,13 +24,13 @@ def small(monkeypatch):
     monkeypatch.setattr(deep_patches, "PATCHES", 300)
 
 
-def images(n, colours=3, side=14, seed=0):
+def images(n, colors=3, side=14, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    return torch.rand(n, colours, side, side, generator=draw)
+    return torch.rand(n, colors, side, side, generator=draw)
 
 
-def network(colours=3, side=14, basis=None, layers=1):
-    return DeepPatches(ScatterNet(1, (side, side), 2), colours, basis, layers)
+def network(colors=3, side=14, basis=None, layers=1):
+    return DeepPatches(ScatterNet(1, (side, side), 2), colors, basis, layers)
 
 
 def defined(net, image):
@@ -67,13 +67,13 @@ def halves(layer, maps):
 
 
 @pytest.mark.parametrize(
-    "colours, side, layers, places",
+    "colors, side, layers, places",
     [(1, 8, 1, 2), (3, 14, 1, 3), (1, 14, 2, 1), (3, 24, 2, 3)],
 )
-def test_the_network_is_its_definition(colours, side, layers, places):
-    net = network(colours, side, layers=layers)
+def test_the_network_is_its_definition(colors, side, layers, places):
+    net = network(colors, side, layers=layers)
     assert len(net.layers) == layers
-    x = images(2, colours, side)
+    x = images(2, colors, side)
     x[1] = 0.5  # no contrast at all
     found = net(x)
     assert found.shape == (2, 2 * FILTERS, places, places)
@@ -134,7 +134,7 @@ def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place(layers):
     assert torch.equal(net(others)[0], whole[0])
 
 
-def test_opponent_colours_are_of_the_images_and_of_the_synthetic_ones():
+def test_opponent_colors_are_of_the_images_and_of_the_synthetic_ones():
     """A network of turned images is not that of plain ones, and both are of unit
     channels on synthetic images.
     """
@@ -143,7 +143,7 @@ def test_opponent_colours_are_of_the_images_and_of_the_synthetic_ones():
     assert not torch.allclose(plain.mean, turned.mean)
     (leaves, noise) = deep_patches._synthetic((14, 14), 3, OPPONENT)
     assert leaves.shape == noise.shape == (20, 3, 14, 14)
-    luminance = noise[:, 0] * 3**0.5 / 3  # of pixels from 0 to 1, the mean colour
+    luminance = noise[:, 0] * 3**0.5 / 3  # of pixels from 0 to 1, the mean color
     assert 0.3 < luminance.mean() < 0.7
 
 

@@ -29,9 +29,9 @@ def small(monkeypatch):
     monkeypatch.setattr(patches, "PATCHES", 4000)
 
 
-def images(n, colours=3, side=14, seed=0):
+def images(n, colors=3, side=14, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    return torch.rand(n, colours, side, side, generator=draw)
+    return torch.rand(n, colors, side, side, generator=draw)
 
 
 def defined(weights, offset, image):
@@ -48,12 +48,12 @@ def defined(weights, offset, image):
     return np.array([[halves[r, c].mean((0, 1)) for c in cuts] for r in cuts])
 
 
-@pytest.mark.parametrize("colours, side", [(1, 10), (3, 16)])
-def test_the_network_is_its_definition(colours, side):
-    weights, offset = (v.astype(float) for v in filters(side, side, colours))
-    x = images(2, colours, side)
+@pytest.mark.parametrize("colors, side", [(1, 10), (3, 16)])
+def test_the_network_is_its_definition(colors, side):
+    weights, offset = (v.astype(float) for v in filters(side, side, colors))
+    x = images(2, colors, side)
     x[1] = 0.5  # no contrast at all
-    found = PatchNet((side, side), colours)(x).permute(0, 2, 3, 1)
+    found = PatchNet((side, side), colors)(x).permute(0, 2, 3, 1)
     wanted = np.stack([defined(weights, offset, image) for image in x])
     np.testing.assert_allclose(found, wanted, atol=2e-4)  # float32, sums of 108
     assert found.std() > 0.1
@@ -91,8 +91,8 @@ def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place():
     assert torch.equal(net(held)[:1], net(held[:1]))
 
 
-def test_opponent_colours_are_turned_back():
-    """Patches are normalised over all colours, which is no matter of the basis."""
+def test_opponent_colors_are_turned_back():
+    """Patches are normalized over all colors, which is no matter of the basis."""
     x = images(2)
     plain = PatchNet((14, 14), 3)(x)
     turned = torch.einsum("dc,bcij->bdij", OPPONENT, x)

@@ -129,14 +129,14 @@ def test_missing_hub_weights_say_what_to_do(monkeypatch):
         load_backbone(BackboneOptions(**SMALL), (32, 32), True)
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     def forward(self, x):
         return x.flatten(1) - x.flatten(1).mean(0)
 
 
 def test_models_that_mix_rows_are_refused(weights):
     with pytest.raises(ExtractError, match="mixes the rows"):
-        check_rows_alone(Centred(), (3, 8, 8))
+        check_rows_alone(Centered(), (3, 8, 8))
     frozen = nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),
@@ -231,10 +231,10 @@ def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
     assert (fast - plain).abs().max() < 1e-3 * plain.abs().max()
 
 
-def test_scatternet_sizes_and_colours():
+def test_scatternet_sizes_and_colors():
     one = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
     assert (one.parts, one.n_features) == (((9, 16),), 144)
-    assert one.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
+    assert one.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # color becomes gray
     options = BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,))
     resized = load_backbone(options, (20, 30), True)
     assert resized.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
@@ -245,20 +245,20 @@ def test_scatternet_sizes_and_colours():
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
 
-def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
+def test_opponent_colors_turn_the_colors_and_gray_has_only_the_first():
     plain, turned = (
         load_backbone(
-            BackboneOptions("scatternet", scatter_j=(1,), colours=c), (8, 8), True
+            BackboneOptions("scatternet", scatter_j=(1,), colors=c), (8, 8), True
         )
         for c in ("rgb", "opponent")
     )
-    assert turned.transform == plain.transform | {"colour_space": "opponent"}
+    assert turned.transform == plain.transform | {"color_space": "opponent"}
     image = PICTURE[:8, :8]
     x, y = plain.prepare(image), turned.prepare(image)
     torch.testing.assert_close(y.norm(dim=0), x.norm(dim=0))
     torch.testing.assert_close(y[0], x.sum(0) / 3**0.5)
-    grey = np.repeat(image[:, :, :1], 3, axis=2)
-    assert turned.prepare(grey)[1:].abs().max() < 1e-6
+    gray = np.repeat(image[:, :, :1], 3, axis=2)
+    assert turned.prepare(gray)[1:].abs().max() < 1e-6
 
 
 def test_channels_are_the_networks_own(weights):

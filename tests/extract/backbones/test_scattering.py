@@ -20,7 +20,7 @@ def reference(J, shape, images):
 
 
 @pytest.mark.parametrize(
-    ("J", "shape", "colours", "expected"),
+    ("J", "shape", "colors", "expected"),
     [
         (2, (28, 28), 1, (81, 7, 7)),
         (2, (32, 32), 3, (243, 8, 8)),
@@ -31,8 +31,8 @@ def reference(J, shape, images):
         (3, (16, 60), 1, (217, 2, 7)),
     ],
 )
-def test_equals_kymatio(J, shape, colours, expected):
-    images = torch.rand(5, colours, *shape, generator=torch.Generator().manual_seed(0))
+def test_equals_kymatio(J, shape, colors, expected):
+    images = torch.rand(5, colors, *shape, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         ours = ScatterNet(J, shape)(images)
         theirs = reference(J, shape, images)
@@ -45,7 +45,7 @@ def test_equals_kymatio(J, shape, colours, expected):
 
 
 @pytest.mark.parametrize(
-    ("J", "shape", "colours", "sizes"),
+    ("J", "shape", "colors", "sizes"),
     [
         (1, (8, 8), 3, (1, 2, 5, 33, 300)),
         (2, (8, 8), 1, (1, 3, 5, 25, 33, 65, 130, 401)),
@@ -59,12 +59,12 @@ def test_equals_kymatio(J, shape, colours, expected):
     ],
 )
 def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
-    J, shape, colours, sizes
+    J, shape, colors, sizes
 ):
     """At all places at once, and at three beside random images."""
     net = ScatterNet(J, shape)
     generator = torch.Generator().manual_seed(J)
-    image = torch.rand((colours, *shape), generator=generator)
+    image = torch.rand((colors, *shape), generator=generator)
     found = set()
     with one_thread(), torch.inference_mode():
         for size in sizes:

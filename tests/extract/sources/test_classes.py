@@ -256,9 +256,9 @@ def test_positions_are_for_a_number_of_classes_alone(tmp_path):
     assert counted.labels.tolist() == [0, 1, 2]
     with pytest.raises(ExtractError, match="declare their number: --classes N"):
         open_source(tmp_path / "t.npz", Classes.parse("cat,dog,eel"))
-    shifted = Classes.parse("1,2,3", allow_unlabelled=True)
+    shifted = Classes.parse("1,2,3", allow_unlabeled=True)
     assert open_source(tmp_path / "t.npz", shifted).labels.tolist() == [-1, 0, 1]
-    signed = Classes.parse("-1,1", allow_unlabelled=True)
+    signed = Classes.parse("-1,1", allow_unlabeled=True)
     assert signed.encode(np.array([-1, 1, 0]), 3)[0].tolist() == [0, 1, -1]
 
 

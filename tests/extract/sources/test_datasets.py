@@ -146,7 +146,7 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
         columns |= {"group": [group, "p1", "p2", "p1"]}
         columns |= {"split": [split, "train", "test", ""]}
         parquet.write_table(table(range(4), **columns), tmp_path / "f.parquet")
-        classes = Classes(NAMES, allow_unlabelled=True)
+        classes = Classes(NAMES, allow_unlabeled=True)
         source = open_source(tmp_path / "f.parquet", classes)
         said = (source.labels, source.group, source.split)
         rest = [array[1:].tolist() for array in said]
