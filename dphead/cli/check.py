@@ -50,12 +50,11 @@ def _unknown_images(run: Any) -> list[str]:
 @click.option(
     "--ledger",
     type=LEDGER,
-    help="The data set's ledger, if it is not where the report says.",
+    help="Ledger of the data set, if it moved since the report was written.",
 )
 @AS_JSON
 def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
-    """List what the guarantee of RUN (a run folder or a report.json) does not cover,
-    each with what mends it and why it matters.
+    """List what the guarantee of RUN, a run folder or report.json, does not cover.
 
     Each finding comes with a fix and a reason. The command recomputes the report's
     epsilon from its releases and compares it with the head and the ledger. Exit code 0:

@@ -1,4 +1,4 @@
-"""Write files that are on the disk completely, or not at all."""
+"""Write files atomically and durably."""
 
 import os
 import shutil
@@ -11,25 +11,26 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
-    """Fill a binary file with `write`, so that it is on the disk before this returns.
+    """Fill a binary file with `write`, durably and completely or not at all.
 
-    The file is written beside `path` and renamed. After a crash, `path` is complete or
-    as it was before. An existing file keeps its access rights, and a link stays a link.
-    A pipe or a device cannot be replaced by a rename, so it is written directly.
+    The file is written next to `path` and renamed. After a crash, `path` is complete or
+    unchanged. An existing file keeps its access rights, and a link stays a link. A pipe
+    or a device cannot be replaced by a rename, so it is written directly.
 
     Parameters
     ----------
     path : Path
         The file.
     write : callable
-        Writes to the open binary file that it is given.
+        Function that writes to an open binary file.
 
     Raises
     ------
     OSError
-        With the path, if the disk does not take the file.
+        If the disk cannot hold the file; the message has the path.
     """
-    # The target of a link is replaced, and beside it: a rename cannot leave its disk.
+    # Replace a link's target, with a temporary file next to it: a rename cannot cross
+    # disks.
     final = Path(os.path.realpath(path))
     partial = final.with_name(f"{final.name}.part")
     with _whole(path, lambda: partial.unlink(missing_ok=True)):
@@ -39,23 +40,23 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
             return
         with open(partial, "wb") as file:
             if final.exists():
-                # Before a byte is written, so that nobody reads a private file
-                # meanwhile.
+                # Set access rights before any byte is written, so that nobody can read
+                # a private file.
                 os.fchmod(file.fileno(), stat.S_IMODE(final.stat().st_mode))
             write(file)
             file.flush()
-            # Data first, then its name: after a crash the name may not lead to an empty
-            # file.
+            # Sync data before the rename: after a crash the name must not lead to an
+            # empty file.
             os.fsync(file.fileno())
         os.replace(partial, final)
-    # The new name is durable only when its folder is.
+    # The new name is durable only after its folder is synced.
     sync(final.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8 as `write_atomically` does.
+    """Write UTF-8 text atomically and durably (`write_atomically`).
 
-    A file name in it that is not UTF-8 keeps its bytes.
+    File names in the text that are not UTF-8 keep their bytes.
     """
     data = text.encode("utf-8", errors="surrogateescape")
     write_atomically(path, lambda file: file.write(data))
@@ -64,20 +65,20 @@ def write_text(path: Path, text: str) -> None:
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     """Fill a new folder with `fill`; all users can read its files.
 
-    The files are written in a folder beside `path`, which is then renamed. So `path`
-    holds all of them or does not exist. An empty folder may exist there before.
+    The files are written to a folder next to `path`, which is then renamed. So `path`
+    holds all files or does not exist. An existing empty folder is replaced.
 
     Parameters
     ----------
     path : Path
         The folder.
     fill : callable
-        Writes the files into the folder that it is given.
+        Function that writes the files to a folder.
 
     Raises
     ------
     OSError
-        With the path, if the disk does not take the files.
+        If the disk cannot hold the files; the message has the path.
     """
     with _whole(path, lambda: None):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,14 +95,15 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
-    """Remove what an error cut short; raise OSError, with the path, for a full disk."""
+    """Remove the rest of a failed write, and raise OSError for a full disk."""
     try:
         yield
     except OSError as error:
         remove()
         raise OSError(
-            f"a file must be written whole, got {path} ({error.strerror or error}). "
-            "Make room, or choose another place, and type the same command again."
+            f"a file must be written completely, got {path} "
+            f"({error.strerror or error}). Free some space or choose another folder, "
+            "and run the same command again."
         ) from error
     except BaseException:
         remove()
@@ -109,15 +111,15 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
 
 
 def _readable(path: Path, mode: int) -> None:
-    """Let all users read it, if the file system keeps access rights."""
+    """Let all users read a path, if the file system has access rights."""
     with suppress(PermissionError):
         path.chmod(mode)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, on the disk before this returns.
+    """Create a folder and its parents durably.
 
-    New folders are accessible to their owner alone.
+    New folders are accessible to their owner only.
     """
     missing = []
     while not folder.exists():
@@ -129,18 +131,18 @@ def make_folder(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Put the names in a folder on the disk before this returns.
+    """Make the names in a folder durable.
 
-    Raises OSError if the file system does not promise it.
+    Raises OSError if the file system cannot guarantee it.
     """
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:
         raise OSError(
-            "a folder must be on a file system that can put its names on the disk "
-            f"(fsync), got folder={folder!s} ({error}). Choose a place on another: -o "
-            "for runs, --ledger or DPHEAD_HOME for ledgers."
+            f"a folder needs a file system that can sync it (fsync), got {folder=!s} "
+            f"({error}). Choose another file system: -o for runs, --ledger or "
+            "DPHEAD_HOME for ledgers."
         ) from error
     finally:
         os.close(opened)

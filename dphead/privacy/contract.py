@@ -1,7 +1,7 @@
-"""Define the plain data and protocols between `release`, the rows and the sums.
+"""Define the data and protocols shared by `release`, the rows and the sums.
 
-Nothing here may compute anything from a row. `release.py` says in which order these
-meet.
+Code here must not compute anything from a row. `release.py` shows how these work
+together.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
 from dphead.privacy.predictions import IntegerWeights, integer_weights
 from dphead.privacy.query import Params, Statistic, check_whole
 
-# Says whether a pass knows the rows of a block's slots (`Rows.blocks`).
+# Returns whether a pass already has the rows of a block's slots (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
 
 
@@ -23,7 +23,7 @@ Known = Callable[[np.ndarray], bool]
 class Block:
     """Hold the rows of some slots, padded.
 
-    Blocks of a sample have one shape, whatever the sample. The shape of a full batch's
+    Blocks of a sample have one shape, for any sample. The shape of a full batch's
     blocks may depend on n. No sum depends on a shape (proofs/exactness.md).
 
     Parameters
@@ -31,10 +31,10 @@ class Block:
     index : ndarray of int, shape (k,)
         Slots; -1 for padding.
     x : ndarray of float32, shape (k, n_features) or (k, 0)
-        Features. (k, 0) if the pass knew the rows.
+        Features; (k, 0) if the pass already has the rows.
     y : ndarray of int, shape (k,) or (k, n_classes)
-        Class positions, or label sets: 1 for a class that is the row's and 0 for
-        another. A row with any other number counts zero.
+        Class indices, or label sets with 1 for the row's classes and 0 for others. A
+        row with any other number counts zero.
     """
 
     index: np.ndarray
@@ -52,8 +52,8 @@ class Rows(Protocol):
     n_features : int
         Number of features.
     group_cap : int or None
-        Rows beyond this number in a group (`sampling.within_cap`) have no class, so
-        they count zero. None if the unit of privacy is one row.
+        Largest number of rows that count per group; rows beyond it
+        (`sampling.within_cap`) have no class. None if the unit of privacy is one row.
     """
 
     n_rows: int
@@ -67,15 +67,15 @@ class Rows(Protocol):
     ) -> Iterator[Block]:
         """Yield blocks that together hold each slot (each of `indices`) once.
 
-        The shape of blocks of `indices` must not depend on how many there are.
+        The shape of blocks of `indices` must not depend on their number.
 
         Parameters
         ----------
         indices : ndarray of int or None, default None
             The slots to yield; None for all.
         known : callable or None, default None
-            Whether the pass knows the rows of a block's slots, so that their features
-            need not be read. A source may read them all the same.
+            Whether the pass already has the rows of a block's slots, so that a source
+            may skip their features.
         """
         ...
 
@@ -99,14 +99,13 @@ class ReleaseSpec:
     Parameters
     ----------
     label : str
-        The solver's name for it.
+        The solver's name for the release.
     query : str
         `Statistic.name`.
     clip_norm : float
-        R or C; inf only if there is no noise.
+        Clip norm R or C; inf only without noise.
     noise_multiplier : float
-        Noise standard deviation over sensitivity. 0 turns the noise off and is recorded
-        as not private.
+        Noise standard deviation over sensitivity. 0 means no noise and no privacy.
     n_rows : int
         Public n, or `nominal_n`.
     sampling_prob : float, default 1.0
@@ -114,20 +113,19 @@ class ReleaseSpec:
     relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
         The neighboring relation.
     group_cap : int or None, default None
-        None if the unit of privacy is one row. Otherwise it is a group, and at most so
-        many rows of a group count.
+        Largest number of rows that count per group. None if the unit of privacy is one
+        row.
     epoch_steps : int, default 1
-        Above 1 for random allocation: each row is used in one of so many equal releases
-        in a row, at random.
+        Above 1 for random allocation: each row is used in one of this number of equal
+        consecutive releases, at random.
     private : bool, default True
-        False if the noise protects nobody, as with a seed. Such a release is charged as
-        one without noise.
+        False if the noise is known, as with a seed. Such a release is charged as one
+        without noise.
 
     Raises
     ------
     ValueError
-        If a value is out of range or of another type, or if the release cannot be
-        charged.
+        If a value has a wrong type or range, or if the release cannot be charged.
     """
 
     label: str
@@ -155,9 +153,8 @@ class ReleaseSpec:
                 )
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
-            # The ledger must hold the very number that the noise was made with. NumPy
-            # scalars are printed and rounded in other ways, and float64 has no larger
-            # whole numbers.
+            # The ledger must hold exactly the number used for the noise. NumPy scalars
+            # print and round differently, and float64 has no larger whole numbers.
             whole = type(value) is int and abs(value) <= 2**53
             if not whole and not isinstance(value, float):
                 raise ValueError(
@@ -174,7 +171,7 @@ class ReleaseSpec:
                 "noise_multiplier must be finite and >= 0, got "
                 f"{self.noise_multiplier=}. Correct it."
             )
-        # Units and sums stay far inside the range of float64 and int64.
+        # This keeps units and sums far inside the range of float64 and int64.
         if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
             raise ValueError(
                 f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
@@ -196,13 +193,13 @@ class ReleaseSpec:
             )
 
     def event(self) -> GaussianEvent:
-        """Return the event that the accountant sees."""
+        """Return the accountant's event of the release."""
         return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
         """Return plain data for the ledger and the report.
 
-        An `epoch_steps` of 1 and `private=True` are left out: most releases have both.
+        The usual `epoch_steps` of 1 and `private=True` are omitted.
         """
         row = asdict(self)
         if self.epoch_steps == 1:
@@ -214,15 +211,15 @@ class ReleaseSpec:
 
 @dataclass(frozen=True)
 class Released:
-    """Hold a value that carries noise.
+    """Hold a noisy value.
 
     Parameters
     ----------
     value : ndarray of float64
-        The noisy sum, of the query's shape, in real units.
+        The noisy sum, in the statistic's shape and real units.
     noise_sd : float
         Standard deviation of the noise of each entry before rounding, in the units of
-        `value`. Off the diagonal of a symmetric query it is this divided by sqrt(2).
+        `value`. Off the diagonal of a symmetric sum it is smaller by sqrt(2).
     """
 
     value: np.ndarray
@@ -231,24 +228,23 @@ class Released:
 
 @dataclass(frozen=True, eq=False)
 class SumTask:
-    """Describe a sum without noise: what `release` asks for and a kernel computes.
+    """Describe a sum without noise, which `release` requests and a kernel computes.
 
     Parameters
     ----------
     query, params
         As in `release`.
     clip_norm : float
-        The spec's, or the public number that stands for inf.
+        Clip norm of the spec, or the public number that replaces inf.
     rows : Rows or None, default None
-        The rows to sum. None if a caller gives blocks itself. Integer rows that are
-        kept between passes serve the same object only.
+        The rows to sum, or None if a caller passes blocks. Kept integer rows serve the
+        same object only.
     indices : ndarray of int or None, default None
         Increasing slots of the sample; None for all slots.
     spec : ReleaseSpec or None, default None
-        The release; None for a sum that is not released, such as a known answer.
+        The release; None for an unreleased sum, such as a test with a known answer.
     following : ReleaseSpec or None, default None
-        The release that was reserved after this one, if any, so that its sum may be
-        made in the same pass.
+        The next reserved release, if any, whose sum may be computed in the same pass.
     """
 
     query: Statistic
@@ -263,7 +259,7 @@ class SumTask:
     def weights(self) -> IntegerWeights | None:
         """Return a head's weights as integers, or None.
 
-        The flat weights of a whole network stay as they are, in `params`.
+        The flat weights of a network stay unchanged in `params`.
         """
         weights = self.params.weights
         if weights is None or np.ndim(weights) == 1:
@@ -280,8 +276,8 @@ class Summer(Protocol):
 
     Guarantee
     ---------
-    None by itself: a summer that adds wrong numbers breaks the sensitivity. For this
-    reason, `VerifiedSum` checks the sums (proofs/sums.md).
+    None by itself: wrong sums break the sensitivity, so `VerifiedSum` checks them
+    (proofs/sums.md).
     """
 
     def __call__(self, task: SumTask) -> np.ndarray:

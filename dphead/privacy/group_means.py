@@ -125,10 +125,10 @@ def group_means(
     A group has at most `cap` means, in its own first slots. Which rows and classes
     these are depends on that group's labels and slots alone.
     """
-    labelled = np.flatnonzero((groups != NO_GROUP) & (y >= 0))
-    labelled = labelled[np.lexsort((y[labelled], groups[labelled]))]  # stable
-    ids, classes = groups[labelled], y[labelled]
-    new = np.ones(len(labelled), bool)
+    labeled = np.flatnonzero((groups != NO_GROUP) & (y >= 0))
+    labeled = labeled[np.lexsort((y[labeled], groups[labeled]))]  # stable
+    ids, classes = groups[labeled], y[labeled]
+    new = np.ones(len(labeled), bool)
     new[1:] = (ids[1:] != ids[:-1]) | (classes[1:] != classes[:-1])
     # position of a row's class among those of its group
     count = np.cumsum(new)
@@ -137,7 +137,7 @@ def group_means(
     first = np.searchsorted(groups[by_group], ids)
     # a group has at least as many slots as classes
     slot = np.full(len(groups), -1)
-    slot[labelled] = np.where(position < cap, by_group[first + position], -1)
+    slot[labeled] = np.where(position < cap, by_group[first + position], -1)
     alone = np.flatnonzero((groups == NO_GROUP) & (y >= 0))
     slot[alone] = alone
     rows = np.flatnonzero(slot >= 0)

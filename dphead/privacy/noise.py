@@ -1,9 +1,9 @@
 """Draw rounded Gaussian noise from a cryptographic generator, keyed for each release.
 
 Each coordinate, step and release gets one independent draw. No draw may be used twice.
-ChaCha20 (the `randomgen` package) gets 256 bits from the operating system for every
-generator. So releases, processes and forks share nothing, and no generator state can be
-repeated or guessed.
+ChaCha20 (package `randomgen`) gets 256 bits from the operating system for every
+generator. So releases, processes and forks share no state, and no state can repeat or
+be guessed.
 """
 
 import hashlib
@@ -46,9 +46,9 @@ class NoiseSource:
         Parameters
         ----------
         sequence : int
-            Number of the release in its fit.
+            Index of the release in its fit.
         purpose : {"noise", "sample"}
-            What the draws are used for.
+            Use of the draws.
 
         Returns
         -------

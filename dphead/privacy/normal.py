@@ -1,4 +1,4 @@
-"""Draw Gaussian noise rounded to integers, in exactly the law of round(N(0, sd²)).
+"""Draw Gaussian noise rounded to integers, with exactly the law of round(N(0, sd²)).
 
 A draw is round(sd·Z) with Z = Φ⁻¹(U). U is an infinite binary expansion; 64 bits of it
 are drawn first. The float64 value of sd·Z is rounded if its distance from each
@@ -23,12 +23,12 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtri
 
-# All but the last are chosen, not measured. The proof is for these values.
-SMALLEST_SD = 2.0**-4  # below, boundaries lie so far out that a comparison takes long
-LARGEST_SD = 2.0**44  # above, every draw would need more than 64 bits
-_BLOCK_DRAWS = 8192  # draws at a time: their temporaries stay in cache
+# All but the last are chosen, not measured; the proof assumes these values.
+SMALLEST_SD = 2.0**-4  # below, comparisons at far boundaries take long
+LARGEST_SD = 2.0**44  # above, every draw needs more than 64 bits
+_BLOCK_DRAWS = 8192  # draws per block, whose temporaries fit in cache
 _FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
-_CELLS_LOG2 = 5  # log2 of the cells per binade of a tail; each has a Taylor polynomial
+_CELLS_LOG2 = 5  # log2 of the cells per binade of a tail, each with a Taylor polynomial
 _TAYLOR_DEGREE = 8  # degree of these polynomials
 # Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
 QUANTILE_ERROR = 2.0**-48
@@ -44,8 +44,8 @@ def rounded_gaussian(
     Parameters
     ----------
     generator : numpy.random.Generator
-        Source of uniform bits. The same state gives the same draws. How many words are
-        drawn depends on the draws.
+        Source of uniform bits. The same state gives the same draws. The number of words
+        depends on the draws.
     shape : tuple of int
         Shape of the result.
     sd : float
@@ -195,7 +195,7 @@ class Tail:
     def beyond(self, x: Fraction) -> bool:
         """Return whether p < Φ(−x), that is −Φ⁻¹(p) > x.
 
-        It draws as many digits as the answer takes.
+        It draws digits until the answer is certain.
         """
         while True:
             mass = upper_tail(x, self.bits)
@@ -209,8 +209,8 @@ class Tail:
 def definition(tail: Tail, sd: float) -> int:
     """Return ⌊sd·x + 1/2⌋ for x = −Φ⁻¹(p) ≥ 0: a draw without its sign.
 
-    It is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., that lie below x. A
-    wrong first guess costs time alone.
+    The result is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., below x. A wrong
+    first guess only costs time.
     """
     while tail.digits < 2**63:
         tail.extend()
@@ -282,8 +282,8 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     p = tails.astype(np.float64)
     cells = p.view(np.int64) >> (52 - _CELLS_LOG2)
     cells -= (1023 + _FIRST_BINADE) << _CELLS_LOG2
-    centres, coefficients = _cells()
-    step = centres.take(cells, mode="clip")  # p may have been rounded up to 2^63
+    centers, coefficients = _cells()
+    step = centers.take(cells, mode="clip")  # p may have been rounded up to 2^63
     step -= p
     x = coefficients[_TAYLOR_DEGREE].take(cells, mode="clip")
     factor = np.empty_like(x)
@@ -304,8 +304,8 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     cells = np.arange((63 - _FIRST_BINADE) << _CELLS_LOG2)
     per_binade = 1 << _CELLS_LOG2
     middle = 1 + (cells % per_binade + 0.5) / per_binade
-    centres = np.ldexp(middle, _FIRST_BINADE + cells // per_binade)
-    pairs = [_value_and_slope(int(c)) for c in centres]
+    centers = np.ldexp(middle, _FIRST_BINADE + cells // per_binade)
+    pairs = [_value_and_slope(int(c)) for c in centers]
     series = [np.array(values) for values in zip(*pairs, strict=True)]
     for k in range(_TAYLOR_DEGREE - 1):
         slope = [(j + 1) * series[j + 1] for j in range(k + 1)]
@@ -314,7 +314,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
             for j in range(k + 1 - i):
                 total += series[i] * slope[j] * slope[k - i - j]
         series.append(total / ((k + 1) * (k + 2)))
-    return centres, np.stack(series)
+    return centers, np.stack(series)
 
 
 def _value_and_slope(p: int) -> tuple[float, float]:
@@ -335,6 +335,6 @@ def _value_and_slope(p: int) -> tuple[float, float]:
 
 def _slope(x: float) -> float:
     """Return √(2π)·exp(x²/2), the slope of Φ⁻¹, to a relative 2⁻⁵¹ for the float x."""
-    with localcontext(prec=30):  # the caller's context may differ; exp rounds correctly
+    with localcontext(prec=30):  # ignore the caller's context; exp rounds correctly
         growth = (Decimal(x) ** 2 / 2).exp()
     return math.sqrt(2 * math.pi) * float(growth)

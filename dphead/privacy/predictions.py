@@ -1,7 +1,7 @@
 """Round public weights to a grid, and turn scores and residuals into integers.
 
-No bound may rest on the accuracy of a prediction. Each residual that leaves this module
-is checked, in integers, to be no longer than the bound (proofs/exactness.md).
+No bound depends on the accuracy of a prediction. Each residual of this module is
+checked, in integers, against the bound (proofs/exactness.md).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 
 from dphead.privacy.transform import RADIUS, fits
 
-Array = Any  # of numpy, or of jax.numpy if `xp` is that
+Array = Any  # numpy array, or jax.numpy array if `xp` is jax.numpy
 # Grids: the integer that stands for 1. A finer grid rounds less and has longer
 # integers; proofs/exactness.md adds up their bits. Each was chosen, not measured.
 PROBABILITY_SCALE = 2**16  # a probability of one
@@ -22,7 +22,7 @@ POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
-_MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
+_MAX_WEIGHT = 1e100  # larger weights count as zero, and so do all below 1e-100
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
 MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
@@ -37,7 +37,7 @@ class IntegerWeights:
     w : ndarray of int16, shape (n_classes, width)
         Whole numbers.
     step : float
-        What one unit of w stands for; 0 if all are zero.
+        Real value of one unit of w; 0 if all are zero.
     """
 
     w: np.ndarray
@@ -47,8 +47,8 @@ class IntegerWeights:
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
     """Round weights (width, n_classes) to a grid.
 
-    Weights that are beyond MAX_WEIGHT or not finite become zero. The result is the same
-    on every machine: it uses operations on single entries, and sums of integers.
+    Weights beyond MAX_WEIGHT or not finite become zero. The result is the same on every
+    machine, because it uses operations on single entries and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):
@@ -90,7 +90,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     distance : array of shape (k, m)
         Whole numbers of at least 0, in units of scores.
     rate : array of shape (k, 1)
-        What one unit of a score stands for.
+        Real value of one unit of a score.
     """
     table = xp.asarray(powers_of_two())
     exponent = distance * (rate * POWERS_PER_NAT)
@@ -101,7 +101,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
 def shortened(xp: Any, residual: Array, factor: Array) -> Array:
     """Return residual (k, m) * factor (k, 1) as int64, no longer than RADIUS.
 
-    Entries are rounded. A residual is truncated towards zero if its sum of squares
+    Entries are rounded. A residual is truncated toward zero if its sum of squares
     exceeds RADIUS**2, and set to zero if it still does.
 
     Guarantee

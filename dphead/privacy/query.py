@@ -31,7 +31,7 @@ from dphead.privacy.transform import (
 
 @dataclass(frozen=True, eq=False)
 class Params:
-    """Hold the public numbers and earlier releases that a statistic may use.
+    """Hold the public numbers and earlier releases used by a statistic.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class Params:
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless `value` is a Python int of at least `least`.
 
-    NumPy integers are refused: they wrap around, so a sensitivity made of them could be
-    too small.
+    NumPy integers are refused, because they can wrap around and make a sensitivity too
+    small.
     """
-    # `type` also refuses bool, which is a kind of int.
+    # `type` also refuses bool, a subclass of int.
     if type(value) is not int or value < least:
         raise ValueError(
             f"{name} must be a whole number (int) of at least {least}, got "
@@ -75,18 +75,18 @@ class Statistic:
     kind : {"outer", "gram"}
         Whether a row contributes l qᵀ or w q qᵀ.
     clips : {"features", "rows", "nothing"}
-        What the clip norm bounds.
+        The vectors bounded by the clip norm.
     axes : tuple of str or int
         Lengths of the sum's axes: "width", "n_classes" or a number.
     row_sq : int
         Squared sensitivity if a row is zeroed out, added or removed.
     replace_factor : int
-        Factor on `row_sq` for a row that replaces another.
+        Factor on `row_sq` under replace-one.
     max_entry : int
-        Largest absolute value that a row adds to an entry of the sum.
+        Largest absolute contribution of a row to an entry of the sum.
     takes_sets : bool
-        Whether these bounds also hold for a row with any set of classes. Other queries
-        refuse label sets.
+        Whether these bounds also hold for a row with any set of classes. Other
+        statistics refuse label sets.
     """
 
     n_classes: int
@@ -103,12 +103,12 @@ class Statistic:
 
     @property
     def symmetric(self) -> bool:
-        """Return whether the sum, and so its noise, is made of symmetric matrices."""
+        """Return whether the sum, and so its noise, consists of symmetric matrices."""
         return self.kind == "gram"
 
     @property
     def name(self) -> str:
-        """Return the query's name and settings, as the ledger records them."""
+        """Return the statistic's name and settings for the ledger."""
         return repr(self)
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -117,7 +117,7 @@ class Statistic:
         return tuple(lengths.get(axis, axis) for axis in self.axes)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the real number that one integer of the sum stands for."""
+        """Return the real value of one integer unit of the sum."""
         raise NotImplementedError
 
     def sensitivity_sq(
@@ -132,7 +132,7 @@ class Statistic:
         clip_norm : float
             R or C, as `clips` says.
         append : float, default 0.0
-            The constant b that is appended to each row.
+            The constant b appended to each row.
 
         Returns
         -------
@@ -146,14 +146,14 @@ class Statistic:
         return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return a clip norm that clips no row of this norm, for fits without noise."""
+        """Return a clip norm above all rows of this norm, for fits without noise."""
         return largest_norm
 
     def rows(
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
         """Return the integers of rows x (k, n_features) float32."""
-        # Other statistics need a row's direction: their factors clip it afterwards.
+        # Other statistics need a row's direction; their factors clip it later.
         if self.clips == "features":
             return clipped_rows(transform, x, clip_norm)
         return direction_rows(transform, x)
@@ -170,7 +170,7 @@ class Statistic:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Hold the rows that are being summed, as integers.
+    """Hold a chunk of rows as integers.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class Chunk:
         """Return the integer scores (k, n_classes), and the unit of each row (k, 1).
 
         Scores are below 2**30. float64 holds each partial sum exactly, so the order of
-        the additions does not matter.
+        additions does not matter.
         """
         assert self.weights is not None
         q = self.rows.q.astype(xp.float64)
@@ -208,26 +208,26 @@ class Chunk:
 
 
 def counting(query: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """Return (k,) bool: which slots in use have a finite row that is `labelled`."""
-    return used & (rows.scale > 0) & labelled(query, y)
+    """Return (k,) bool: whether each used slot has a finite, `labeled` row."""
+    return used & (rows.scale > 0) & labeled(query, y)
 
 
-def labelled(query: Statistic, y: Array) -> Array:
-    """Return (k,) bool: which rows have a class, or a label set, which may be empty.
+def labeled(query: Statistic, y: Array) -> Array:
+    """Return (k,) bool: whether each row has a class, or a possibly empty label set.
 
     Raises
     ------
     ValueError
-        By the shape of `y` alone: if the rows have label sets but the query's bound is
-        for one class per row, or if the sets are of another number of classes.
+        If the rows have label sets but the bound is for one class per row, or if the
+        number of classes differs. The shape of `y` alone decides.
     """
     if y.ndim == 1:
         return (y >= 0) & (y < query.n_classes)
-    # From shapes alone: whether this raises must not depend on a row's value.
+    # Use shapes only: an error must not depend on a row's value.
     if not query.takes_sets or y.shape[1:] != (query.n_classes,):
         raise ValueError(
-            "rows with several classes need a statistic that takes label sets of its "
-            f"n_classes, got {query.name} for labels of shape (n, "
+            "rows with several classes need a statistic that supports label sets, "
+            f"got {query.name} for labels of shape (n, "
             f"{', '.join(map(str, y.shape[1:]))}). Use sigmoid gradients."
         )
     return ((y == 0) | (y == 1)).all(axis=1)
@@ -239,22 +239,22 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     A row where `keep` is False is all zeros.
     """
     classes = xp.arange(n_classes)
-    # Every class is compared for every row, so the work does not depend on labels.
+    # Compare every class for every row, so that the work does not depend on labels.
     same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """Return the targets of predictions, in rows that count: (k, n_classes) int64."""
+    """Return the targets of predictions for rows that count: (k, n_classes) int64."""
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)
     return chunk.y.astype(xp.int64)
 
 
 def root(squared: int) -> float:
-    """Return the square root of a whole number, as a float64 that is not below it."""
+    """Return a float64 upper bound on the square root of a whole number."""
     value = sqrt(squared)
-    # sqrt rounds to nearest. A root that is too small would make the noise too small.
+    # sqrt rounds to nearest, and a root too small would make the noise too small.
     while Fraction(value) ** 2 < squared:
         value = nextafter(value, inf)
     return value

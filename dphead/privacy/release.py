@@ -2,8 +2,8 @@
 
 It charges, samples, sums, adds noise and commits, in this order.
 
-One `ReleaseSpec` determines the noise, the sample and the event that the accountant
-sees. So the reported guarantee cannot differ from what ran.
+One `ReleaseSpec` determines the noise, the sample and the accountant's event. So the
+reported guarantee matches the mechanism that ran.
 """
 
 from dataclasses import replace
@@ -49,31 +49,30 @@ def release(
     rows : Rows
         The private rows.
     spec : ReleaseSpec
-        What was decided before any row was read.
+        The release, planned before any row was read.
     ledger : Charge
         The reserved releases of this fit.
     noise : NoiseSource
         Source of the sample and of the noise.
     summer : Summer
-        What adds the integer vectors of the rows.
+        The verified sum.
 
     Returns
     -------
     Released
-        The noisy sum in real units (float64), and its standard deviation before
-        rounding. If an earlier run committed this release, that run's value.
+        The noisy sum in real units (float64) and the noise's standard deviation before
+        rounding. If an earlier run committed this release, its value is returned.
 
     Raises
     ------
     ValueError
-        Before any row is read: if the query or the rows are not the planned ones. If
-        the noise has a seed but `spec`, and so the charge, says that the release is
-        private. If there is no noise and the ledger stores values. If the noise or the
-        sum would leave the range of the integers.
+        If the statistic or the rows differ from the plan, if seeded noise was charged
+        as private, if there is no noise but the ledger stores values, or if the noise
+        or the sum could overflow. Raised before any row is read.
     LedgerError
-        If the release is not the next reserved one, or cannot be begun or committed.
+        If the release is not the next reserved one, or cannot begin or be committed.
     TypeError
-        If the summer returns another type or shape, which is a defect.
+        If the sum has a wrong type or shape, which is a defect.
 
     Guarantee
     ---------
@@ -89,7 +88,7 @@ def release(
     if spec.private and not noise.private:
         raise ValueError(
             "a release with a seed must be charged as not private, got private=True "
-            "in its spec. Use no seed, or give the seed to `reserve` too."
+            "in its spec. Use no seed, or pass the seed to `reserve` too."
         )
     transform = params.transform
     width = transform.width(rows.n_features)
@@ -97,7 +96,7 @@ def release(
     if spec.noise_multiplier == 0 and ledger.store is not None:
         raise ValueError(
             "sums without noise must not reach the disk, got a ledger with a store. "
-            "Reserve the fit without one."
+            "Reserve the fit without a store."
         )
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
@@ -115,7 +114,7 @@ def release(
         next_spec = None if following is None else ReleaseSpec(**following)
         task = replace(task, following=next_spec)
     else:
-        # Such a release has no noise: there is no privacy to lose by reading norms.
+        # Without noise there is no privacy to lose by reading norms.
         clip_norm = query.no_clip(summer.largest_norm(task), params)
         clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
         task = replace(task, clip_norm=clip_norm)
@@ -153,8 +152,8 @@ def noise_scale(
     Returns
     -------
     unit : float
-        The real number that an integer of the sum stands for. It is 1 if `clip_norm` is
-        infinite: `release` then finds a clip norm, without privacy.
+        The real value of one integer unit of the sum. It is 1 for an infinite
+        `clip_norm`, which `release` replaces, without privacy.
     sd : float
         Standard deviation of the noise before rounding, in these units; 0 without
         noise.
@@ -172,7 +171,7 @@ def noise_scale(
     replace-one itself (proofs/poisson.md).
     """
     if spec.noise_multiplier == 0:
-        known = np.isfinite(spec.clip_norm)  # else `release` finds a clip norm
+        known = np.isfinite(spec.clip_norm)  # otherwise `release` computes a clip norm
         return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.sensitivity_sq(relation, spec.clip_norm, append)
@@ -195,27 +194,27 @@ def noise_scale(
 
 
 def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
-    """Raise ValueError unless the query and the rows are those of the plan."""
+    """Raise ValueError unless statistic and rows match the plan."""
     given = {"query": query.name, "group_cap": rows.group_cap}
-    if spec.relation != "add_remove":  # else n is private: `spec.n_rows` stands for it
+    if spec.relation != "add_remove":  # else n is private, and `spec.n_rows` is nominal
         given["n_rows"] = rows.n_rows
     for name, value in given.items():
         planned = getattr(spec, name)
         if value != planned:
             raise ValueError(
-                f"{name} must be the planned one, got {name}={value}. "
-                f"The plan says {planned}."
+                f"{name} must match the plan, got {name}={value}. The plan has "
+                f"{planned}."
             )
 
 
 def _sampled(
     rows: Rows, spec: ReleaseSpec, draw: np.random.Generator
 ) -> np.ndarray | None:
-    """Return the increasing slots of the Poisson sample, or None for a full batch."""
+    """Return the increasing slots of the sample, or None for a full batch."""
     if spec.sampling_prob == 1:
         return None
     indices = poisson_sample(rows.n_rows, spec.sampling_prob, draw)
     if spec.group_cap is None:
         return indices
-    # Rows beyond the cap count zero anyway: leaving them out saves reading them.
+    # Rows beyond the cap count zero, so they need not be read.
     return indices[cast(GroupedRows, rows).within[indices]]

@@ -1,7 +1,7 @@
 """Choose the rows that take part in a release.
 
-These are all rows, at most a number per group, a Poisson sample, or the rows that an
-epoch's random allocation assigns to the release.
+These are all rows, a capped number per group, a Poisson sample, or the rows that random
+allocation assigns to the release.
 
 A sample is secret: neither the sample nor its size may be stored or returned to a user.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-NO_GROUP = -1  # the value that a features file stores for a row without a group
+NO_GROUP = -1  # stored in features files for a row without a group
 
 
 def poisson_sample(
@@ -33,13 +33,13 @@ def poisson_sample(
     Returns
     -------
     ndarray of int64
-        Slots in the sample; possibly none.
+        Slots in the sample, possibly none.
 
     Guarantee
     ---------
     Each row slot gets one 53-bit uniform number from the generator. The size of the
-    sample is whatever the draws give, 0 included. It is secret and is never stored. No
-    row is dropped to fit a batch.
+    sample is random, possibly 0. It is secret and never stored. No row is dropped to
+    fit a batch.
     """
     most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
     return np.flatnonzero(generator.random(n_rows) < most)
@@ -64,9 +64,8 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
 
     Guarantee
     ---------
-    The assignment is exactly uniform if the generator's bits are uniform. The 2**64
-    numbers do not always divide into `steps` equal parts: the numbers left over are
-    drawn again.
+    The assignment is exactly uniform if the generator's bits are uniform. If `steps`
+    does not divide 2**64, numbers in the remainder are drawn again.
     """
     left_over = np.uint64(2**64 % steps)
     found = np.zeros(n_rows, np.uint64)
@@ -80,11 +79,10 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
 
 @dataclass
 class Allocation:
-    """Hold in memory which step of the current epoch uses which rows.
+    """Hold in memory the rows of each step of the current epoch.
 
-    One fit's process holds it. It must not be stored, copied or drawn a second time in
-    an epoch: a row could then be used twice, which is not charged
-    (proofs/allocation.md).
+    It must not be stored, copied or drawn twice in an epoch: a row could then be used
+    twice, which is not charged (proofs/allocation.md).
     """
 
     _steps: np.ndarray | None = field(default=None, repr=False)
@@ -93,7 +91,7 @@ class Allocation:
     def rows(
         self, step: int, steps: int, n_rows: int, generator: np.random.Generator
     ) -> np.ndarray:
-        """Return the increasing slots of the rows that one step of an epoch uses.
+        """Return the increasing slots of the rows of one step of an epoch.
 
         Parameters
         ----------
@@ -113,13 +111,13 @@ class Allocation:
 
         Guarantee
         ---------
-        Rows are assigned to steps at step 0 only. A later step gets its rows of that
-        assignment if this process released all steps in between, and no rows otherwise.
-        So an epoch uses a row at most once, whichever process continues it.
+        Rows are assigned to steps at step 0 only. A later step gets its rows if this
+        process released all steps in between, and no rows otherwise. So an epoch uses a
+        row at most once, even if another process continues it.
         """
         if step == 0:
             self._steps = random_steps(n_rows, steps, generator)
-        # Another process, or a step that was not committed: rows could be used twice.
+        # After a restart or an uncommitted step, rows could be used twice.
         elif step != self._next:
             self._steps = None
         self._next = -1  # until this release is committed
@@ -128,7 +126,7 @@ class Allocation:
         return np.flatnonzero(self._steps == step)
 
     def released(self, step: int) -> None:
-        """Record that `step` is committed: the next step may use its rows."""
+        """Record that `step` is committed, so that the next step may use its rows."""
         self._next = step + 1
 
 
@@ -140,7 +138,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     groups : ndarray of int, shape (n,)
         Group id of each row. A row with NO_GROUP (-1) belongs to no group and is kept.
     cap : int
-        The most rows that a group keeps, at least 1.
+        Largest number of rows kept per group, at least 1.
 
     Returns
     -------
@@ -154,13 +152,13 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
 
     Guarantee
     ---------
-    At most `cap` rows of a group are kept. Which of them depends on that group's slots
-    alone.
+    At most `cap` rows of a group are kept. The choice depends on that group's slots
+    only.
     """
     if cap < 1 or cap != int(cap):
         raise ValueError(
-            "a group must keep a whole number of rows, at least one, got "
-            f"group_cap={cap}. Use 1 or more."
+            f"group_cap must be a whole number of at least 1, got group_cap={cap}. "
+            "Use 1 or more."
         )
     return (ranks(groups) < cap) | (groups == NO_GROUP)
 

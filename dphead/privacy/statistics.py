@@ -1,9 +1,8 @@
-"""Define the statistics that may be summed over private rows, one class each.
+"""Define the statistics of private rows, one class each.
 
-Each class states how far one row can move its sum. All sums are of integers.
-proofs/sensitivity.md has the table and the proofs. Symbols are those of `query`.
-`tests/definitions.py` defines the same statistics one row at a time in real numbers, to
-be read against the papers.
+Each class states how far one row can move its integer sum. proofs/sensitivity.md has
+the table and the proofs. Symbols are those of `query`. `tests/definitions.py` defines
+the same statistics one row at a time in real numbers, for comparison with the papers.
 """
 
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from dphead.privacy.transform import (
 # Grids: the integer that stands for 1, as in `predictions`. Each was chosen, not
 # measured.
 MOMENT_RADIUS = 2**20  # for the longest vector of channel moments
-COUNT_SCALE = 2**10  # for one counted row: the grid is then fine beside any noise
+COUNT_SCALE = 2**10  # for one counted row: much finer than any noise
 HESSIAN_SCALE = 2**6  # for the largest weight p (1 - p) of a Hessian, 1/4
 
 

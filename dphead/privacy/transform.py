@@ -1,18 +1,17 @@
-"""Turn each row, on its own, into integers: transform, norm, clip, checked inequality.
+"""Turn each row alone into integers: transform, norm, clip, and an exact check.
 
 The sums of a head use numbers that are not integers only here and in five places of
 `predictions`, `query` and `statistics`. These are moments, a score's unit, predictions,
 a Hessian's weights and the factors of residuals.
 
-Each operation on a row is one IEEE operation on one of its numbers, or a sum of
-integers, which is the same in any order. So a row's integers are a function of that row
-and of public numbers. They do not depend on the row's position or on other rows
-(proofs/exactness.md has the list).
+Each operation on a row is one IEEE operation on one number, or a sum of integers, which
+is the same in any order. So a row's integers are a function of that row and of public
+numbers, not of its position or of other rows (proofs/exactness.md has the list).
 
 That arithmetic does not show that the integers are within the clip norm. A check in
 integers does.
 
-`dphead.sums.kernels.rows` does the same one row at a time. Tests hold the two equal.
+`dphead.sums.kernels.rows` repeats this one row at a time, and tests compare both.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ FINE_BITS = 20  # bits of a row's largest entry before the clip
 # Rows with all entries below this become zeros, so that `fine` divides by a power of
 # two that does not underflow.
 SMALLEST_ENTRY = 2.0**-900
-MAX_FEATURES = 2**22  # so many squares of FINE_BITS integers add up in int64
+MAX_FEATURES = 2**22  # this many squares of FINE_BITS integers add up in int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +41,12 @@ class RowTransform:
     unit_norm : bool, default False
         Whether to divide each row by its Euclidean norm.
     center : ndarray of shape (n_features,), or None, default None
-        What is subtracted.
+        Vector to subtract.
     scale : ndarray of shape (n_features,), or None, default None
-        What each feature is multiplied by.
+        Factor on each feature.
     append : float, default 0.0
-        Constant that is appended to each row; 0 appends nothing. Otherwise its absolute
-        value must be in [1e-6, 1e6].
+        Constant appended to each row; 0 for none. Otherwise its absolute value must be
+        in [1e-6, 1e6].
 
     Raises
     ------
@@ -58,8 +57,7 @@ class RowTransform:
     Guarantee
     ---------
     The caller must ensure that the numbers are public or come from earlier releases.
-    The arrays are read-only copies: sums may keep the rows that a transform made, and
-    these must stay equal to what it would make again.
+    The arrays are read-only copies, because sums may keep transformed rows.
     """
 
     unit_norm: bool = False
@@ -87,7 +85,7 @@ class RowTransform:
                 object.__setattr__(self, name, own)  # the class is frozen
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make copies and unpickled transforms by the constructor, which checks."""
+        """Copy and unpickle through the constructor, which checks the values."""
         return type(self), (self.unit_norm, self.center, self.scale, self.append)
 
     def width(self, n_features: int) -> int:
@@ -105,12 +103,12 @@ class RowTransform:
         if n_features > MAX_FEATURES:
             raise ValueError(
                 f"rows must have at most {MAX_FEATURES} features, got {n_features=}. "
-                "Squares of more could overflow: leave some out."
+                "Squares of more could overflow. Drop some features."
             )
         return n_features + (1 if self.append else 0)
 
     def equals(self, other: "RowTransform") -> bool:
-        """Return whether `other` is the same map: same type, same numbers."""
+        """Return whether `other` is the same map, with the same type and numbers."""
         own = (type(self), self.unit_norm, self.append)
         if own != (type(other), other.unit_norm, other.append):
             return False
@@ -131,7 +129,7 @@ class FineRows:
     squared : ndarray of int64, shape (k,)
         Exact sums of squares of the integers.
     finite : ndarray of bool, shape (k,)
-        Whether the row is finite. A row that is not is all zeros and counts zero.
+        Whether the row is finite. Other rows are zeros and count zero.
     """
 
     integers: np.ndarray
@@ -153,8 +151,7 @@ class IntegerRows:
     q : ndarray of shape (k, width)
         Whole numbers.
     scale : ndarray of float64, shape (k,)
-        What one unit of q stands for. It is 0 for a row that counts zero, and then q is
-        0 as well.
+        Real value of one unit of q; 0, like q, for a row that counts zero.
     """
 
     q: np.ndarray
@@ -192,7 +189,7 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
         if transform.scale is not None:
             scale = np.asarray(transform.scale, np.float64)
             values = values * scale
-        # They are zeros, which `center` would move.
+        # Rows that are not finite are zeros, which `center` would move.
         values[~rows.finite] = np.nan
         rows = fine(values)
         if transform.unit_norm and transform.center is not None:
@@ -283,7 +280,7 @@ def clipped_rows(
 
 
 def clipped_step(clip_norm: float, append: float) -> float:
-    """Return the real number that one unit of `clipped_rows` stands for."""
+    """Return the real value of one unit of `clipped_rows`."""
     length = np.sqrt(clip_norm * clip_norm + append * append)
     return float(length) / RADIUS
 
@@ -294,18 +291,18 @@ def clipped_bound(clip_norm: float, append: float) -> tuple[int, int]:
     The bound is for the entries without the constant.
     """
     step = clipped_step(clip_norm, append)
-    constant = int(append / step)  # towards zero
+    constant = int(append / step)  # rounds toward zero, to stay within the norm
     clipped = int((clip_norm / step) ** 2)
     bound = min(clipped, RADIUS**2 - constant**2)
     return max(bound, 0), constant
 
 
 def aim(bound: int, width: int) -> float:
-    """Return the length to scale rows to so that few exceed the bound when rounded.
+    """Return a length for rows that few of them exceed after rounding.
 
     Rounding adds width / 12 to a squared norm on average, with a standard deviation of
-    length / sqrt(3). The length leaves room for three of them. Rows that still exceed
-    the bound are truncated.
+    length / sqrt(3). The length leaves room for three deviations. Rows that still
+    exceed the bound are truncated.
     """
     radius = float(np.sqrt(bound))
     rounding = width / (16 * max(radius, 1))
@@ -317,7 +314,7 @@ def within(
 ) -> np.ndarray:
     """Return integers * factor (k,), and the column `last`, as integers (k, width).
 
-    Entries are rounded. A row is truncated towards zero if its sum of squares exceeds
+    Entries are rounded. A row is truncated toward zero if its sum of squares exceeds
     the bound, and set to zero if it still does.
 
     Guarantee
@@ -336,9 +333,8 @@ def within(
 def fits(q: Any, bound: int) -> Any:
     """Return (k, 1) bool: whether each row's sum of squares is at most the bound.
 
-    q (k, w) holds whole numbers. A float64 sum of squares is exact up to 2**53.
-    Rounding brings no larger sum below the bound. A sum that is not a number does not
-    pass.
+    q (k, w) holds whole numbers. A float64 sum of squares is exact up to 2**53, and
+    rounding brings no larger sum below the bound. NaN does not pass.
     """
     squared = (q * q).sum(axis=1, keepdims=True)
     return squared <= float(bound)

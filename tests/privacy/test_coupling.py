@@ -68,7 +68,7 @@ FULL = {
     ),
     "newton": Newton(steps=2),
     "prototypes": Prototypes(),
-    "normalised": GradientDescent(
+    "normalized": GradientDescent(
         steps=2, centering=ChannelNormalization(2, 3.0, 9.0, 60.0)
     ),
 }
@@ -244,7 +244,7 @@ def test_a_solver_that_leaves_its_plan_is_stopped(tmp_path):
             return super().plan(facts)[::-1]
 
     for solver in (Longer(), Shorter(), Swapped()):
-        with pytest.raises(RuntimeError, match="a solver must ask"):
+        with pytest.raises(RuntimeError, match="a solver must"):
             plan_and_fit(solver, ArrayRows(X, Y), FACTS)
 
 

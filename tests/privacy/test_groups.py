@@ -303,7 +303,7 @@ def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
     rows = ArrayRows(x, y, groups=np.arange(40) // 4, group_cap=given)
     (spec,) = specs(planned)
     fit = reserve([spec])
-    with pytest.raises(ValueError, match="group_cap must be the planned one"):
+    with pytest.raises(ValueError, match="group_cap must match the plan"):
         run(ClassSums(M), rows, spec, fit)
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 

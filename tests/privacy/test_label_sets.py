@@ -29,7 +29,7 @@ from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
     IntegerWeights,
 )
-from dphead.privacy.query import Chunk, Params, labelled, targets
+from dphead.privacy.query import Chunk, Params, labeled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
 from dphead.solvers.base import ProblemInfo
@@ -96,7 +96,7 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
     wrong = [(q, M) for q in REFUSING] + [(q, m) for q in TAKING for m in (2, 4)]
     for query, m in wrong:
         for way in WAYS:
-            with pytest.raises(ValueError, match="takes label sets of its n_classes"):
+            with pytest.raises(ValueError, match="supports label sets"):
                 integer_sum(
                     query, params_of(query), x, sets_of("any", 20, m), block_sum=way
                 )
@@ -341,9 +341,9 @@ def test_a_label_that_is_no_set_is_none_by_the_core_itself():
             [1, 1, 1],
         ]
     )
-    assert labelled(query, y).tolist() == [False, False, True, True]
-    with pytest.raises(ValueError, match="takes label sets"):
-        labelled(query, y[:, :, None])
+    assert labeled(query, y).tolist() == [False, False, True, True]
+    with pytest.raises(ValueError, match="supports label sets"):
+        labeled(query, y[:, :, None])
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
     facts = ProblemInfo(40, D, M)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-3)
     for rows in (ArrayRows(x, sets_of("any", 40)), ArrayRows(x, sets_of("none", 40))):
-        with pytest.raises(ValueError, match="take label sets"):
+        with pytest.raises(ValueError, match="support label sets"):
             fit_head(solver, rows, facts, plan, Run(ledger=book))
     assert book.fits() == []
 
@@ -396,7 +396,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
 def test_sets_of_another_number_of_classes_are_refused(query, m):
     x, _ = toy(20)
     for way in WAYS:
-        with pytest.raises(ValueError, match="takes label sets of its n_classes"):
+        with pytest.raises(ValueError, match="supports label sets"):
             integer_sum(
                 query, params_of(query), x, sets_of("any", 20, m), block_sum=way
             )

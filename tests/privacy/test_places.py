@@ -1,7 +1,7 @@
 """A row's statistic does not depend on where the row stands, nor on what stands beside
 it.
 
-Where neighbouring data have another number of rows, or a Poisson batch has one row
+Where neighboring data have another number of rows, or a Poisson batch has one row
 fewer, all later rows move. If a row's scores moved with it, even by a last bit, nearly
 tied scores would change its residual by all of its clip norm. Libraries' products of
 float32 do move: OpenBLAS's kernels for processors without AVX-512 take some rows of a

@@ -58,7 +58,7 @@ def test_scores_are_exact_whole_numbers(width, m, seed):
 
 
 def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
-    """A centre moves zero rows off zero, so masking before the transform would count
+    """A center moves zero rows off zero, so masking before the transform would count
     them (defect 13).
     """
     x, y = toy(5)

@@ -228,7 +228,7 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
     for other in others:
         with pytest.raises(LedgerError):
             run(query, rows, other, ledger)
-    with pytest.raises(ValueError, match="planned"):
+    with pytest.raises(ValueError, match="must match the plan"):
         run(Gram(M), rows, spec, ledger)
     assert Counted.reads == 0
     run(query, rows, spec, ledger)

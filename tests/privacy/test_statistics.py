@@ -109,8 +109,8 @@ def make(spec) -> tuple[np.ndarray, int]:
     return x.astype(np.float32), label
 
 
-def neighbours(specs, other, relation):
-    """Two neighbouring data sets over the same slots: the last row is there or not, or
+def neighbors(specs, other, relation):
+    """Two neighboring data sets over the same slots: the last row is there or not, or
     is replaced.
     """
     rows = [make(s) for s in specs]
@@ -155,7 +155,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
     examples come near the bound. drawn: size and seed of the weights.
     """
     size, seed = drawn
-    x, y, x2, y2 = neighbours(specs, other, relation)
+    x, y, x2, y2 = neighbors(specs, other, relation)
     width = transform.width(D)
     if isinstance(query, ChannelMoment) and transform.append:
         return

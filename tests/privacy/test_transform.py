@@ -120,7 +120,7 @@ def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
     st.integers(1, 40),
     st.integers(0, 9),
 )
-def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(
+def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbors(
     spec, kind, append, k, seed
 ):
     """Alone, at any place of blocks of hostile rows, in memory of any alignment and of

@@ -1,12 +1,11 @@
-"""Compute the charge of random allocation: each row is used in one step of an epoch.
+"""Compute the charge of random allocation, with each row in one step of an epoch.
 
-An epoch's pair is of t numbers. They are normal, and one of them, at a random place,
-has mean 1 (proofs/allocation.md). Their ratio is a mean of t independent log-normal
-numbers.
+An epoch's pair consists of t normal numbers, one of them, at a random place, with mean
+1 (proofs/allocation.md). Their ratio is a mean of t independent log-normal numbers.
 
-Each is replaced by a number on a grid that is larger in the convex order. So the mean
-can be computed by Fourier transforms and no divergence shrinks. What rounding and tails
-may take off becomes the chance of an infinite loss. The import takes seconds.
+Each is replaced by a number on a grid that is larger in the convex order. So Fourier
+transforms can compute the mean, and no divergence shrinks. Any mass lost to rounding
+and tails becomes the probability of an infinite loss. The import takes seconds.
 
 References
 ----------
@@ -26,13 +25,13 @@ from dphead.privacy.accounting.losses import (
     self_composed,
 )
 
-# Chosen, not measured: they trade a tight charge for time and memory. What they leave
-# out is counted.
+# Chosen, not measured: they trade tightness for time and memory. Omitted mass is
+# charged.
 _CELLS = 50  # cells per standard deviation of one ratio
-_MOST_CELLS = 2**20  # cells in all; wider ones if more would be needed
+_MOST_CELLS = 2**20  # largest number of cells; more are merged into wider ones
 REACHES = (8.3, 7.0, 6.4)  # ends of the grid, in standard deviations of the logarithm
-_LARGEST_EXPONENT = 700.0  # exp of more would overflow float64
-_LOWEST_PLACE = -40.0  # standard deviations; the normal law has next to no mass below
+_LARGEST_EXPONENT = 700.0  # exp overflows float64 beyond
+_LOWEST_PLACE = -40.0  # standard deviations; normal mass below is negligible
 
 
 def epoch_losses(
@@ -47,19 +46,18 @@ def epoch_losses(
     steps : int
         Steps of the epoch, at least 2.
     direction : {"removed", "added"}
-        "removed" compares the row in use with the row not in use; "added" is the
-        reverse.
+        "removed" compares the used row with the unused row; "added" is the reverse.
     interval : float
         Width of the losses' grid.
 
     Returns
     -------
     Losses
-        All of it is infinite if no grid can hold it.
+        The losses, all infinite if no grid can hold them.
 
     Guarantee
     ---------
-    Pessimistic: delta at every epsilon, negative ones too, is not below the pair's.
+    Pessimistic: delta at every epsilon, also a negative one, is at least the pair's.
     """
     nothing = Losses(0, np.zeros(1), 1.0, interval)
     ratio = _ratio(1 / noise_multiplier, direction)

@@ -1,9 +1,9 @@
-"""Compute the epsilon of a list of releases. This decides a charge.
+"""Compute the epsilon of a list of releases, for charges and reports.
 
 Full batches have a closed form (`gdp`). Poisson batches and allocated rows use privacy
 loss distributions (`pld`). Full and Poisson batches also have Renyi divergences
-(`rdp`), which budgets need. `dphead/planning/calibration.py` does the inverse: it
-computes the noise from a budget.
+(`rdp`), which budgets need. `dphead/planning/calibration.py` computes the inverse,
+noise from a budget.
 """
 
 import math
@@ -46,7 +46,7 @@ def compose_epsilon(
         exceed 1e6. For allocated rows, "auto" and "pld" also compute a bound with each
         epoch as one full batch, and take the smaller one.
     coarser : float, default 1.0
-        How many times wider the grid of PLD is.
+        Factor on the width of PLD's grid.
 
     Returns
     -------
@@ -60,8 +60,8 @@ def compose_epsilon(
 
     Guarantee
     ---------
-    An upper bound, for noise multipliers and sampling probabilities that were fixed
-    before the data were read.
+    An upper bound, if noise multipliers and sampling rates were fixed before the data
+    were read.
     """
     check(delta, relation)
     known = f"accountant must be one of {ACCOUNTANTS}"
@@ -71,7 +71,7 @@ def compose_epsilon(
         raise ValueError(
             "exact needs full batches, got events='Poisson batches'. Use pld or rdp."
         )
-    # Checked before an accountant is called: none of them takes a noise of 0.
+    # Check first, because no accountant accepts a noise of 0.
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if mu is not None and accountant in ("auto", "exact"):
@@ -82,14 +82,14 @@ def compose_epsilon(
     from dphead.privacy.accounting.pld import pld_epsilon  # the import takes seconds
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
-    # Both are upper bounds. With little noise the grid of an epoch is too coarse.
+    # Both are upper bounds. At low noise an epoch's grid is too coarse.
     if any(e.epoch_steps > 1 for e in events):
         return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
-    # Rounding takes about 1e-13 per release off delta. That is seldom much, and RDP
-    # takes time.
+    # Rounding costs about 1e-13 of delta per release. RDP is slow, so try it only if
+    # that matters.
     count = sum(e.count for e in events)
     if found < math.inf and delta > 1e-11 * count:
         return found

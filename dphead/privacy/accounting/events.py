@@ -1,4 +1,4 @@
-"""Describe releases of a Gaussian mechanism, as the accountants see them."""
+"""Describe releases of a Gaussian mechanism for the accountants."""
 
 import math
 from collections import Counter
@@ -11,25 +11,24 @@ RELATIONS = ("zero_out", "add_remove", "replace_one")
 
 @dataclass(frozen=True)
 class GaussianEvent:
-    """Describe `count` releases of a Gaussian mechanism, as the accountants see them.
+    """Describe `count` releases of a Gaussian mechanism for the accountants.
 
     Parameters
     ----------
     noise_multiplier : float
-        Noise standard deviation over sensitivity; 0 is not private. For full batches it
-        is over the relation's own sensitivity, so the same event holds under every
-        relation. For Poisson batches it is over the zero-out sensitivity (the clip norm
-        C), also under replace-one. For allocated rows it is over C.
+        Noise standard deviation over sensitivity; 0 is not private. Full batches use
+        the relation's own sensitivity, so one event holds under every relation. Poisson
+        batches use the zero-out sensitivity (the clip norm C), also under replace-one.
+        Allocated rows use C.
     sampling_prob : float, default 1.0
         Sampling rate in (0, 1]; below 1 for Poisson batches.
     count : int, default 1
         Number of releases.
     rows_per_unit : int, default 1
-        The most rows of one unit of privacy (a row, or a group of rows) that count.
+        Largest number of rows that count per unit of privacy.
     epoch_steps : int, default 1
-        Above 1 for random allocation: an epoch is so many of these releases, and each
-        row is in one of them, at random (proofs/allocation.md). Then the units are
-        rows.
+        Above 1 for random allocation: number of releases per epoch, with each row in
+        one of them at random (proofs/allocation.md). Then the units are rows.
 
     Raises
     ------
@@ -49,8 +48,7 @@ class GaussianEvent:
         count, rows = self.count, self.rows_per_unit
         # NaN and infinity fail the first comparison.
         whole = 0 <= count < math.inf and count == int(count)
-        # A NumPy integer could wrap around, and True is an int too: only `int` is
-        # taken.
+        # Accept only `int`: NumPy integers wrap around, and True is an int too.
         some = type(rows) is int and 1 <= rows < 2**31
         unit = "a protected unit must have a row, or a whole number (int) of them"
         require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
@@ -73,7 +71,7 @@ class GaussianEvent:
 
     @property
     def epochs(self) -> int:
-        """Return how many epochs these releases begin.
+        """Return the number of epochs that these releases begin.
 
         An epoch counts from its first release.
         """
@@ -81,13 +79,13 @@ class GaussianEvent:
 
 
 def event_of(release: Mapping[str, Any]) -> GaussianEvent:
-    """Return the event of one release, as the accountants see it.
+    """Return the accountants' event of one release.
 
     Parameters
     ----------
     release : mapping
-        `ReleaseSpec.row()`, or the same from a ledger. `epoch_steps` is missing where
-        it is 1, and `private` where it is True.
+        `ReleaseSpec.row()`, or the same from a ledger. An `epoch_steps` of 1 and a
+        `private` of True are omitted.
 
     Returns
     -------
@@ -99,7 +97,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
     Plans, the ledger and `ReleaseSpec` all get their events here. So a release cannot
     be charged as one thing and reported as another.
     """
-    # A seed makes the noise known, which protects nobody: the accountants see none.
+    # A seed makes the noise known, so the accountants assume no noise.
     cap = release["group_cap"]
     private = release.get("private", True)
     return GaussianEvent(
@@ -111,7 +109,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
 
 def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
-    """Return the same releases with equal ones in one event, in order of appearance."""
+    """Merge equal releases into one event each, in order of appearance."""
     counts: Counter[GaussianEvent] = Counter()
     for event in events:
         one = event if event.count == 1 else replace(event, count=1)
@@ -122,8 +120,7 @@ def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """Return the same releases with each allocated epoch as one full batch.
 
-    It costs no less: it is what an observer who knew a row's step would see of the
-    epoch (proofs/allocation.md).
+    This costs no less, because it also reveals a row's step (proofs/allocation.md).
     """
     found = []
     for event in events:
@@ -136,7 +133,7 @@ def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def require(
     ok: bool, what: str, name: str, value: object, hint: str = "Correct it."
 ) -> None:
-    """Raise ValueError unless `ok`; the message says `what` must hold."""
+    """Raise ValueError unless `ok`; `what` is the condition in words."""
     if not ok:
         raise ValueError(f"{what}, got {name}={value!r}. {hint}")
 

@@ -1,6 +1,6 @@
 """Compute exact epsilons of full batches by Gaussian differential privacy (GDP).
 
-Where floating point leaves a doubt, results are rounded to the safe side.
+Floating-point errors are rounded to the safe side.
 
 References
 ----------
@@ -66,14 +66,14 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     check(delta)
     require(mu >= 0, "mu must be at least 0", "mu", mu)
     target = math.log(delta)
-    # The upper end is zCDP's conversion, which is above the exact one.
+    # The upper end is zCDP's epsilon, which exceeds the exact one.
     low = 0.0
     high = mu * mu / 2 + mu * math.sqrt(-2 * target)
     if not high < _LARGEST_EPSILON:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
         return 0.0
-    # Ends at neighboring floats. `high` satisfies delta all the time, so it is safe.
+    # Bisect to neighboring floats. `high` always satisfies delta, so it is safe.
     while low < (middle := (low + high) / 2) < high:
         if log_delta(mu, middle) <= target:
             high = middle
@@ -100,7 +100,7 @@ def log_delta(mu: float, epsilon: float) -> float:
         ratio = _mills_ratio(t)
         excess = max(ratio - tail, 0.0) + _MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
-    # How far rounding of t can move log delta: its slope there is at most |t| + 1.3.
+    # Error of log delta from rounding t: its slope there is at most |t| + 1.3.
     moved = (abs(t) + 1.3) * (epsilon / mu + mu / 2)
     slack = 4e-16 * (2 + t * t + moved)
     return min(0.0, bound + slack)

@@ -1,8 +1,8 @@
-"""Represent privacy losses on a grid, compute their cost, and compose releases.
+"""Represent privacy losses on a grid, and compose releases.
 
-Losses may only grow here. What a rounding or a Fourier transform may take off becomes
-the chance of an infinite loss (proofs/poisson.md). dp_accounting computes the ends of a
-composition. The import takes seconds: import this module where it is used.
+Losses may only grow here. Mass lost to rounding or Fourier transforms becomes the
+probability of an infinite loss (proofs/poisson.md). dp_accounting computes the ends of
+a composition. The import takes seconds, so import this module where it is used.
 """
 
 import math
@@ -15,11 +15,19 @@ from dp_accounting.pld.common import compute_self_convolve_bounds
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve, lfilter
 
-# Chosen, not measured: they trade a tight charge for time and memory. What they leave
-# out is counted. (UNIT_ROUNDOFF is float64's own.)
+# Chosen, not measured: they trade tightness for time and memory. Omitted mass is
+# charged. (UNIT_ROUNDOFF is float64's.)
 UNIT_ROUNDOFF = 2.0**-53  # relative rounding error of one float64 operation
-TAIL_MASS = 1e-15  # chance of the losses cut at each end of a composition
-_CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # orders of the bound that finds these ends
+TAIL_MASS = 1e-15  # probability cut at each end of a composition
+_CHERNOFF_ORDERS = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    13,
+    20,
+)  # orders of the Chernoff bound for these ends
 MAX_GRID_POINTS = 2**23  # points of a composition, 67 MB; beyond, losses are infinite
 
 
@@ -32,9 +40,9 @@ class Losses:
     lowest : int
         Grid index of the first loss.
     chances : ndarray of shape (n,)
-        Chances of the losses lowest * interval, (lowest + 1) * interval, ...
+        Probabilities of the losses lowest * interval, (lowest + 1) * interval, ...
     infinite : float
-        Chance of an infinite loss.
+        Probability of an infinite loss.
     interval : float
         Width of the grid.
     """
@@ -59,10 +67,10 @@ class Losses:
         shares = np.exp(asked - least)
         deltas = self.infinite + above[first] - shares * scaled[first]
         rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
-        return np.asarray(rounded + 1e-300, float)  # covers subnormals too
+        return np.asarray(rounded + 1e-300, float)  # also covers subnormals
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon >= 0 with delta at most `delta`, or a larger one.
+        """Return an upper bound on the least epsilon >= 0 with delta at most `delta`.
 
         Infinite if there is none.
         """
@@ -87,7 +95,7 @@ class Losses:
 
     @cached_property
     def mass(self) -> float:
-        """Return the sum of all chances, at least 1: rounding above 1 is counted."""
+        """Return the sum of all probabilities, at least 1."""
         return max(1.0, float(np.sum(self.chances)) + self.infinite)
 
     @cached_property
@@ -117,7 +125,7 @@ class Losses:
 
 
 def self_composed(one: Losses, count: int) -> Losses:
-    """Compose `count` releases. What the transforms may lose becomes infinite loss."""
+    """Compose `count` equal releases; mass lost in transforms becomes infinite loss."""
     if count == 1:
         return one
     # A Chernoff bound finds where the tails of the sum end. Its best order, in units of
@@ -137,7 +145,7 @@ def self_composed(one: Losses, count: int) -> Losses:
     composed = np.asarray(irfft(power, size))
     chances = np.roll(composed, -low)[:points]
     mass = one.mass**count
-    # Of `count` releases, the chance that any of them has an infinite loss.
+    # Probability that any of `count` releases has an infinite loss.
     share = min(one.infinite / one.mass, 1 - UNIT_ROUNDOFF)
     finite = math.log1p(-share)
     infinite = TAIL_MASS - mass * math.expm1(count * finite)
@@ -151,10 +159,10 @@ def self_composed(one: Losses, count: int) -> Losses:
 
 
 def composed(first: Losses, second: Losses) -> Losses:
-    """Compose two distributions. What the transforms may lose becomes infinite loss.
+    """Compose two distributions; mass lost in transforms becomes infinite loss.
 
-    So do the largest losses, with a chance of at most TAIL_MASS. The smallest, with as
-    small a chance, are raised to the first loss kept.
+    The largest losses, with probability at most TAIL_MASS, also become infinite. The
+    smallest are raised to the first kept loss.
     """
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
@@ -176,7 +184,7 @@ def composed(first: Losses, second: Losses) -> Losses:
 
 
 def _transform_error(size: int) -> float:
-    """Return a bound on the relative error of a Fourier transform of at most this size.
+    """Return a bound on the relative error of a Fourier transform up to this size.
 
     Each doubling counts the rounding of eight operations. Source: Higham 2002, Theorem
     24.2.

@@ -1,12 +1,12 @@
-"""Compute privacy loss distributions: the charge of Poisson batches and allocated rows.
+"""Compute privacy loss distributions for Poisson batches and allocated rows.
 
-A release (for allocated rows, an epoch) has a pair of distributions: what is seen with
-and without one unit of privacy. proofs/poisson.md, proofs/groups.md and, for epochs,
-`allocation` say which pair. Its privacy loss is the logarithm of their ratio.
+A release (for allocated rows, an epoch) has a pair of output distributions, with and
+without one unit of privacy. proofs/poisson.md, proofs/groups.md and, for epochs,
+`allocation` define the pair. The privacy loss is the logarithm of their ratio.
 
-Losses are rounded up to a grid here, so releases can be composed by Fourier transforms.
-What rounding may take off is added to the chance of an infinite loss (`losses`). The
-import takes seconds: import this module where it is used.
+Losses are rounded up to a grid, so that Fourier transforms can compose releases. Mass
+lost to rounding is added to the probability of an infinite loss (`losses`). The import
+takes seconds, so import this module where it is used.
 
 References
 ----------
@@ -32,22 +32,22 @@ from dphead.privacy.accounting.losses import (
 )
 from dphead.privacy.accounting.rdp import LARGEST_NOISE, epsilon_from_rdp
 
-# Chosen, not measured: they trade a tight charge for time and memory. What they leave
-# out is counted.
-_GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; otherwise in proportion
-_LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
+# Chosen, not measured: they trade tightness for time and memory. Omitted mass is
+# charged.
+_GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; proportional otherwise
+_LARGEST_LOSS = 1e6  # epsilon is infinite if losses may exceed this
 _LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
 # Orders of RDP, which finds the grid's width.
 _SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
-_LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
-LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
-LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
+_LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: took 2 to 16 s
+LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are omitted
+LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's grid
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
-NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
+NEWTON_STEPS = 5  # leave an error of some units of rounding, as tried
 _MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
 _MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
-_DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
+_DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
     "replace_one": ("replaced",),  # the mirror image of itself
@@ -78,8 +78,8 @@ def pld_epsilon(
     Returns
     -------
     float
-        Epsilon. It is infinite if a loss may exceed 1e6, or if rounding may take all of
-        delta off: about 1e-13 for each release (proofs/poisson.md).
+        Epsilon. It is infinite if a loss may exceed 1e6, or if rounding may consume
+        delta: about 1e-13 for each release (proofs/poisson.md).
 
     Guarantee
     ---------
@@ -103,7 +103,7 @@ def loss_distribution(
     relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
         The neighboring relation.
     coarser : float, default 1.0
-        How many times wider the grid is, 1 to 100.
+        Factor on the width of the grid, from 1 to 100.
 
     Returns
     -------
@@ -113,9 +113,9 @@ def loss_distribution(
     Raises
     ------
     ValueError
-        If `relation` or `coarser` is invalid. For Poisson batches with units of several
-        rows under replace-one, or of more than LARGEST_GROUP rows. For allocated rows
-        under replace-one.
+        If `relation` or `coarser` is invalid; for groups in Poisson batches under
+        replace-one or with more than LARGEST_GROUP rows; and for allocated rows under
+        replace-one.
 
     Guarantee
     ---------
@@ -154,7 +154,7 @@ def loss_distribution(
         parts = list(full)
         for event in sampled:
             if event.epoch_steps > 1:
-                sd = min(event.noise_multiplier, LARGEST_NOISE)  # less costs more
+                sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
                 one = epoch_losses(sd, event.epoch_steps, direction, interval)
             else:
                 one = _connect_dots(*_sample_pair(event, direction), interval)
@@ -177,7 +177,7 @@ class Mixture:
     sd : float
         Their common standard deviation.
     error : float, default 0.0
-        What rounding may change in a logarithm of a weight.
+        Bound on the rounding error of a log weight.
     missing : float, default 0.0
         Upper bound on the weight of the laws left out.
     """
@@ -205,7 +205,7 @@ class Mixture:
         return values, slopes
 
     def log_beyond(self, x: np.ndarray, side: int) -> np.ndarray:
-        """Return the log chance of more than each x (side 1) or of less (side -1)."""
+        """Return the log probability above each x (side 1) or below (side -1)."""
         values = np.empty(len(x))
         for part in self._parts(x):
             distance = self.means - x[part, None]
@@ -275,7 +275,7 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
 
     Above, rarer numbers are left out. Below, so are numbers with as small a share of
     the density at -TAIL_DEVIATIONS, the last x that matters to "added". Any window is
-    safe.
+    valid.
     """
     j = np.arange(k + 1)
     logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)

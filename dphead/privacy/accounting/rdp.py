@@ -1,6 +1,6 @@
-"""Compute Renyi divergences (RDP), and epsilons from them. Budgets need them.
+"""Compute Renyi divergences (RDP) and their epsilons, for budgets.
 
-Where floating point leaves a doubt, results are rounded to the safe side.
+Floating-point errors are rounded to the safe side.
 
 References
 ----------
@@ -26,10 +26,10 @@ RDP_ORDERS = (
     *range(11, 64),
     *(2**k for k in range(7, 14)),
 )
-# Limits of noise multipliers, each to the safe side. They are chosen, not measured.
+# Limits of noise multipliers, rounded to the safe side. Chosen, not measured.
 _SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise get infinite RDP
 LARGEST_NOISE = 1e8  # Poisson batches with more noise are charged as with this
-_RDP_ROUNDING = 2e-15  # relative error of the few operations of a divergence or epsilon
+_RDP_ROUNDING = 2e-15  # relative error of the operations of a divergence or epsilon
 
 
 def rdp_curve(
@@ -96,7 +96,7 @@ def _poisson_rdp(
 ) -> np.ndarray:
     """Return the Renyi divergence of one Poisson batch at each order.
 
-    It is that of dp_accounting, plus what its rounding may have taken off.
+    It is dp_accounting's value plus a bound on its rounding error.
     """
     # The import takes seconds.
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -105,8 +105,8 @@ def _poisson_rdp(
         return np.full(len(orders), np.inf)
     # Less noise costs more, so this is on the safe side.
     noise_multiplier = min(noise_multiplier, LARGEST_NOISE)
-    # dp_accounting warns of orders at which its series does not converge. Their result
-    # is infinite, which is safe.
+    # dp_accounting warns about orders without convergence. Their result is infinite,
+    # which is safe.
     logger = logging.getLogger("absl")
     before = logger.disabled
     logger.disabled = True
@@ -122,7 +122,7 @@ def _poisson_rdp(
 def _rdp_rounding(
     values: np.ndarray, sampling_prob: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-    """Return at least what dp_accounting's rounding took off each divergence.
+    """Return a bound on dp_accounting's rounding error of each divergence.
 
     (order - 1) times a divergence is the logarithm of a sum of positive terms. So its
     error is at most that of the logarithms of the terms and of the partial sums. The
@@ -142,7 +142,7 @@ def _rdp_rounding(
 
 
 def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
-    """Return the epsilon that follows from RDP at one order.
+    """Return the epsilon from RDP at one order.
 
     Guarantee
     ---------
@@ -169,7 +169,7 @@ def epsilon_from_rdp(
 
     Guarantee
     ---------
-    An upper bound if every order's divergence is one.
+    An upper bound, if every divergence is one.
     """
     check(delta)
     if not np.any(rdp):
@@ -179,21 +179,23 @@ def epsilon_from_rdp(
 
 
 def filter_order(epsilon: float, delta: float) -> float:
-    """Return the one RDP order of an adaptive filter, from the budget alone.
+    """Return the RDP order of an adaptive filter, from the budget only.
 
     Candidates are 1.1, 1.2, ..., 10, whole numbers, and roots of powers of two up to
     8,192. The result is the one at which a Gaussian mechanism may spend most.
 
     Guarantee
     ---------
-    None is needed: any order that is fixed beforehand is valid. This one loses least.
+    Any order fixed beforehand is valid; this one is the tightest for Gaussian
+    mechanisms.
 
     References
     ----------
     Feldman, Zrnic 2021.
     """
     check(delta)
-    # Only the budget may decide: an order chosen after a fit would be no filter.
+    # The budget alone determines the order; a filter needs an order fixed before any
+    # fit.
     finite = 0 < epsilon < math.inf
     require(finite, "epsilon must be positive and finite", "epsilon", epsilon)
 

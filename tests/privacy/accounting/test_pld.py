@@ -452,9 +452,9 @@ def test_epsilon_is_that_of_dp_accounting_but_for_rounding(relation):
     of 1e-6.
     """
     event = GaussianEvent(1.3, 0.02, 400)
-    neighbours = "REPLACE_ONE" if relation == "replace_one" else "REPLACE_SPECIAL"
+    neighbors = "REPLACE_ONE" if relation == "replace_one" else "REPLACE_SPECIAL"
     theirs = pld.from_gaussian_mechanism(
-        1.3, sampling_prob=0.02, neighboring_relation=pld.NeighborRel[neighbours]
+        1.3, sampling_prob=0.02, neighboring_relation=pld.NeighborRel[neighbors]
     )
     theirs = theirs.self_compose(400).get_epsilon_for_delta(1e-6)
     assert (
