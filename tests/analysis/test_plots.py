@@ -48,22 +48,6 @@ def test_the_tradeoff_curve_is_the_accountants(tmp_path, figures, sigma):
     )
 
 
-def test_the_accuracy_curve_has_each_budgets_mean_range_and_the_ceiling(
-    tmp_path, figures
-):
-    draws = [(0.5, 0.7), (0.9, 0.8)]
-    plots.accuracy_plot(tmp_path / "curve.png", [1.0, 4.0], draws, 0.95, "a title")
-    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
-    (axes,) = figures[0].axes
-    means, ceiling = axes.lines
-    np.testing.assert_allclose(means.get_xydata(), [[1, 60], [4, 85]])
-    np.testing.assert_allclose(ceiling.get_ydata(), 95)
-    corners = axes.collections[0].get_paths()[0].vertices
-    assert {(1, 50), (1, 70), (4, 80), (4, 90)} <= set(map(tuple, corners.round(9)))
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4"]
-    assert axes.get_title() == "a title"
-
-
 def test_what_cannot_be_drawn_is_refused_before_it_is_computed(tmp_path):
     with pytest.raises(ValueError, match="a plot must be one of"):
         plots.tradeoff_plot(tmp_path / "curve.h5", [GaussianEvent(1.0)])

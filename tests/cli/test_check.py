@@ -48,6 +48,7 @@ def test_a_clean_run_exits_with_0(run):
     assert "no findings" in done.out
     assert "Fix" not in done.out
     assert contents(run) == before
+    assert "dphead predict RUN/ IMAGES/" in model_card(report_of(run))
     alone = dphead("check", run / "report.json")
     assert alone.code == 0
     assert "a report alone was checked" in alone.out

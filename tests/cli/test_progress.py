@@ -70,15 +70,6 @@ def test_one_of_many_processes_speaks(spoken, capsys, monkeypatch, name):
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_ends_the_progress(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "SHOWN_AFTER", 3600)
-    before = threading.active_count()
-    with pytest.raises(ValueError, match="bad"), progress.shown("reading rows"):
-        raise ValueError("bad")
-    assert threading.active_count() == before
-    assert capsys.readouterr().err == ""
-
-
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
     """A pseudo-terminal for standard error, and a pipe for standard output."""
     ours, theirs = pty.openpty()

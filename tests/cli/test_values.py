@@ -65,17 +65,6 @@ def test_no_option_takes_what_is_no_number_or_beyond_all_meaning(value):
             raise AssertionError((words, option.name))
 
 
-def test_only_the_budget_of_a_fit_may_be_infinite():
-    taken = set()
-    for words, option in numbers():
-        try:
-            option.type.convert("inf", option, None)
-        except click.BadParameter:
-            continue
-        taken.add((words, option.name))
-    assert taken == {(name, "epsilon") for name in ("fit", "finetune", "account")}
-
-
 def test_a_number_is_what_was_typed_and_a_whole_one_is_never_rounded():
     assert values.NUMBER.convert("1e-5", None, None) == 1e-5
     assert values.WHOLE.convert("12", None, None) == 12
@@ -83,10 +72,3 @@ def test_a_number_is_what_was_typed_and_a_whole_one_is_never_rounded():
     for value in ("1.5", 1.5, "-1"):
         with pytest.raises(click.BadParameter, match="whole number from 0 to 1e"):
             values.WHOLE.convert(value, None, None)
-
-
-@pytest.mark.parametrize("text", ["nan", "1,inf", "0.5,1e30", "1,", "x"])
-def test_numbers_between_commas_are_read_alike(text):
-    for read in (values.numbers_of_colors, values.scales):
-        with pytest.raises(click.BadParameter, match="write one"):
-            read(None, None, text)

@@ -140,20 +140,6 @@ def test_de22s_own_schedule_costs_what_its_table_says():
     assert schedule(45_000, target, **given).epsilon == pytest.approx(8.0, abs=0.03)
 
 
-def test_all_that_a_preset_says_of_a_network_is_used():
-    """TAN23 Tables 2 and 5, De22 Table 17: views, dampening, norms and layers."""
-    best, _ = make_settings({}, "tan23", 8.0)
-    assert (best.views, best.augment, best.dampening) == (8, "ours", 0)
-    assert (best.average, best.ema_decay, best.norm) == ("ema", 0.999, "before")
-    bare, _ = make_settings({}, "tan23-5", 8.0)
-    assert (bare.norm, bare.average) == ("after", "last")
-    assert (bare.views, bare.augment, bare.layers) == (0, "none", ())
-    last, _ = make_settings({}, "de22-17", 1.0)
-    assert last.layers == ("^head[.]",)
-    other, _ = make_settings({"norm": "before", "layers": ("stem",)}, "tan23-5", 8.0)
-    assert (other.norm, other.layers) == ("before", ("stem",))
-
-
 def test_a_preset_without_a_place_for_a_setting_is_refused(monkeypatch):
     """No setting of a paper is dropped in silence."""
     table = presets.load("tan23")["dp-sgd"] | {"nesterov": True}

@@ -1,7 +1,5 @@
 """`DPFinetuneClassifier` behaves like a classifier and spends what it says."""
 
-import pickle
-
 import numpy as np
 import pytest
 from finetune.core import images
@@ -209,17 +207,6 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
     assert not model.privacy_.private
     assert "not private" in model.ledger_.fits()[0]["description"]
-
-
-def test_a_pickled_network_opens_its_ledger_again(tmp_path):
-    x, y = data()
-    model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite")).fit(
-        x, y
-    )
-    twin = pickle.loads(pickle.dumps(model))
-    assert twin.ledger_.fits() == model.ledger_.fits()
-    assert clone(model).ledger == model.ledger
-    np.testing.assert_array_equal(twin.predict(x), model.predict(x))
 
 
 def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeypatch):

@@ -57,20 +57,3 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Pass --image-size"):
         load_images(folder, Classes.parse("a,b"))
-
-
-def test_what_is_left_out_is_told(tmp_path, capsys):
-    (tmp_path / "a").mkdir()
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a" / "1.png")
-    load_images(tmp_path, Classes(["a"]), size=8)
-    assert not capsys.readouterr().err
-    (tmp_path / "a" / "notes.txt").touch()
-    load_images(tmp_path, Classes(["a"]), size=8)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 files without an image's ending (.txt)" in said
-    Image.fromarray(np.zeros((8, 8), np.int32)).save(tmp_path / "a" / "2.tiff")
-    found = load_images(tmp_path, Classes(["a"]), size=8)
-    assert found.y.tolist() == [0, -1]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 unreadable images (integers without a known range" in said

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from dphead.finetune.architectures import WideResNet, WSConv2d
+from dphead.finetune.architectures import WSConv2d
 from dphead.finetune.models import (
     ModelSpec,
     count_parameters,
@@ -32,21 +32,6 @@ def wide_resnet_parameters(depth, width, classes, channels=3):
             total += inputs * outputs if inputs != outputs else 0
             inputs = outputs
     return total + 2 * inputs + (inputs + 1) * classes
-
-
-@pytest.mark.parametrize(
-    ("depth", "width", "stated"),
-    [
-        (16, 4, 2.75e6),
-        (40, 4, 8.95e6),
-        (28, 10, 36.5e6),
-    ],
-)
-def test_wide_resnets_have_the_papers_sizes(depth, width, stated):
-    with torch.device("meta"):
-        found = count_parameters(WideResNet(depth, width, 10))
-    assert found == wide_resnet_parameters(depth, width, 10)
-    assert found == pytest.approx(stated, rel=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from core import KnownNoise
 from finetune.core import ImageRows, images, tiny, training
 
 from dphead.finetune.gradients import CLIP_INTEGERS, PerExample, clipped
-from dphead.finetune.network import StepParams, TorchSums, chunk_rows
+from dphead.finetune.network import StepParams, TorchSums
 from dphead.fit.loop import Run, fit_head
 from dphead.privacy.contract import ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
@@ -282,14 +282,6 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
     assert result.plan.events() == ledger.events()
-
-
-def test_a_smaller_memory_gives_smaller_chunks():
-    network = tiny()
-    sizes = [chunk_rows(network, memory) for memory in (1, 30 << 20, 60 << 20, 1 << 40)]
-    assert sizes[0] == 1
-    assert sizes[0] < sizes[1] < sizes[2] <= sizes[3] == 256
-    assert chunk_rows(tiny(views=8, augment="crop"), 1 << 40) == 32
 
 
 @pytest.mark.parametrize("prob", [0.5, 1e-9])

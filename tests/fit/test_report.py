@@ -83,10 +83,8 @@ def documented():
 @pytest.mark.parametrize(
     "options",
     [
-        "",
         "--method dp-fc --steps 3 --epsilon inf --i-know-this-is-not-private",
         "--test-is public",
-        "--method dp-sgd --batch-size 60 --steps 3",
     ],
 )
 def test_report_json_has_exactly_the_documented_keys(tmp_path, options):

@@ -120,20 +120,6 @@ def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor,
     )
 
 
-def test_the_share_is_found_beneath_the_noise():
-    """Without subtracting the noise's own square, noise would look like classes far
-    apart. 200 noise draws; the share's deviation is a tenth when it is known, after so
-    many steps: 0.02 are allowed for the mean, for what the limits cut off.
-    """
-    for noise_sd, seen in ((0.15, 9), (0.3, 36)):
-        shares = []
-        for seed in range(200):
-            factors = lengthened(classes_apart(0.28 * np.log10(M)), noise_sd, seed=seed)
-            assert len(set(factors[seen - 1 :])) == 1
-            shares.append(factors[-1] * 0.2)
-        assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
-
-
 @pytest.mark.parametrize(
     "n, epsilon, share", [(50_000, 1.0, 0.01), (3000, 1.0, None), (200, 0.5, 0.03)]
 )

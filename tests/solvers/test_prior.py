@@ -78,23 +78,6 @@ def test_it_starts_at_the_priors_scores_up_to_a_scale():
     )
 
 
-def test_only_directions_count():
-    weights = np.random.default_rng(1).normal(size=(D, M))
-    a, b = (
-        PublicPrior(w).start(RowTransform(), (D, M))
-        for w in (weights, 7 * (weights + np.ones((D, 1))))
-    )
-    np.testing.assert_allclose(a, b)
-    assert (
-        not PublicPrior(np.ones((D, M)))
-        .start(
-            RowTransform(),
-            (D, M),
-        )
-        .any()
-    )
-
-
 @pytest.mark.parametrize(
     "epsilon, ratio", [(0.1, PRIOR_MOVE_LOGITS / MOVE_LOGITS), (8.0, 1.0)]
 )

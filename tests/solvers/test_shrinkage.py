@@ -34,17 +34,6 @@ def problem(rng, n=4000, d=120, m=4):
     return x, y, x.T @ x, x.T @ np.eye(m)[y]
 
 
-def test_noise_alone_leaves_next_to_nothing():
-    rng = np.random.default_rng(0)
-    noise = noisy(np.zeros((D, D)), SD, rng)
-    values = np.linalg.eigvalsh(noise)
-    edge = spectral_edge(SD, D)
-    assert values[-1] == pytest.approx(edge, rel=0.05)
-    found = shrunk_spectrum(values, SD)
-    assert found.mean() < 0.05 * edge
-    assert found.max() < 0.25 * edge  # where the smoothed sum ends
-
-
 def test_it_is_the_quadratic_form_of_the_exact_matrix_along_the_noisy_eigenvectors():
     """Over 20 draws of a spectrum that the noise's edge cuts through; eigenvalues
     themselves are off by tens of times as much.
