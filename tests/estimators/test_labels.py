@@ -317,7 +317,7 @@ def test_rows_that_training_masks_are_told_to_the_data_holder(name, recwarn):
     make().fit(x) if y is None else make().fit(x, y)
     told = [str(w.message) for w in recwarn if w.category is PrivateNotice]
     assert len(told) == 1
-    assert "alone: 3 of 60 rows hold NaN, infinity or a number" in told[0]
+    assert "only: 3 of 60 rows hold NaN, infinity or a number" in told[0]
 
 
 def test_a_row_that_numpy_masks_has_no_class_at_prediction_either():
