@@ -3,6 +3,8 @@
 import errno
 import shutil
 import stat
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
+from dphead_extract.features.format import open_features
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard, join, shared_identifiers
 from dphead_extract.sources.classes import Classes
@@ -259,3 +262,22 @@ def test_command_line(copy):
     joined = run("features", "join", *parts, "-o", out)
     assert joined.exit_code == 0
     assert "300 rows x 144 features of 2 shards" in joined.output
+
+
+def test_torchrun_extracts_shards(copy):
+    """The only test in which torchrun itself starts processes."""
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m dphead"
+    command = "extract digits.npz -o run.h5 --backbone scatternet --scatter-j 1"
+    rest = "--classes 10 --block-rows 64 --normalize none"
+    subprocess.run(
+        [sys.executable, *launcher.split(), *command.split(), *rest.split()],
+        cwd=copy,
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+    join(paths(copy, "run.h5"), copy / "run.h5")
+    with open_features(copy / "run.h5") as joined:
+        assert joined.features.shape == (300, 144)
+        assert np.isfinite(joined.features[:]).all()
+        assert joined.valid.all()
