@@ -146,7 +146,7 @@ def test_a_choice_among_runs_shows_its_total():
         run(
             "--delta 1e-5 --epsilon 3 --steps 100 --gaussian 100 --select-mean 10 "
             "--json"
-        ).output
+        ).stdout
     )
     assert back["noise_multiplier"] == pytest.approx(20.0757, rel=1e-3)
     assert 2.9999 < back["epsilon"] <= 3
