@@ -10,6 +10,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import CHUNK
 from dphead.privacy.contract import Block, ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.loss import LOSSES
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
@@ -30,6 +31,7 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.verified import VerifiedSum
 
 M, D = 3, 4  # classes and features of the small problems
+BOUNDED = [n for n, loss in LOSSES.items() if np.isfinite(loss.longest_residual(M))]
 QUERIES = [
     ChannelMoment(M),
     ChannelMoment(M, 2),
@@ -40,11 +42,8 @@ QUERIES = [
     SigmoidHessians(M),
     ClassSums(M),
     ClassCounts(M),
-    Gradient(M),
-    Gradient(M, "sigmoid"),
-    Gradient(M, "squared"),
-    Gradient(M, "softmax", "features"),
-    Gradient(M, "sigmoid", "features"),
+    *(Gradient(M, loss) for loss in LOSSES),
+    *(Gradient(M, loss, "features") for loss in BOUNDED),
     CorrectCounts(M),
     ClassCorrectCounts(M),
     RowCounts(M),

@@ -6,5 +6,5 @@ from definitions import predictions
 
 
 def test_a_loss_that_is_not_defined_predicts_nothing():
-    with pytest.raises(ValueError, match="softmax, sigmoid or squared, got loss='new'"):
+    with pytest.raises(ValueError, match="no definition of loss='new'"):
         predictions(np.zeros(3), "new")  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """Define the training losses of a linear head, one class each.
 
-A loss is its integer predictions, the bound on its residuals, and three facts for
-solvers, predictions and exports. All else asks `LOSSES`. A new loss needs its class,
-its bound in proofs/sensitivity.md, and a slow definition in `tests/definitions.py`,
-which tests/privacy/test_loss.py compares it with.
+A loss is a function p of the scores, with the residual p - y. A class holds p, the
+residual's bound, and three facts for solvers, predictions and exports. All else asks
+`LOSSES`. A new loss needs its class, its bound in proofs/sensitivity.md, and a slow
+definition in `tests/definitions.py`, which tests/privacy/test_loss.py compares it with.
 """
 
 from abc import ABC, abstractmethod

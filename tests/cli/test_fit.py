@@ -364,9 +364,9 @@ def test_under_add_remove_the_number_of_rows_is_in_no_file(features, run):
     ]
     assert 250 in found
     assert 240 not in found
-    # as a number: folders have longer ones in their names
     for text in (done.out, report_of(run)["statement"]):
-        assert not re.search(r"\b240\b", text)
+        # a folder's name may hold any number
+        assert not re.search(r"\b240\b", text.replace(str(run), "run"))
 
 
 @pytest.mark.parametrize(

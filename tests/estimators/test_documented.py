@@ -5,6 +5,7 @@ import doctest
 import pytest
 
 import dphead
+from dphead.planning.methods import settable
 
 METHODS = [
     getattr(dphead, name)
@@ -23,3 +24,9 @@ def test_the_example_runs(kind):
     assert result.failed == 0
     for name in kind().get_params():
         assert name in kind.__doc__
+
+
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+def test_every_setting_of_a_method_is_a_parameter_of_its_estimator(kind):
+    parameters = set(kind().get_params())
+    assert set(settable(kind.method)) <= parameters

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dphead.privacy.loss import LOSSES
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -21,7 +22,7 @@ from dphead.solvers.normalization import ChannelNormalization
         ),
         (GradientDescent, {"steps": True}, "got steps=True. Correct it."),
         (GradientDescent, {"sampling_prob": 0.0}, r"must be in \(0, 1\], got"),
-        (GradientDescent, {"loss": "hinge"}, "one of softmax, sigmoid, squared, got"),
+        (GradientDescent, {"loss": "new"}, f"one of {', '.join(LOSSES)}, got"),
         (GradientDescent, {"normalize": "yes"}, "normalize must be true or false"),
         (GradientDescent, {"weight_decay": math.nan}, "weight_decay must be from 0"),
         (DPFC, {"ridge": "stein"}, "ridge must be positive, at most 1e.15, got"),

@@ -1,8 +1,8 @@
 """Define what a family of backbones provides, and how one registers itself.
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
-registry imports every file here, so nothing else needs to name it. No parameter of a
-backbone may depend on the images that are extracted.
+registry imports every file here, so only the help of `--backbone` names it too. No
+parameter of a backbone may depend on the images that are extracted.
 """
 
 from __future__ import annotations
