@@ -32,8 +32,9 @@ class LedgerPlace(NamedPath):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the URL as str, or the path."""
-        url = isinstance(value, str) and "://" in value
-        return value if url else super().convert(value, param, ctx)
+        from dphead.privacy.ledger.server import is_on_server
+
+        return value if is_on_server(value) else super().convert(value, param, ctx)
 
 
 LEDGER = LedgerPlace(path_type=Path)

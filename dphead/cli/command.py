@@ -115,11 +115,13 @@ def config_text() -> str:
 
     The output, and options that concern one call alone, are left out.
     """
+    from dphead.privacy.ledger.server import is_on_server
+
     ctx = click.get_current_context()
     lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
     for name, value in ctx.meta[_GIVEN].items():
         # a server's URL names its host and users
-        if name not in _NOT_KEPT and not (name == "ledger" and "://" in str(value)):
+        if name not in _NOT_KEPT and not (name == "ledger" and is_on_server(value)):
             lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 

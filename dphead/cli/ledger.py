@@ -100,7 +100,7 @@ def _show(book: Any, as_json: bool) -> None:
     if others:
         click.echo(section("Elsewhere", [f"! not counted here: {o}" for o in others]))
     limit = book.budget()
-    delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
+    delta = limit["delta"] if limit else min((f["delta"] for f in fits), default=1e-5)
     total = book.spent(delta)
     spent = tied(f"epsilon {total.epsilon:.5g} at delta {delta:g}")
     every = f"{spent}: the sum over all reserved releases"

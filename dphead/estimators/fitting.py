@@ -34,7 +34,7 @@ from dphead.fit.report import uncounted
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger.server import is_on_server
+from dphead.privacy.ledger.server import is_on_server, is_url
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
@@ -104,6 +104,15 @@ class PrivateEstimator(BaseEstimator):
                 )
             self._ledger = Ledger(self._ledger)
         return self._ledger
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # an estimator is shown, pickled and saved with its parameters
+        if name == "ledger" and isinstance(value, str) and is_url(value):
+            raise LedgerError(
+                "an estimator's ledger must be a file, a name or a Ledger, got a "
+                "server's URL. Set DPHEAD_LEDGER to it, and leave ledger out."
+            )
+        super().__setattr__(name, value)
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters as scikit-learn does, and note changes to a clone."""

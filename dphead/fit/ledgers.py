@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dphead_extract.index import ImageIndex, Overlap
 from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import MOVED, HeldLedger
 
@@ -243,11 +244,18 @@ def _held_home() -> Iterator[None]:
 def _held_team(ledger: Ledger) -> Iterator[None]:
     """Hold the lock of all ledgers of the team's server, if there is one.
 
-    Raises LedgerError if it was lost before the charge: no row is read then.
+    A lock that is lost before the charge's COMMIT ends it: nothing is charged then.
     """
     url = ledger.url or team_url()
-    with nullcontext() if url is None else held(url):
+    if url is None:
         yield
+        return
+    with held(url) as check:
+        ledger.before_commit = check
+        try:
+            yield
+        finally:
+            ledger.before_commit = lambda: None
 
 
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
@@ -319,13 +327,27 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
         return None, None
     try:
         with closing(Ledger(path, read_only=True)) as book:
-            if book.meta(MOVED):
-                return 0, None  # all of it counts where it is now
+            if _counts_where_it_moved(book):
+                return 0, None
             return book.count_fits(), book.budget()
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
         return None, None
+
+
+def _counts_where_it_moved(book: Ledger) -> bool:
+    """Return whether the ledger that a ledger was moved to holds all its charges.
+
+    Until then, and if that cannot be read, its charges and budget count here: a row
+    that says that it moved is not enough.
+    """
+    place = book.meta(MOVED)
+    if place in (None, book.path) or not is_on_server(place):
+        return False
+    with suppress(LedgerError), closing(Ledger(place, read_only=True)) as target:
+        return holds_all(book, target) and not (book.verify() or target.verify())
+    return False
 
 
 def _notes(dataset_id: str) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from dphead_extract.index import ImageIndex
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -16,7 +17,7 @@ from dphead.privacy.ledger.server import IMAGES, SECRET
 class TeamImages(ImageIndex):
     """Index the images of each data set that a team has extracted.
 
-    Rows are only added: the last one of a data set counts. The key is the server's.
+    Rows are only added, and all of a data set's count. The key is the server's.
 
     Parameters
     ----------
@@ -32,10 +33,13 @@ class TeamImages(ImageIndex):
         with server.session(self._url) as connection:
             return [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
 
-    def _kept(self, dataset_id: str) -> bytes | None:
-        last = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == dataset_id)
+    def images(self, dataset_id: str) -> np.ndarray:
+        """Return the sorted digests of a data set's images, uint64: of all its rows."""
+        kept = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == dataset_id)
         with server.session(self._url) as connection:
-            return connection.scalar(last.order_by(IMAGES.c.id.desc()).limit(1))
+            rows = [*connection.scalars(kept)]
+        found = [self._read(dataset_id, row) for row in rows]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def _keep(self, dataset_id: str, data: bytes) -> None:
         with server.session(self._url) as connection:
@@ -59,5 +63,6 @@ class TeamImages(ImageIndex):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with server.held(self._url):
+        with server.held(self._url) as check:
             yield
+            check()

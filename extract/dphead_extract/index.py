@@ -126,8 +126,12 @@ class ImageIndex:
         were written.
         """
         found = self._kept(dataset_id)
-        if found is None:
-            return np.empty(0, np.uint64)
+        return (
+            np.empty(0, np.uint64) if found is None else self._read(dataset_id, found)
+        )
+
+    def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
+        """Return the digests in what was kept; raise FormatError if it was changed."""
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(

@@ -17,6 +17,7 @@ from commands import (
     refused,
     report_of,
 )
+from ledgers import specs
 
 from dphead.cli import COMMANDS
 
@@ -151,6 +152,21 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
         dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5)
     )
     assert ledger_of(features).budget()["epsilon"] == 3
+
+
+def test_show_without_a_budget_is_of_the_smallest_delta(features):
+    """At a delta of 0.9 one cheap fit would hide what the others spent."""
+    ledger = ledger_of(features)
+    for sigma, delta in ((0.5, 1e-5), (1e6, 0.9)):
+        ledger.reserve(
+            [s.row() for s in specs(1, sigma)],
+            epsilon=1.0,
+            delta=delta,
+            relation="zero_out",
+            description="test",
+            plan_hash="hash",
+        )
+    assert "at delta 1e-05" in fitted("ledger", "show", ledger.path).out
 
 
 def test_show_says_which_number_is_the_guarantee(features, tmp_path):

@@ -10,8 +10,9 @@ from dphead_extract.features.format import open_features
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
+from dphead import DPHeadClassifier
 from dphead.fit import ledgers as module
-from dphead.privacy.ledger import Ledger, LedgerError, moving
+from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
 
@@ -30,6 +31,10 @@ def url(team, monkeypatch):
 def id_of(features):
     with open_features(features) as file:
         return file.dataset_id
+
+
+def secrets_in_text(text):
+    return [name for name in ("127.0.0.1", "secret", CLIENT) if name in text]
 
 
 def secrets_in(folder, *texts):
@@ -144,7 +149,7 @@ def test_a_teams_ledger_is_not_passed_by_for_a_file(
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
     own = ("--ledger", tmp_path / "own.sqlite")
     done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1, *own)
-    assert "ledger that keeps it" in refused(done)
+    assert "ledger with that budget" in refused(done)
     monkeypatch.delenv("DPHEAD_LEDGER")  # the home still knows of it
     fitted_here = dphead("fit", features, "-o", tmp_path / "b", *LS, "--epsilon", 1)
     assert fitted_here.code == 0 and "may hold fits" in fitted_here.out
@@ -155,3 +160,46 @@ def test_what_is_no_url_is_refused_without_showing_it(features, tmp_path, monkey
         monkeypatch.setenv("DPHEAD_LEDGER", text)
         done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
         assert "DPHEAD_LEDGER must be" in refused(done) and "secret" not in done.err
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_ledger_counts_until_the_place_it_moved_to_holds_its_charges(
+    features, url, tmp_path, sealed
+):
+    """A role that may charge can add that it moved, and a move can be interrupted."""
+    fitted("ledger", "budget", features, "--epsilon", 1, "--delta", 1e-3)
+    book = Ledger(url, id_of(features))
+    own = ("--ledger", tmp_path / "own.sqlite")
+    with book.transaction():
+        book.set_once("moved", book.path if sealed else "x")
+        if sealed:
+            seals.seal(book)
+    done = dphead("fit", features, "-o", tmp_path / "r", *LS, "--epsilon", 1, *own)
+    assert "ledger with that budget" in refused(done)
+
+
+def test_an_estimator_never_holds_a_servers_url(url):
+    """It is shown, pickled and saved with its parameters."""
+    with pytest.raises(LedgerError, match="server's URL"):
+        DPHeadClassifier(ledger=url)
+    estimator = DPHeadClassifier()
+    with pytest.raises(LedgerError, match="server's URL"):
+        estimator.set_params(ledger=url)
+    assert secrets_in_text(repr(estimator)) == []
+
+
+def test_a_command_shows_nothing_of_a_text_that_is_no_url(features, tmp_path):
+    for text in ("POSTGRESQL://ann:secret@db/x", "pgsql://ann:secret@db/x"):
+        run = tmp_path / "run"
+        uses = (
+            ("fit", features, "-o", run, *LS, "--epsilon", 1, "--ledger", text),
+            ("ledger", "show", text),
+            ("ledger", "verify", text),
+            ("ledger", "init", text),
+            ("ledger", "move", features, text),
+            ("ledger", "budget", text, "--epsilon", 1, "--delta", 1e-5),
+        )
+        for use in uses:
+            done = dphead(*use)
+            assert done.code and "secret" not in done.out + done.err, use
+        assert not run.exists()

@@ -71,7 +71,7 @@ def test_a_budget_of_one_machine_counts_for_the_images_on_another(team, machines
         machines[0].add(dataset_id, seen)
     Ledger(team.url(CLIENT), first).set_budget(1.0, 1e-5)
     other = Ledger(team.url(CLIENT), second)
-    with pytest.raises(LedgerError, match="ledger that keeps it"):
+    with pytest.raises(LedgerError, match="ledger with that budget"):
         check_alone(second, other.path, None)
     check_alone(first, Ledger(team.url(CLIENT), first).path, {"epsilon": 1.0})
 
@@ -100,3 +100,11 @@ def test_a_server_that_is_away_is_one_error(team):
 def test_without_a_server_the_index_is_the_homes(monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     assert type(image_index()) is ImageIndex
+
+
+def test_images_of_all_rows_count_whoever_adds_one(team, machines):
+    """A role that may charge has the key: an empty row must not hide the others."""
+    seen = images()
+    dataset_id, _ = machines[0].claim(seen)
+    machines[0]._keep(dataset_id, machines[0]._seal(b""))
+    assert [one.dataset_id for one in machines[1].overlaps(seen)] == [dataset_id]

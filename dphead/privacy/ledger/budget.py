@@ -64,7 +64,8 @@ def spent(
     - Random batches of one fit: that fit's own epsilon, reported as "pld". It is
       `compose_epsilon` with "auto": PLD, or another bound where that is smaller.
     - Random batches of several fits: RDP at the budget's order, or at the best order
-      without a budget. Where RDP does not apply: as for one fit.
+      without a budget. Where RDP does not apply: as for one fit without a budget, and
+      infinite with one.
 
     Guarantee
     ---------
@@ -82,7 +83,10 @@ def spent(
         return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
     # One fit was planned before any release, so its PLD is valid. Of the others the
     # ledger has no divergence, and `check_divergence` refuses a second fit.
-    if fits == 1 or not _has_divergence(events, relation):
+    known = _has_divergence(events, relation)
+    if not known and fits > 1 and budget is not None:
+        return Spent(math.inf, "rdp")  # only a row that no charge wrote leads here
+    if fits == 1 or not known:
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
     # The order of a filter is fixed with the budget. The best order of a curve that is
     # known already would be chosen by what the fits released.

@@ -17,7 +17,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from dphead.privacy.atomic_write import write_atomically
+from dphead.privacy.atomic_write import write_atomically, write_text
 from dphead.privacy.ledger.schema import (
     PROGRESS,
     RELEASES,
@@ -29,6 +29,7 @@ from dphead.privacy.ledger.schema import (
 from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
+_RETURNED = "returned"  # file: how many releases of a server's ledger were returned
 Book = TypeVar("Book", bound=LedgerFile, covariant=True)
 
 
@@ -150,6 +151,7 @@ class Charge(Generic[Book]):
                 )
             # Logged before a row is read: what a crash left is deleted and drawn again.
             if "committed" not in states:
+                self._check_not_returned(sequence)
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
         self._next += 1
@@ -231,6 +233,23 @@ class Charge(Generic[Book]):
                 "Another process runs the same fit: its value counts, this one is "
                 "discarded."
             ) from error
+
+        if self.store is not None and self.ledger.url:
+            # a standby that takes over may lack this commit
+            write_text(self.store / _RETURNED, str(sequence + 1))
+
+    def _check_not_returned(self, sequence: int) -> None:
+        """Raise LedgerError if the folder says that a release was returned before.
+
+        Only a server that went back, to a standby or a backup, can lack its commit.
+        """
+        marked = self.store and self.store / _RETURNED
+        if marked and marked.exists() and sequence < int(marked.read_text()):
+            raise LedgerError(
+                "a returned release must never be drawn again, got a server without "
+                f"the commit of {sequence=} of fit {self.fit_id}. It went back to an "
+                "older state: start a new run folder, which is charged again."
+            )
 
     def forget(self, count: int) -> None:
         """Delete the stored values of the first `count` releases; continue after them.

@@ -39,6 +39,7 @@ from dphead.privacy.ledger.schema import (
     PROGRESS,
     RELEASES,
     LedgerError,
+    LostAnswer,
     canonical,
     whole_hour,
 )
@@ -263,8 +264,10 @@ class Ledger(LedgerFile):
                 "a ledger must be charged by one process at a time, got another charge "
                 "at the same time. Nothing was charged: run this command again."
             ) from None
-        except BaseException:
+        except BaseException as error:
             reserved.leave()
+            if self.url and not isinstance(error, LostAnswer):
+                error.add_note("Nothing was charged.")
             raise
         return reserved
 

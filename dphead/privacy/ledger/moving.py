@@ -37,9 +37,9 @@ def move(source: Ledger, target: Ledger) -> None:
         with source.transaction():
             source.set_once(MOVED, target.path)
             seals.seal(source)
-    with target.transaction(kept=lambda: _holds_all(source, target)):
+    with target.transaction(kept=lambda: holds_all(source, target)):
         _check_target(source, target)
-        if _holds_all(source, target):
+        if holds_all(source, target):
             return
         for table in TABLES.sorted_tables:
             _copy(table, source, target)
@@ -53,7 +53,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
             "a ledger must be moved to one of the same data set, got "
             f"dataset_id={source.meta('dataset_id')} and {target.meta('dataset_id')}."
         )
-    if set(target.facts()) - {"dataset_id"} and not _holds_all(source, target):
+    if set(target.facts()) - {"dataset_id"} and not holds_all(source, target):
         raise LedgerError(
             "a ledger must be moved to an empty one, got "
             f"{target.path} with fits or a budget of its own. Keep both: they do not "
@@ -61,7 +61,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
         )
 
 
-def _holds_all(source: Ledger, target: Ledger) -> bool:
+def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every seal of the source but that of its move."""
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
     digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]

@@ -70,7 +70,8 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
-    - Charges and fixed facts match the chain of digests.
+    - Charges and fixed facts match the chain of digests, which holds all of them.
+    - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
     This finds damage. It finds no forger, who can compute the chain anew. Nor does it
@@ -90,18 +91,27 @@ def _damage(file: LedgerFile) -> list[str]:
     if found != "ok":
         return [f"a file that is not as SQLite wrote it ({found})"]
     meta = file.facts()
-    done, digest, charges = 0, "", _charges(file, 0)
+    done, digest, sealed, charges = 0, "", dict[str, str](), _charges(file, 0)
     seals = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
     for fits, fixed, kept in file.query(seals):
         digest = _chained(digest, fits, fixed, charges[done:fits])
         if digest != kept:
             return [f"a change in fits {done + 1} to {fits}, or in their seal"]
-        # Facts may be added after a seal. A sealed fact never changes.
-        if any(meta.get(k) != v for k, v in json.loads(fixed).items()):
-            return [f"a change in what was fixed before fit {fits + 1}"]
+        # A later seal may hold further facts. A sealed fact never changes.
+        before, sealed = sealed, json.loads(fixed)
+        if any((sealed.get(k), meta.get(k)) != (v, v) for k, v in before.items()):
+            return [f"a change in what was fixed before fit {done + 1}"]
+        if "budget" in sealed.keys() - before.keys() and fits:
+            return [f"a budget that was fixed after {fits} fits"]
         done = fits
     if done != len(charges):
         return [f"fits after {done} that no seal covers"]
+    # A data set's id may be fixed after the last seal. It changes no total.
+    if {k: v for k, v in meta.items() if k in sealed or k != "dataset_id"} != sealed:
+        return ["a fact that no seal covers, or a change in one"]
+    stray = ~RELEASES.c.fit_id.in_(select(FITS.c.fit_id))
+    if file.first(select(RELEASES.c.fit_id).where(stray)):
+        return ["releases without a fit, which no seal covers"]
     return _disorder(file)
 
 

@@ -6,9 +6,11 @@ No message names the server, its users or the driver's own words, which contain 
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -24,6 +26,7 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    event,
     exc,
     make_url,
     text,
@@ -34,6 +37,15 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from dphead.privacy.ledger.schema import FITS, PROGRESS, TABLES, HeldLedger, LedgerError
 
 NAME = "postgresql:"  # how the name of a ledger on a server begins, and its URL
+# A ledger's name: of its server and of its data set, two random ids.
+_NAMED = re.compile(NAME + r"[0-9a-f-]{36}/[A-Za-z0-9_-]{1,128}")
+# What is typed for a URL, or for libpq, and is none: another scheme or spelling of it,
+# blanks before it, a `Path` of it, none of it, `password=`.
+_NO_PATH = re.compile(
+    r"\s*[a-z][a-z0-9+.-]*:/|\s*(postgres(ql)?|pgsql)[+:]|.*://|[^/]*:[^/]*@"
+    r"|.*\bpassword\s*=",
+    re.IGNORECASE | re.DOTALL,
+)
 VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: what clients see, and what it is of
 # Seconds: to connect, to wait for another charge, and until a silent server is lost.
 # Choices, not measured.
@@ -44,14 +56,16 @@ _ARGUMENTS = {
     "keepalives_interval": _SILENT // 6,
     "tcp_user_timeout": 1000 * _SILENT,
     "prepare_threshold": None,  # a pooler may change the server between transactions
+    "target_session_attrs": "primary",  # a standby may lack the last charges
 }
+_TEXT = Text(collation="C")  # bytes in their order, whatever the system's locale is
 # The index of images (fit/team_images.py): what was kept for a data set, and its key.
 _INDEX = MetaData(schema=VIEWS)
 IMAGES = Table(
     "images",
     _INDEX,
     Column("id", Integer, Identity(always=True), primary_key=True),
-    Column("dataset_id", Text, nullable=False, index=True),
+    Column("dataset_id", _TEXT, nullable=False, index=True),
     Column("digests", LargeBinary, nullable=False),
 )
 SECRET = Table(
@@ -61,21 +75,66 @@ SECRET = Table(
     Column("key", LargeBinary, nullable=False),
 )
 # Each holds until its transaction ends, so that a pooler cannot hand it to another
-# client. Whatever the role's defaults are, a charge must be on the server's disk when
-# COMMIT is answered, and each statement after the lock must see every earlier charge.
+# client, and whatever the role's defaults are. Names mean PostgreSQL's own functions,
+# not a user's. Seals are of exact floats. A charge may last longer than a role's time.
+_FIRST = """
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL extra_float_digits = 1;
+SET LOCAL idle_in_transaction_session_timeout = 0
+"""
+# A charge must be on the disk of the server, and of standbys that it waits for, when
+# COMMIT is answered.
 _SETTINGS = """
 SELECT set_config('dphead.dataset_id', :dataset_id, true),
     set_config('lock_timeout', :wait, true),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)
 """
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('dphead:' || :dataset_id, 0))"
+_LOCK = """
+SELECT pg_catalog.pg_advisory_xact_lock(
+    pg_catalog.hashtextextended(CAST(:lock AS pg_catalog.text), CAST(0 AS bigint)))
+"""
+_WRITES = "SET TRANSACTION READ WRITE"  # which a standby refuses
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+def is_url(path: object) -> bool:
+    """Return whether a ledger's path is a URL of a PostgreSQL server.
+
+    Every path of a ledger that a user gives comes here before it is used.
+
+    Raises
+    ------
+    LedgerError
+        If the text is neither that, nor a name, nor a path: a file of that name would
+        count nothing, and its name may hold a password. It is not shown.
+    """
+    if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
+        return True
+    given = isinstance(path, str | Path) and not _is_name(path)
+    if given and _NO_PATH.match(str(path)):
+        raise not_a_place()
+    return False
+
+
 def is_on_server(path: object) -> bool:
-    """Return whether a ledger's path is a URL, or a name, of a PostgreSQL server."""
-    return isinstance(path, str) and path.startswith((NAME, "postgresql+", "postgres:"))
+    """Return whether a ledger's path is a URL, or a name, of a PostgreSQL server.
+
+    Raises LedgerError as `is_url`.
+    """
+    return is_url(path) or _is_name(path)
+
+
+def _is_name(path: object) -> bool:
+    return isinstance(path, str) and _NAMED.fullmatch(path) is not None
+
+
+def not_a_place() -> LedgerError:
+    """Return the error for a text that is no ledger's place, without the text."""
+    return LedgerError(
+        "a team ledger must be the text postgresql://user@host/database, got another "
+        "(not shown: it may hold a password). Correct --ledger or DPHEAD_LEDGER."
+    )
 
 
 def team_url() -> str | None:
@@ -84,17 +143,18 @@ def team_url() -> str | None:
     Raises LedgerError if it is set to something else, such as a file.
     """
     url = os.environ.get("DPHEAD_LEDGER")
-    if url and not (is_on_server(url) and "://" in url):
-        raise LedgerError(
-            "DPHEAD_LEDGER must be postgresql://user@host/database, got another text. "
-            "Name a file with --ledger."
-        )
-    return url or None
+    with suppress(LedgerError):
+        if not url or is_url(url):
+            return url or None
+    raise LedgerError(
+        "DPHEAD_LEDGER must be postgresql://user@host/database, got another text. "
+        "Name a file with --ledger."
+    )
 
 
 def url_of(path: str) -> str:
     """Return the URL of a ledger's path: its own, or the team's for a name."""
-    url = path if "://" in path else team_url()
+    url = path if is_url(path) else team_url()
     if url is None:
         raise LedgerError(
             f"a ledger on a server needs its URL, got the name {path} alone. Set "
@@ -106,26 +166,34 @@ def url_of(path: str) -> str:
 @contextmanager
 def session(url: str) -> Iterator[Connection]:
     """Run a block in one transaction on a new connection to a team's server."""
-    with one_error(), _engine(url).connect() as connection, connection.begin():
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+    with closing(_connect(url)) as connection, one_error(), connection.begin():
+        for statement in (text(_WRITES), _settings("")):
+            connection.execute(statement)
         yield connection
 
 
 @contextmanager
-def held(url: str) -> Iterator[None]:
+def held(url: str) -> Iterator[Callable[[], None]]:
     """Hold the lock of all ledgers of a server.
 
-    Raises LedgerError after the block if the lock was lost meanwhile.
+    Yield a function that raises LedgerError if the lock was lost. Ask it before a
+    charge ends: nothing is raised after the block.
     """
-    with one_error(), _engine(url).connect() as connection, connection.begin():
-        connection.execute(text(_LOCK).bindparams(dataset_id=""))
-        yield
-        connection.exec_driver_sql("SELECT 1")
+
+    def check() -> None:
+        with one_error():
+            connection.exec_driver_sql("SELECT 1")
+
+    with closing(_connect(url)) as connection:
+        with one_error():
+            for statement in beginning("write", ""):
+                connection.execute(statement)
+        yield check
 
 
 def data_sets(url: str) -> list[str]:
     """Return the ids of the data sets that have a ledger on a server."""
-    with one_error(), _engine(url).connect() as connection:
+    with closing(_connect(url)) as connection, one_error():
         rows = connection.exec_driver_sql(f"SELECT dataset_id FROM {VIEWS}.data_sets")
         return sorted(rows.scalars())
 
@@ -136,25 +204,29 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     A write waits until no other one is in this data set's ledger. It reads committed
     rows: a snapshot could be older than the lock.
     """
-    given = {"dataset_id": dataset_id, "wait": f"{WAIT}s"}
-    settings = text(_SETTINGS).bindparams(**given)
+    settings = _settings(dataset_id)
     if kind == "write":
-        return [settings, text(_LOCK).bindparams(dataset_id=dataset_id)]
+        lock = text(_LOCK).bindparams(lock=f"dphead:{dataset_id}")
+        return [text(_WRITES), settings, lock]
     return [text(_SNAPSHOT), settings] if kind == "read" else [settings]
+
+
+def _settings(dataset_id: str) -> Any:
+    return text(_SETTINGS).bindparams(dataset_id=dataset_id, wait=f"{WAIT}s")
 
 
 def connected(url: str) -> Connection:
     """Return a connection to a team's ledgers, and raise LedgerError without one."""
+    views = {"schema_translate_map": {None: VIEWS}}
+    connection = _connect(url).execution_options(**views)
     with one_error():
-        views = {"schema_translate_map": {None: VIEWS}}
-        connection = _engine(url).connect().execution_options(**views)
         durable = connection.exec_driver_sql("SHOW fsync").scalar()
         connection.rollback()
     if durable != "on":
         connection.close()
         raise LedgerError(
             f"a ledger's server must flush what it commits, got fsync={durable}. "
-            "Nothing was charged: set fsync = on in postgresql.conf."
+            "Set fsync = on in postgresql.conf."
         )
     return connection
 
@@ -163,7 +235,7 @@ def connected(url: str) -> Connection:
 def _engine(url: str) -> Engine:
     try:
         place = make_url(url).set(drivername="postgresql+psycopg")
-        return create_engine(
+        engine = create_engine(
             place,
             poolclass=NullPool,
             isolation_level="READ COMMITTED",
@@ -171,16 +243,26 @@ def _engine(url: str) -> Engine:
             use_native_hstore=False,
             hide_parameters=True,
         )
+        event.listen(engine, "begin", lambda c: c.exec_driver_sql(_FIRST))
+        return engine
     except (exc.ArgumentError, ValueError):
-        raise LedgerError(
-            "a team ledger must be postgresql://user@host/database, got another text "
-            "(not shown: it may hold a password). Correct --ledger or DPHEAD_LEDGER."
-        ) from None
+        raise not_a_place() from None
     except ModuleNotFoundError:
         raise LedgerError(
             "a ledger on a PostgreSQL server needs psycopg, which is not installed. "
             "Install it: pip install 'dphead[postgres]'."
         ) from None
+
+
+def _connect(url: str) -> Connection:
+    """Return a connection; raise LedgerError for whatever a driver makes of a URL."""
+    try:
+        with one_error():
+            return _engine(url).connect()
+    except LedgerError:
+        raise
+    except Exception:  # of the URL's options, or a host's name that is no text
+        raise not_a_place() from None
 
 
 @contextmanager
@@ -202,6 +284,7 @@ _WORDS = {
     "3F000": "without dphead's tables. Make them: dphead ledger init URL",
     "42P01": "without dphead's tables. Make them: dphead ledger init URL",
     "25006": "that takes no writes. Name the primary server",
+    "0A000": "that is a standby. Name the primary server",
     "53100": "whose disk is full. Make room",
 }
 
@@ -211,15 +294,15 @@ def error_of(error: exc.DBAPIError) -> LedgerError:
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
         return LedgerError(
-            "a team ledger must be reachable, got a server that does not answer, or "
-            "that refuses this login. Nothing was charged by this command and no row "
-            "was read: try psql with the same URL, then run it again."
+            "a team ledger must be reachable, got a server that does not answer, that "
+            "refuses this login, or that is a standby. Try psql with the same URL, "
+            "then run this command again."
         )
     words = _WORDS.get(state, f"that refused a statement (SQLSTATE {state})")
     kind = HeldLedger if state == "55P03" else LedgerError
     return kind(
-        f"a team ledger must take charges, got a server {words}. Nothing was charged: "
-        "then run this command again."
+        f"a team ledger must take charges, got a server {words}. Then run this command "
+        "again."
     )
 
 
@@ -235,13 +318,32 @@ def init(url: str) -> str:
     The role of `url` owns them. Other roles get rights by GRANT on schema `dphead`
     (docs/team-ledger.md), and none of them can change or delete a row.
     """
-    with one_error(), _engine(url).connect() as connection, connection.begin():
-        connection.execute(text(_LOCK).bindparams(dataset_id=""))
+    with closing(_connect(url)) as connection, one_error(), connection.begin():
+        for statement in beginning("write", ""):
+            connection.execute(statement)
         there = connection.exec_driver_sql(f"SELECT to_regclass('{VIEWS}.store')")
         if there.scalar() is None:
             for statement in _schema():
                 connection.execute(statement)
+        if connection.exec_driver_sql(_OTHERS).scalar():
+            raise LedgerError(
+                "the tables of a team's ledgers must be yours alone, got schemas or "
+                "tables that another role made. Drop them if they hold no fits, or run "
+                "this command as their owner."
+            )
         return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
+
+
+# What another role than this one owns, and could change.
+_OTHERS = f"""
+SELECT count(*) FROM (
+    SELECT oid AS place, nspowner AS owner FROM pg_namespace
+    UNION ALL SELECT relnamespace, relowner FROM pg_class
+    UNION ALL SELECT pronamespace, proowner FROM pg_proc
+) AS made
+WHERE place IN ('{VIEWS}'::regnamespace, '{_ROWS}'::regnamespace)
+    AND owner <> current_user::regrole
+"""
 
 
 def _schema() -> Iterator[Any]:
@@ -256,12 +358,15 @@ def _schema() -> Iterator[Any]:
     for table in TABLES.tables.values():
         kept = table.to_metadata(tables)
         kept.indexes.clear()
+        for column in kept.c:
+            # an index must find its rows under the next version of a system's locale
+            column.type = _TEXT if isinstance(column.type, Text) else column.type
         names = [column.name for column in table.c]
         if table is FITS:
             kept.append_column(Column("rowid", Integer, Identity(always=True)))
             names.append("rowid")
         kept.append_column(
-            Column("dataset_id", Text, primary_key=True, server_default=text(own))
+            Column("dataset_id", _TEXT, primary_key=True, server_default=text(own))
         )
         of_fit = [kept.c[name] for name in ("fit_id", "sequence") if name in names]
         Index(f"{table}_of_data_set", kept.c.dataset_id, *of_fit)

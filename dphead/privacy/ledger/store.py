@@ -88,6 +88,8 @@ class LedgerFile:
         read_only: bool = False,
     ) -> None:
         self.path, self._process = str(path), _process()
+        # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
+        self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
         if server.is_on_server(path):
             self._open_on_server(self.path, dataset_id)
@@ -107,7 +109,7 @@ class LedgerFile:
             )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
-        if "://" not in url:
+        if not server.is_url(url):
             dataset_id = url.rpartition("/")[2]
         if not dataset_id:
             raise LedgerError(
@@ -119,7 +121,7 @@ class LedgerFile:
         (store,) = self.first("SELECT id FROM dphead.store")
         # where a ledger is, without its host and user: it may be published
         self.path = f"{server.NAME}{store}/{dataset_id}"
-        if "://" not in url and url != self.path:
+        if not server.is_url(url) and url != self.path:
             raise LedgerError(
                 f"a ledger must be on the server that made it, got {url} where "
                 f"DPHEAD_LEDGER is {self.path}. Set DPHEAD_LEDGER to its own."
@@ -319,6 +321,7 @@ class LedgerFile:
                         f"{place}. Set DPHEAD_LEDGER to that server's URL."
                     )
                 yield
+                self.before_commit()
             return
         except LostAnswer as lost:
             if kept is None:
@@ -330,8 +333,8 @@ class LedgerFile:
                 raise lost from None
         if not found:
             raise LedgerError(
-                "a team ledger must be reachable, got a connection that was lost. "
-                "Nothing was charged: run this command again."
+                "a team ledger must be reachable, got a connection that was lost. The "
+                "server kept nothing of this step: run this command again."
             )
 
     @contextmanager

@@ -8,6 +8,7 @@ from core import reserve
 from ledgers import DELTA, damaged, filled, run_release, specs
 
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.seals import seal
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,26 @@ def test_a_change_in_any_column_is_found_and_nothing_is_charged(
         with pytest.raises(LedgerError, match="must be undamaged"):
             reserve(specs(1, 50.0), ledger)
         ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "sealed"),
+    [
+        ("INSERT INTO meta VALUES ('budget', '{}')", False),
+        ("INSERT INTO meta VALUES ('moved', 'x')", False),
+        ("INSERT INTO releases VALUES ('x', 0, 'x', 1e9, 1, '{}')", False),
+        ("INSERT INTO meta VALUES ('budget', '{}')", True),
+    ],
+)
+def test_what_no_seal_holds_is_damage(path, statement, sealed):
+    """Nor is a budget that was fixed after a fit, whatever holds it."""
+    ledger = Ledger(path, "data")
+    reserve(specs(1, 20.0), ledger)
+    with ledger.transaction():
+        ledger.query(statement)
+        if sealed:
+            seal(ledger)
+    assert ledger.verify() != []
 
 
 def test_a_fit_that_is_gone_is_found(path):

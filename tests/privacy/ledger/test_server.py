@@ -8,15 +8,19 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 import uuid
+from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 import sqlalchemy
 from ledgers import DELTA, X, Y, run_release, specs
 
 from benchmarks.faults.servers import CLIENT, OWNER, Cutter, free_port
 from dphead.data.arrays import ArrayRows
+from dphead.fit.ledgers import charging, open_ledger
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.ledger import server as module
@@ -136,7 +140,7 @@ def test_two_charges_without_a_lock_cannot_both_follow_one_seal(
     team, dataset_id, monkeypatch
 ):
     """As behind a pooler that ends a transaction after each statement."""
-    monkeypatch.setattr(module, "_LOCK", "SELECT :dataset_id")
+    monkeypatch.setattr(module, "_LOCK", "SELECT :lock")
     first, second = (Ledger(team.url(CLIENT), dataset_id) for _ in range(2))
     charge(first)
     with pytest.raises(LedgerError, match="at the same time"):
@@ -224,7 +228,9 @@ def test_a_charge_whose_answer_is_lost_is_settled_by_its_id(
         fit = charge(mine, "mine")  # which is what it would have been told
         run_release(fit, spec=specs(1, 10.0)[0])
     else:
-        with pytest.raises(LedgerError, match=r"connection .* lost.*Nothing was charg"):
+        with pytest.raises(
+            LedgerError, match=r"(?s)connection .* lost.*Nothing was charg"
+        ):
             charge(mine, "mine")
         charge(mine, "mine")
     assert [fit["fit_id"] for fit in ledger.fits()] == ["mine"]
@@ -469,3 +475,183 @@ def test_a_row_that_arrives_twice_is_refused_by_the_server(ledger):
     with pytest.raises(sqlalchemy.exc.IntegrityError), ledger.transaction():
         ledger.add(FITS, row)
     assert ledger.verify() == []
+
+
+def as_client(team, dataset_id, statement, *values):
+    """A statement of a role that has SELECT and INSERT on the views alone."""
+    with psycopg.connect(team.url(CLIENT)) as db:
+        db.execute("SELECT set_config('dphead.dataset_id', %s, true)", (dataset_id,))
+        db.execute(statement, values)
+
+
+_FACT = "INSERT INTO dphead.meta (key, value) VALUES (%s, %s)"
+_RELEASE = "INSERT INTO dphead.releases VALUES ('x', 0, 'x', 1e9, 1, %s)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        (_FACT, ("budget", '{"epsilon": 1000.0, "delta": 0.9, "order": 2.0}')),
+        (_FACT, ("moved", "elsewhere")),
+        (_RELEASE, ('{"noise_multiplier": 1e9}',)),
+        ("INSERT INTO dphead.progress VALUES (%s, 0, 'committed', 0, '')", ("x",)),
+    ],
+)
+def test_a_row_that_no_seal_holds_is_damage(team, dataset_id, statement, values):
+    """A role that may charge can add it. It must not lower what others read."""
+    ledger = Ledger(team.url(CLIENT), dataset_id)
+    charge(ledger, sigma=1.0)
+    if "progress" in statement:
+        statement = statement.replace(
+            "progress", "progress (fit_id, sequence, state, at, digest)"
+        )
+    as_client(team, dataset_id, statement, *values)
+    assert ledger.verify() != []
+    with pytest.raises(LedgerError, match=r"must be undamaged|was moved"):
+        charge(ledger)
+
+
+def test_a_lock_is_the_servers_own_whatever_functions_a_role_makes(team, dataset_id):
+    """Older servers let every role make functions in the schema `public`."""
+    team.run(
+        "CREATE FUNCTION public.hashtextextended(text, integer) RETURNS bigint "
+        "LANGUAGE sql AS 'SELECT (random() * 1e15)::bigint'"
+    )
+    try:
+        first, second = (Ledger(team.url(CLIENT), dataset_id) for _ in range(2))
+        with first.transaction():
+            locks = team.run(
+                "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            )
+        with second.transaction():
+            assert locks == team.run(
+                "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            )
+    finally:
+        team.run("DROP FUNCTION public.hashtextextended(text, integer)")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("extra_float_digits", "0"),
+        ("search_path", "public, pg_catalog"),
+        ("idle_in_transaction_session_timeout", "'300ms'"),
+        ("synchronous_commit", "local"),
+    ],
+)
+def test_a_setting_of_a_role_changes_no_charge(team, dataset_id, setting, value):
+    team.run(f"ALTER ROLE {CLIENT} SET {setting} = {value}")
+    try:
+        ledger = Ledger(team.url(CLIENT), dataset_id)
+        meanwhile(ledger, lambda: time.sleep(0.5))
+        charge(ledger, sigma=1 / 3 + 1e-16)
+        with ledger.transaction():
+            (kept,) = ledger.first("SELECT current_setting('synchronous_commit')")
+        assert kept == "on"
+    finally:
+        team.run(f"ALTER ROLE {CLIENT} RESET {setting}")
+    assert Ledger(team.url(OWNER), dataset_id).verify() == []
+
+
+def test_texts_are_in_an_order_that_no_system_changes(team):
+    """An index in a locale's order misses rows under the locale's next version."""
+    found = team.run(
+        "SELECT attrelid::regclass, attname FROM pg_attribute JOIN pg_class "
+        "ON pg_class.oid = attrelid WHERE relnamespace = 'dphead_rows'::regnamespace "
+        "AND relkind = 'r' AND relname <> 'store' AND atttypid = 'text'::regtype "
+        "AND attcollation <> (SELECT oid FROM pg_collation WHERE collname = 'C')"
+    )
+    assert found == []
+
+
+def test_tables_that_another_role_made_are_refused(team):
+    """It could drop their triggers, and then rows."""
+    team.run("CREATE ROLE mallory LOGIN SUPERUSER")
+    team.run("CREATE DATABASE squatted")
+    try:
+        url = team.url("mallory").replace("/postgres", "/squatted")
+        module.init(url)
+        with pytest.raises(LedgerError, match="another role made"):
+            module.init(team.url().replace("/postgres", "/squatted"))
+    finally:
+        team.run("DROP DATABASE squatted")
+        team.run("DROP ROLE mallory")
+
+
+def test_a_lock_that_is_lost_charges_nothing_or_is_not_told_after_a_charge(
+    team, dataset_id, monkeypatch, tmp_path
+):
+    """Told after it, the run folder would take the charge for none and charge again."""
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
+    ledger = Ledger(team.url(CLIENT), dataset_id)
+    ends = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE query LIKE '%pg_advisory_xact_lock%' AND state = 'idle in transaction'"
+    )
+    with pytest.raises(LedgerError, match="Nothing was charged"), charging(ledger):
+        team.run(ends)
+        charge(ledger)
+    assert ledger.count_fits() == 0
+    with charging(ledger):
+        charge(ledger)
+        team.run(ends)
+    assert ledger.count_fits() == 1 and ledger.verify() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "POSTGRESQL://ann:hunter2@db/x",
+        "Postgres://ann:hunter2@db/x",
+        " postgresql://ann:hunter2@db/x",
+        "postgres+psycopg://ann:hunter2@db/x",
+        "pgsql://ann:hunter2@db/x",
+        "postgresql:hunter2",
+        "ann:hunter2@db/x",
+        "host=db password=hunter2",
+        "postgresql://ann:hunter2@[::1/x",
+        "postgresql://ann:hunter2@h:99999999/x",
+        "postgresql://ann:hunter2@h\udcff/x",
+        "postgresql://ann:hunter2@127.0.0.1/x?row_factory=x",
+        Path("postgresql://ann:hunter2@db/x"),
+    ],
+)
+def test_a_text_that_is_no_url_and_no_path_is_refused_without_showing_it(
+    text, tmp_path, monkeypatch
+):
+    """A file of that name would count nothing, and its name has the password."""
+    monkeypatch.chdir(tmp_path)
+    for use in (lambda: Ledger(text, "d"), lambda: open_ledger(text, "d")):
+        with pytest.raises(LedgerError) as error:
+            use()
+        assert "hunter2" not in "".join(traceback.format_exception(error.value))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_lost_the_commit_of_a_returned_release_answers_it_no_more(
+    team, dataset_id, ledger, tmp_path
+):
+    """As a standby that took over without it: the value may be published."""
+    fit = charge(ledger, store=tmp_path / "run")
+    run_release(fit, spec=specs(1, 10.0)[0])
+    fit._lock.close()
+    team.run(
+        "SET session_replication_role = replica; DELETE FROM dphead_rows.progress "
+        f"WHERE state = 'committed' AND dataset_id = '{dataset_id}'"
+    )
+    again = ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    with pytest.raises(LedgerError, match="never be drawn again"):
+        run_release(again, spec=specs(1, 10.0)[0])
+    assert (tmp_path / "run" / "000000.npy").exists()
+
+
+def test_a_lock_of_all_ledgers_and_a_write_need_the_primary(team, dataset_id, ledger):
+    """A standby has locks of its own, and may lack the last charges."""
+    assert module.beginning("write", dataset_id)[0].text == module._WRITES
+    team.run(f"ALTER ROLE {CLIENT} SET default_transaction_read_only = on")
+    try:
+        charge(Ledger(team.url(CLIENT), dataset_id))  # of the primary: it may be asked
+    finally:
+        team.run(f"ALTER ROLE {CLIENT} RESET default_transaction_read_only")
+    assert ledger.count_fits() == 1
