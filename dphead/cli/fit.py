@@ -3,6 +3,7 @@
 `dphead.fit.run` fits the head. Heavy modules are imported only when the command runs.
 """
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -185,14 +186,19 @@ def _budget_before(options: Any, plan: Any) -> list[str]:
 
     from dphead.fit.ledgers import ledger_path
     from dphead.privacy.ledger import Ledger, rounded_down
+    from dphead.privacy.ledger.store import IN_MEMORY
 
     own = f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}"
     lines = [f"{tied(own)} for this fit"]
     with open_features(options.features) as file:
         path = ledger_path(options.ledger, file.dataset_id)
-    if not isinstance(path, Path) or not path.exists():
+        dataset_id = file.dataset_id
+    if path == IN_MEMORY or (isinstance(path, Path) and not path.exists()):
         return [*lines, "nothing was charged to this ledger before"]
-    book = Ledger(path, read_only=True)
+    book = Ledger(path, dataset_id, read_only=True)
+    unit = {"relation": plan.relation, "group_cap": json.dumps(plan.group_cap)}
+    if any(book.meta(name) not in (None, value) for name, value in unit.items()):
+        return [*lines, "! the ledger holds another neighboring relation or unit"]
     limit, spent = book.budget(), book.spent(plan.delta).epsilon
     if limit is None:
         return [*lines, f"{tied(f'epsilon {spent:.4g}')} was spent before; no limit"]

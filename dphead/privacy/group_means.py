@@ -94,9 +94,12 @@ def _add_in_order(total: np.ndarray, place: np.ndarray, x: np.ndarray) -> None:
     is associated.
     """
     rank = ranks(place)
-    for k in range(rank.max(initial=-1) + 1):
-        these = rank == k
+    order = np.argsort(rank, kind="stable")
+    start = 0
+    for stop in np.cumsum(np.bincount(rank)):
+        these = order[start:stop]  # at most one row of each place
         total[place[these]] += x[these]
+        start = stop
 
 
 def group_means(

@@ -49,9 +49,10 @@ def balanced_head(
 
     Notes
     -----
-    Scores of a softmax estimate log P(class | x) up to a constant. Less the log of the
-    class's frequency, they estimate log P(x | class): the highest one minimizes the
-    mean error of the classes.
+    If the scores of a softmax are log P(class | x) up to a constant, then, less the log
+    of the class's frequency, they are log P(x | class): the highest one minimizes the
+    mean error of the classes. Scores of a noisy or early stopped head are not that. If
+    the features say little of the classes, the rare class can get too many rows.
 
     References
     ----------
@@ -65,8 +66,10 @@ def balanced_head(
 def frequencies(answer: Response) -> np.ndarray:
     """Return the share of each class (n_classes,), from noisy counts.
 
-    A count is at least one, and at least one standard deviation of its noise: a
-    smaller one would adjust its class by any amount.
+    A class with a count below one, or below one standard deviation of its noise, may
+    have no rows. It is given the largest frequency: its score gains least.
     """
-    counts = np.maximum(answer.value[:, 0], max(answer.noise_sd, 1.0))
+    counts = answer.value[:, 0]
+    known = counts >= max(answer.noise_sd, 1.0)
+    counts = np.where(known, counts, counts.max(initial=1.0))
     return counts / counts.sum()

@@ -176,7 +176,8 @@ def typical_length(mean: np.ndarray) -> float:
     Returns
     -------
     float
-        sqrt(1 - ‖c̃‖²), at least 0.1.
+        sqrt(1 - ‖c̃‖²), at least 0.1; or 1 if ‖c̃‖ is at least 1, since then the rows
+        cannot be unit rows.
 
     Notes
     -----
@@ -184,7 +185,8 @@ def typical_length(mean: np.ndarray) -> float:
     The shrinkage makes c·c̃ and ‖c̃‖² equal on average over the noise, since
     c̃ = (1 - D/‖r‖²) r for a noisy mean r with E‖r‖² = ‖c‖² + D.
     """
-    return float(np.sqrt(max(_SHORTEST**2, 1 - float(mean @ mean))))
+    squared = float(mean @ mean)
+    return 1.0 if squared >= 1 else float(np.sqrt(max(_SHORTEST**2, 1 - squared)))
 
 
 def square_clip(n_features: int) -> float:

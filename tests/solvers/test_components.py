@@ -147,7 +147,9 @@ def test_the_typical_length_is_the_root_of_the_mean_squared_distance():
     squares = [float(np.sum((row - mean) ** 2)) for row in x.astype(np.float64)]
     assert typical_length(mean) == pytest.approx(np.sqrt(sum(squares) / N), rel=1e-6)
     assert typical_length(mean * 0) == 1
-    assert typical_length(mean / np.linalg.norm(mean)) == 0.1
+    unit = mean / np.linalg.norm(mean)
+    assert typical_length(unit * 0.9999) == 0.1
+    assert typical_length(unit * 1.01) == 1  # the mean of no unit rows
 
 
 def test_around_a_shrunk_noisy_mean_it_is_so_on_average():

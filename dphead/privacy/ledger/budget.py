@@ -120,10 +120,10 @@ def remaining(
     """
     if not fits:
         return budget["epsilon"]
-    full = all(e.is_full for e in kind)
-    if not full and (
-        all(e.is_full for e in events)
-        or not _has_divergence([*events, *kind], relation)
+    full, before = all(e.is_full for e in kind), all(e.is_full for e in events)
+    mixed = not (full and before)
+    if (before and not full) or (
+        mixed and not _has_divergence([*events, *kind], relation)
     ):
         return 0.0  # `Ledger._check` refuses these whatever their noise
     delta = budget["delta"]

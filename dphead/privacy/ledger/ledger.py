@@ -46,6 +46,10 @@ from dphead.privacy.ledger.schema import (
 from dphead.privacy.ledger.store import LedgerFile
 
 
+class _ExceededError(LedgerError):
+    """Raised if a fit would exceed the budget."""
+
+
 class Ledger(LedgerFile):
     """Open the ledger of one data set.
 
@@ -258,6 +262,13 @@ class Ledger(LedgerFile):
                 self.add(RELEASES, *releases)
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
+        except _ExceededError as error:
+            reserved.leave()
+            left = self.remaining(together(event_of(s) for s in specs)) or 0.0
+            raise LedgerError(
+                f"{error} Remaining for a fit like this one, at that delta: "
+                f"epsilon={rounded_down(left)}."
+            ) from None
         except IntegrityError:
             reserved.leave()
             raise LedgerError(
@@ -350,11 +361,9 @@ class Ledger(LedgerFile):
             before = spent(old, number - 1, delta, relation, budget).epsilon
         # `not <=` refuses NaN too.
         if not total <= target * (1 + 1e-9) or before >= target:
-            left = remaining(old, number - 1, new, relation, budget)
-            raise LedgerError(
+            raise _ExceededError(
                 f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
-                f"> {target:g} at delta={delta:g}. Nothing was charged. Remaining for "
-                f"a fit like this one: epsilon={rounded_down(left)}."
+                f"> {target:g} at delta={delta:g}. Nothing was charged."
             )
 
     def fits(self) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
         larger = accounting.compose_epsilon(found, DELTA) > left
         low, high = (factor, high) if larger else (low, factor)
     assert (alone > left) == (high > 1)
-    with pytest.raises(LedgerError, match="Remaining for a fit like this one: epsilon"):
+    with pytest.raises(LedgerError, match="Remaining for a fit like this one"):
         reserve(specs(50, sigma * high * 0.99, sampling_prob=q), ledger)
     reserve(specs(50, sigma * high * (1 + 1e-6), sampling_prob=q), ledger)
 
@@ -79,6 +79,12 @@ def test_nothing_remains_for_a_kind_that_the_filter_refuses(path):
     reserve(specs(1, 30.0), ledger)
     assert ledger.remaining([GaussianEvent(30.0, 0.01, 50)]) == 0
     assert ledger.remaining([GaussianEvent(0.0)]) == 0
+    sampled = Ledger(path.with_name("sampled.sqlite"))
+    sampled.set_budget(8.0, DELTA)
+    grouped = {"sampling_prob": 0.01, "group_cap": 4}
+    reserve(specs(5, 3.0, **grouped), sampled)
+    # groups in random batches have no divergence: no second fit, full or not
+    assert sampled.remaining([GaussianEvent(1e6, rows_per_unit=4)]) == 0
     rest = math.sqrt(mu_from_epsilon(2.0, DELTA) ** 2 - 1 / 30.0**2)
     reserve(specs(1, 1 / rest), ledger)
     assert rounded_down(ledger.remaining([GaussianEvent(30.0)])) == "0"
