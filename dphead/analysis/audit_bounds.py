@@ -83,7 +83,7 @@ def epsilon_bound(
 def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
     """Return a lower bound on the advantage 1 - alpha - beta; at least 0.
 
-    `mistakes` counts both kinds of mistakes together, with `fits` draws in each world.
+    `mistakes` is the total of both kinds of mistakes, with `fits` draws in each world.
 
     Notes
     -----
@@ -213,7 +213,7 @@ def statements(
     threshold : float
         `Claim.threshold`, fixed before the fits.
     confidence : float
-        Confidence of the two bounds together.
+        Joint confidence of the two bounds.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Test an audit's noise, samples and scores against their distributions.
 
-The auditor knows every row, so it knows the noise of each release exactly. A sound
-mechanism draws independent normal numbers with the planned deviation, and a new sample
-for each step. Then each p-value below is exact or too large. `judge` corrects for the
-number of tests.
+The auditor knows every row and therefore knows the noise of each release exactly. A
+sound mechanism draws independent normal numbers with the planned deviation, and a new
+sample for each step. Then each p-value below is exact or too large. `judge` corrects
+for the number of tests.
 """
 
 import math
@@ -478,7 +478,7 @@ class SampleRecord:
 
 
 class Evidence:
-    """Record each release of an audit, and test all of them.
+    """Record each release of an audit, and test all recorded releases.
 
     `slots` is the number of rows that both worlds have.
     """

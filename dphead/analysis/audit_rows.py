@@ -18,7 +18,7 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
 T = TypeVar("T")
-NO_CLASS = -1  # label of a row that counts zero
+NO_CLASS = -1  # label of a row that adds zero to every sum
 
 
 class NoLedger:

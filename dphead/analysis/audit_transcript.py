@@ -326,7 +326,7 @@ def planned(seen: Seen) -> tuple[float, float]:
 
 
 def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any:
-    """Return the log density of (1 - q) N(0) + q N(shift) over that of N(0).
+    """Return the log of the density ratio of (1 - q) N(0) + q N(shift) to N(0).
 
     `along` is the value's inner product with the shift, and `length2` the shift's
     squared length.

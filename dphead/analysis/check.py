@@ -16,8 +16,8 @@ from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-# Normalizations of each row alone. Not imported from `extract`, so that the check does
-# not trust new kinds without a review.
+# Normalizations that use one row at a time. Not imported from `extract`, so that the
+# check does not trust new kinds without a review.
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
 _PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),

@@ -102,7 +102,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     Parameters
     ----------
     path : str or Path
-        The run folder, or the report alone.
+        The run folder, or only its report.
     ledger : str or Path, optional
         Current path of the ledger, if it was moved. Default: the path in the report.
 

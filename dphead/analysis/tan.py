@@ -103,8 +103,8 @@ def simulate(
 ) -> tuple[float, float]:
     """Return the noise and batch size of a cheap run with the same eta and steps.
 
-    They are sigma / factor and batch size / factor. The cheap run has a very large
-    epsilon, so it needs public data.
+    The settings are sigma / factor and batch size / factor. The cheap run needs public
+    data, because its epsilon is very large.
 
     Raises
     ------

@@ -111,8 +111,8 @@ def delta_curve(
     Notes
     -----
     It is exact for full batches, and otherwise from privacy loss distributions. For
-    allocated rows it is the smaller of two bounds, as in `accounting.epsilon`: theirs,
-    and that of one full batch per epoch.
+    allocated rows it is the smaller of two bounds, as in `accounting.epsilon`: the
+    bound for allocation, and the bound for one full batch per epoch.
     """
     mu = total_mu(events)
     if mu is not None:
@@ -293,8 +293,8 @@ def limits_of_total(
     relation : str
         The neighboring relation of all fits.
     exact : bool
-        Whether all fits use full batches, so that they are mu-GDP together. Otherwise
-        the curve is that of (epsilon, delta)-differential privacy.
+        Whether all fits use full batches, so that their composition is mu-GDP.
+        Otherwise the curve is for (epsilon, delta)-differential privacy.
 
     Returns
     -------
@@ -366,7 +366,7 @@ def max_advantage(
     -----
     The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If an unused row is
     replaced, two steps give the advantage of 2 mu for mu-GDP, and otherwise at most
-    twice that of one step.
+    twice the advantage of one step.
     """
     mu = total_mu(events)
     if not replaced or relation == "replace_one":

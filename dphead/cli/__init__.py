@@ -1,7 +1,7 @@
 """Run the `dphead` command. Each subcommand is a module, imported when it runs.
 
-`dphead --help` takes a tenth of a second, so this file imports no heavy library.
-Commands hold no logic of their own.
+This file imports no heavy library, to keep `dphead --help` at a tenth of a second.
+Commands have no logic of their own.
 """
 
 import sys

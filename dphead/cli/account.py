@@ -140,7 +140,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
 
 
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
-    """Refuse options that contradict each other or are incomplete."""
+    """Raise an error for options that contradict each other or are incomplete."""
     has = {name for name, value in given.items() if value not in (None, (), {})}
     if plot is not None:
         has.add("plot")
@@ -322,7 +322,7 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 def _named(accountant: str, events: list[Any]) -> str:
     """Return the accountant to use for "auto".
 
-    It is "exact", or "pld" if rows are sampled.
+    The result is "exact", or "pld" if rows are sampled.
     """
     from dphead.privacy.accounting import total_mu
 
@@ -332,9 +332,9 @@ def _named(accountant: str, events: list[Any]) -> str:
 
 
 def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[str, Any]:
-    """Return the total cost of keeping the best of a random number of runs.
+    """Return the epsilon of keeping the best of a random number of runs.
 
-    A budget sets the noise that is not fixed.
+    If the noise is not fixed, the budget sets the noise.
     """
     from dataclasses import replace
 

@@ -10,7 +10,7 @@ from dphead.cli.text import filled, table
 
 
 def print_found(found: dict[str, Any]) -> None:
-    """Print the noise or a method's releases, and their cost by every accountant."""
+    """Print the noise or a method's releases, and their epsilon by every accountant."""
     if "releases" in found:
         _print_method(found)
     else:
@@ -46,7 +46,7 @@ def _print_noise(found: dict[str, Any]) -> None:
 
 
 def _print_selection(found: dict[str, Any]) -> None:
-    """Print the total of keeping the best of several runs."""
+    """Print the total epsilon of keeping the best of several runs."""
     text = (
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
         f"{found['relation']}: the total of keeping the best of a secret "
@@ -88,7 +88,7 @@ def _print_cost(found: dict[str, Any]) -> None:
 
 
 def _print_profiles(found: dict[str, Any]) -> None:
-    """Print epsilon by every accountant, and that of shuffled batches."""
+    """Print epsilon by every accountant, and the epsilon of shuffled batches."""
     rows = []
     for name, row in found["profiles"].items():
         number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"

@@ -176,7 +176,7 @@ def _rows(
 ) -> tuple[Any, Any]:
     """Return (public facts, rows), from sizes or from a file declared public.
 
-    Rows are (x, y), or None for sizes alone.
+    Rows are (x, y), or None if only sizes are given.
     """
     from dphead.fit.files import load_features
     from dphead.planning.plan import ProblemInfo

@@ -13,7 +13,7 @@ from dphead.cli.text import print_json, section
 
 
 def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
-    """Return the run with the ledgers of this home that its own does not count."""
+    """Return the run with other ledgers of this home that hold fits on its images."""
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located
@@ -104,7 +104,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
 
 
 def _spent_now(run: Any) -> str:
-    """Say what the data set's ledger has spent so far, and its limit."""
+    """Return text with the spent epsilon of the data set's ledger, and its budget."""
     book = run.report["ledger"]
     fits = book["fits"] if run.fits is None else len(run.fits)
     limit = book["budget"]

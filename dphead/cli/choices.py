@@ -1,6 +1,6 @@
 """Define the values that options accept.
 
-Choices are imported only when needed, so that a command's module imports nothing heavy.
+Choices are imported only if needed. A command's module therefore imports nothing heavy.
 """
 
 from collections.abc import Callable, Sequence

@@ -113,7 +113,7 @@ CONFIG = click.option(
 def config_text() -> str:
     """Return the given options as text of a run.toml, for `--config`.
 
-    The output, and options that concern one call alone, are left out.
+    The text omits the output and the options that affect only one call.
     """
     from dphead.privacy.ledger.server import is_on_server
 

@@ -221,7 +221,7 @@ def _features(
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
-    It is the source, or a file extracted from the split's images into `folder`.
+    The file is the source, or was extracted from the split's images into `folder`.
     """
     from dphead.fit import files
     from dphead.fit.head_file import load_head

@@ -305,7 +305,7 @@ def extract(**given: Any) -> None:
 def _read_declared(given: dict[str, Any]) -> None:
     """Parse the source's declarations, and refuse labels without public classes.
 
-    This check needs no network, so it runs before one is loaded.
+    The check runs before the backbone is loaded.
     """
     from dphead_extract.images import PixelRange
     from dphead_extract.sources.classes import Classes

@@ -305,7 +305,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
 
 
 def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
-    """Return a callback that shows progress with the epsilon spent so far.
+    """Return a callback that shows the progress and the epsilon that was spent.
 
     `plan` returns the plan once it was announced.
     """
@@ -322,7 +322,7 @@ def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
 def _so_far(plan: Any) -> Any:
     """Return a function that bounds the epsilon of a plan's first k releases.
 
-    The bound uses RDP, which is fast. Random allocation has no RDP bound, so it gets
+    The bound uses RDP, which is fast. Random allocation has no RDP bound. Its bound is
     the whole plan's epsilon. Without noise, and under replace-one, the bound is
     infinite.
     """

@@ -19,7 +19,7 @@ _FORMATS = ("csv", "json", "parquet")
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
-    """Return the requested format, else that of the file's name, else CSV.
+    """Return the requested format, else the format of the file's name, else CSV.
 
     Raises ValueError if the name or format is not supported.
     """

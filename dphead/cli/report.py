@@ -1,4 +1,4 @@
-"""Implement `dphead report`: the cards, from a run's report alone."""
+"""Implement `dphead report`, which writes cards from a run's report."""
 
 from pathlib import Path
 from typing import Any

@@ -80,7 +80,7 @@ def trained(report: dict[str, Any]) -> str:
 
 
 def _selected(report: dict[str, Any]) -> Iterator[str]:
-    """Say how the fit chose among the features of several backbones, if it did."""
+    """Return text about the choice among several backbones, if the fit made one."""
     selection = report.get("selection")
     if selection is None:
         return
@@ -143,9 +143,10 @@ def guarantee(report: dict[str, Any]) -> str:
 def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     """Return the bound on a membership-inference attack, rounded up.
 
-    With several fits in the ledger, the bound is for all of them together, because an
-    attacker sees everything published. A sum holds only if no fit was chosen by
-    another's results, so with a budget the bound is the budget's.
+    If the ledger has several fits, the bound covers all fits, because an attacker sees
+    everything published. If there is a budget, the bound is for the budget. Otherwise
+    it is for the sum of the fits, which holds only if no fit was chosen by the results
+    of another.
     """
     from dphead.analysis import tradeoff
 

@@ -37,10 +37,10 @@ class ArrayRows:
     ----------
     x : ndarray of shape (n_rows, n_features)
         Features, kept as float32. A float64 value beyond float32's range becomes
-        infinite, and its row counts zero.
+        infinite, and its row adds zero to every sum.
     y : ndarray of shape (n_rows,) or (n_rows, n_classes)
-        Class indices, or label sets of ones and zeros. A row with any other label
-        counts zero.
+        Class indices, or label sets of ones and zeros. A row with any other label adds
+        zero to every sum.
     block_rows : int, optional
         Rows per block. The default is 2,048, or a multiple if each core has enough
         blocks.

@@ -73,8 +73,8 @@ class FeaturesRows:
     Attributes
     ----------
     valid : ndarray of bool, shape (n_rows,)
-        False for unreadable images. They are rows that count zero, so n_rows stays the
-        public number of images.
+        False for unreadable images. Their rows add zero to every sum, so n_rows stays
+        the public number of images.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class FeaturesRows:
     def part(self, start: int, stop: int, memory: int) -> "FeaturesRows":
         """Return rows start to stop - 1 as an object of their own.
 
-        They are loaded if they fit in `memory` bytes. The group cap is that of the
+        The features are loaded if they fit in `memory` bytes. The group cap is for the
         whole split.
         """
         own = copy(self)
@@ -285,8 +285,8 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
 def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     """Raise FormatError unless the file's labels are positions of these classes.
 
-    A file without class names holds positions alone. Names of other numbers than 0, 1,
-    2, ... would contradict them.
+    A file without class names holds only positions. Names of other numbers than 0, 1,
+    2, ... would contradict the positions.
     """
     names = [str(name) for name in classes]
     counted = [str(position) for position in range(len(names))]

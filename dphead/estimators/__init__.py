@@ -1,8 +1,8 @@
 """Fit private heads as scikit-learn estimators.
 
 No label's code may run, and no row's value may affect anything before the charge. Each
-estimator names a method. Its settings default to the preset's or the solver's. The
-solver checks them at `fit`, and `documented` copies their documentation.
+estimator names a method. A setting defaults to the value of the preset or the solver.
+The solver checks the settings at `fit`, and `documented` copies their documentation.
 """
 
 from dataclasses import dataclass
@@ -85,7 +85,8 @@ class DPLeastSquaresClassifier(DPClassifier):
     ) -> "DPLeastSquaresClassifier":
         """Fit as `DPClassifier.fit`, with standard errors if `error_bars` is set.
 
-        They are coef_std_ and intercept_std_, in the shapes of coef_ and intercept_.
+        The standard errors are coef_std_ and intercept_std_, in the shapes of coef_ and
+        intercept_.
         """
         super().fit(X, y, groups, **refused)
         if self.error_bars:
@@ -106,8 +107,8 @@ class DPLeastSquaresClassifier(DPClassifier):
     def _differences(self) -> np.ndarray | None:
         """Return the matrix that maps the classes' weights to `coef_`.
 
-        It is second minus first for two classes. For more classes it is None, because
-        each class has its own weights.
+        For two classes, the matrix subtracts the first class from the second. For more
+        classes, return None, because each class has its own weights.
         """
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 

@@ -55,7 +55,7 @@ class DPClassifier(PrivateClassifier):
     epsilon.
 
     A private fit reads a row's value only through noisy releases. A row that is not
-    finite counts zero, without any report.
+    finite adds zero to every sum, without any report.
 
     Parameters
     ----------
@@ -64,31 +64,31 @@ class DPClassifier(PrivateClassifier):
     delta : float, default=None
         Failure probability, below 1/n_rows. None uses the preset's, else 1e-5.
     classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label count zero. A
-        features file has its own classes, in its order.
+        Public classes, required for a guarantee. Rows with another label add zero to
+        every sum. A features file has its own classes, in its order.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighboring relation: one row is zeroed out, added or removed, or replaced.
         add_remove keeps the number of rows private.
     nominal_n : int, default=None
         Public number used in place of the number of rows; only under add_remove.
     group_cap : int, default=None
-        None protects each row. A number protects groups of rows (patients), of which
-        the first so many count.
+        None protects each row. A number protects groups of rows (patients). At most
+        this number of rows of a group counts, the first ones.
     group_mean : bool, default=False
-        True counts the mean of a group's rows of each class instead, for at most
-        group_cap classes, the first in the order of `classes`. There is no accuracy to
-        expect then.
+        If True, the mean of a group's rows of each class counts instead, for at most
+        group_cap classes, the first ones in the order of `classes`. The expected
+        accuracy is then unavailable.
     protect : {"image"}, default=None
-        "image" protects single rows although a features file has groups. None refuses
+        "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" is the preset's, else exact for
-        full batches and PLD for Poisson batches.
+        Accountant that calibrates the noise. "auto" uses the preset's accountant.
+        Without a preset, it is exact for full batches and uses PLD for Poisson batches.
     ledger : path or Ledger, default=None
-        Ledger to charge. None uses a features file's own ledger, or one for this fit
-        only with arrays. Clones share a `Ledger` object. Pass a path to other
-        processes. Fits of a features file in other ledgers cause a `PrivacyWarning` and
-        a note in privacy_.
+        Ledger to charge. None uses a features file's own ledger. For arrays, None uses
+        a new ledger for this fit only. Clones share a `Ledger` object. Pass a path to
+        other processes. Fits of a features file in other ledgers cause a
+        `PrivacyWarning` and a note in privacy_.
     split : str, default=None
         Split of a features file to fit.
     preset : str, default=None
@@ -147,13 +147,13 @@ class DPClassifier(PrivateClassifier):
         ----------
         X : array-like of shape (n_rows, n_features), or path
             Array, data frame or PyTorch tensor of numbers, or path of a features file.
-            A row that is not finite counts zero.
+            A row that is not finite adds zero to every sum.
         y : array-like of shape (n_rows,), default=None
             Labels as an array, list, PyTorch tensor, or column of pandas or pyarrow. A
             missing label is no class. Use None if X is a path.
         groups : array-like of shape (n_rows,), default=None
-            Group of each row, as text or number, for use with group_cap. A row with ""
-            or a missing value is its own group. A features file has its own groups.
+            Group of each row, as string or number, for use with group_cap. A row with
+            "" or a missing value is its own group. A features file has its own groups.
         **refused
             sample_weight is refused, because weights would change the sensitivity.
 
@@ -274,11 +274,11 @@ class DPClassifier(PrivateClassifier):
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
         """Return scores (n, n_classes), or (n,) for two classes.
 
-        With two classes, it is the second class's score minus the first's. X is as in
+        With two classes, return the second class's score minus the first's. X is as in
         `fit`.
 
-        A row that is not finite has NaN scores. After a fit without privacy it is
-        refused, as in scikit-learn.
+        A row that is not finite has NaN scores. If the fit was not private, raise
+        ValueError for such a row, as scikit-learn does.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -298,9 +298,9 @@ class DPClassifier(PrivateClassifier):
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
         """Return probabilities (n, n_classes) by softmax or normalized sigmoids.
 
-        `dphead.analysis.metrics.probabilities` defines them. Those of a squared loss
-        and of prototypes have the right order but are not calibrated. A row that is not
-        finite has NaN probabilities.
+        `dphead.analysis.metrics.probabilities` defines the probabilities. For a squared
+        loss and for prototypes, the order of the probabilities is right, but they are
+        not calibrated. A row that is not finite has NaN probabilities.
         """
         scores = self._scores(X, split)
         return probabilities(scores, self.head_.loss)
@@ -383,8 +383,8 @@ class DPHeadClassifier(DPClassifier):
     """Fit any method by name, including methods of installed packages.
 
     `method` is one of `dphead.planning.registry.names()` (docs/own-method.md).
-    `settings` has settings of the method by name; others use the preset's value or the
-    solver's default (docs/settings.md). Other parameters and attributes are those of
+    `settings` has settings of the method by name. Other settings use the preset's value
+    or the solver's default (docs/settings.md). For other parameters and attributes, see
     `DPClassifier`.
     """
 
@@ -401,7 +401,7 @@ class DPHeadClassifier(DPClassifier):
         Raises
         ------
         ValueError
-            If the folder is not that of a head, or was changed.
+            If the folder does not hold a head, or was changed.
         """
         return load(cls, folder)
 

@@ -55,7 +55,7 @@ class PrivacyWarning(UserWarning):
 class PrivateNotice(UserWarning):
     """Report exact facts about private rows to the data holder.
 
-    It is shown after a fit. It never becomes an error, and is stored nowhere.
+    The warning is shown after a fit. It never becomes an error, and is stored nowhere.
     """
 
 
@@ -88,8 +88,8 @@ class PrivateEstimator(BaseEstimator):
     def ledger_(self) -> Ledger:
         """Return the ledger that counts this fit.
 
-        An unpickled estimator opens the file again; a ledger in memory is lost. Raises
-        LedgerError if the file is missing, because a new one would be empty.
+        An unpickled estimator opens the file again. A ledger in memory is lost. Raises
+        LedgerError if the file is missing, because a new ledger would be empty.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
@@ -289,7 +289,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
     """Return the given ledger, or the data set's own.
 
-    Raises LedgerError if it belongs to another data set.
+    Raises LedgerError if the ledger belongs to another data set.
     """
     if not isinstance(given, Ledger):
         return open_ledger(given, dataset_id)

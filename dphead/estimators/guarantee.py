@@ -27,7 +27,7 @@ OUT_OF_SIGHT = (
 
 @dataclass(frozen=True)
 class Privacy:
-    """Hold the guarantee of one fit. It is a guarantee only if `private` is true.
+    """Hold the guarantee of one fit, which is valid only if `private` is true.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Privacy:
 
     @cached_property
     def profiles(self) -> dict[str, Any]:
-        """Return the same releases' epsilon under the papers' accountants.
+        """Return the epsilon of the same releases by the papers' accountants.
 
         Computed on first use; empty without noise.
         """

@@ -1,7 +1,7 @@
 """Check a fit's inputs before the charge, using declared facts only.
 
-Only shapes, dtypes and declared facts may affect the fit, never a row's value. One
-exception: a list that is not an array of numbers stops the fit here (see AUDIT.md).
+Only shapes, dtypes and declared facts may affect the fit, never a row's value. There is
+one exception: a list that is not an array of numbers stops the fit here (see AUDIT.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -199,7 +199,8 @@ def of_arrays(
 def _public_rows(estimator: Any, n_rows: int) -> int:
     """Return the public number of rows, which is nominal_n under add/remove.
 
-    Raises ValueError if nominal_n is missing under add/remove, or given otherwise.
+    Raises ValueError if nominal_n is missing under add/remove, or given under another
+    relation.
     """
     relation, nominal = estimator.relation, estimator.nominal_n
     if (relation == "add_remove") != (nominal is not None):
@@ -311,7 +312,7 @@ def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
 def declared(classes: Any) -> np.ndarray:
     """Return the sorted public classes.
 
-    Raises ValueError unless they are distinct finite numbers or strings.
+    Raises ValueError unless the classes are distinct finite numbers or strings.
     """
     given = listed(classes)
     try:
@@ -332,8 +333,8 @@ def declared(classes: Any) -> np.ndarray:
 def listed(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
-    Raises ValueError if they are not a list, or too many. A single text is refused,
-    because it would become a list of letters.
+    Raises ValueError if the classes are not a list, or too many. A single string is
+    refused, because Python would split it into letters.
     """
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
@@ -349,9 +350,9 @@ def listed(classes: Any) -> list[Any]:
 def _numbers(x: Any) -> Any:
     """Return features for conversion to float32, independent of other rows' values.
 
-    The dtype of a list or column depends on all its numbers, so these go through
-    float64 first. Only an array of float16, 32 or 64 stays unchanged. Raises ValueError
-    for a dtype that is not numeric.
+    The dtype of a list or column depends on all its numbers. Its numbers are therefore
+    converted to float64 first. Only an array of float16, 32 or 64 stays unchanged.
+    Raises ValueError for a dtype that is not numeric.
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint
@@ -391,8 +392,8 @@ def unmasked(x: Any) -> Any:
 def _listed(x: Any) -> np.ndarray:
     """Return a list's numbers as float64, or the list unchanged if it has other items.
 
-    Raises ValueError for a text, and for tables of other libraries than pandas, because
-    their values would affect the conversion.
+    Raises ValueError for a string, and for tables of other libraries than pandas,
+    because their values would affect the conversion.
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(

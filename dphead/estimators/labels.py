@@ -1,6 +1,6 @@
 """Read labels and targets one by one.
 
-No item affects how another is read, stops a fit or causes a warning, and no item's own
+No item affects how another item is read, stops a fit or causes a warning. No item's own
 code runs.
 """
 
@@ -38,8 +38,8 @@ def column(y: Any) -> np.ndarray:
 def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
     """Raise ValueError if labels of this dtype cannot equal the classes.
 
-    Such rows would count zero after the charge. No label is read. Lists and objects
-    have no dtype to check.
+    After the charge, such rows would add zero to every sum. No label is read here.
+    Lists and objects have no dtype to check.
     """
     if dtype.kind == "O":
         return
@@ -70,7 +70,7 @@ def _holds(dtype: np.dtype, one: Any) -> bool:
 
 
 def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
-    """Return a private notice about rows that count zero, or "".
+    """Return a private notice about rows that add zero to every sum, or "".
 
     `given` (n,) marks rows with a label, and `used` (n,) those with a used label.
     """
@@ -108,7 +108,7 @@ def is_given(y: np.ndarray) -> np.ndarray:
 
 
 def numbers(y: Any) -> np.ndarray:
-    """Return real targets as (n,) float64, each read alone.
+    """Return real targets as (n,) float64, read one by one.
 
     A list item that is not a number becomes NaN. Raises ValueError for arrays of other
     dtypes.
@@ -159,8 +159,8 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
     """Return the index of a label, or -1 for an unknown type.
 
     Labels may be arbitrary objects. Their own code must not run, because a hash or
-    comparison could stop a fit. Comparing bytes with text, or numpy numbers with larger
-    ones, can also warn.
+    comparison could stop a fit. A comparison of bytes with a string, or of numpy
+    numbers with larger numbers, can also warn.
     """
     if type(label) not in kinds:
         return -1

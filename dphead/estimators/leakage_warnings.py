@@ -38,7 +38,7 @@ _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 def is_news(estimator: Any, subject: str) -> bool:
     """Return whether an estimator's family has not had this warning yet, and note it.
 
-    An estimator without clones gets it in each fit.
+    An estimator without clones gets the warning in each fit.
     """
     family = vars(estimator).get("_family")
     news = (family, subject) not in _told
@@ -81,8 +81,8 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
 def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
     """Return the names of pipeline steps fitted to the rows before this estimator.
 
-    It inspects each pipeline being fitted around `frame`, and its steps before the one
-    with `estimator`.
+    The search covers each pipeline that is being fitted around `frame`, and its steps
+    before `estimator`.
     """
     found: list[str] = []
     inner = estimator
@@ -100,7 +100,7 @@ def _place(pipeline: Pipeline, inner: Any) -> int:
     """Return the index of a step in a pipeline.
 
     A pipeline with a memory clones its steps, so a step of the same type matches too.
-    For an estimator within another one, the index is the last step's.
+    For an estimator within another estimator, return the index of the last step.
     """
     steps = [step for _, step in pipeline.steps]
     same = [i for i, step in enumerate(steps) if step is inner]

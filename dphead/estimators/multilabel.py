@@ -1,7 +1,7 @@
 """Define the scikit-learn classifier for rows with any number of classes.
 
-Labels are read after the charge, each row's alone. Code here must not request a
-statistic with a bound for one class per row only.
+Labels are read after the charge, one row at a time. Code here must not request a
+statistic if its bound holds for one class per row only.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -48,10 +48,11 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     """Fit a private linear head for rows with none, one, several or all classes.
 
     `y` is scikit-learn's indicator matrix (n_rows, n_classes) of ones and zeros. A
-    class's score is the logit of its own sigmoid. A row's gradient for all classes is
-    clipped as one. So a row with many classes moves the release no further than a row
-    with one class, and no largest number of classes per row is needed. A row with other
-    values than one and zero in y, or that is not finite, counts zero.
+    class's score is the logit of its own sigmoid. A row's gradients for all classes are
+    clipped as one vector. A row with many classes therefore moves the release no
+    further than a row with one class. No largest number of classes per row is needed. A
+    row adds zero to every sum if it is not finite, or if its values in y are not ones
+    and zeros.
 
     Parameters
     ----------
@@ -59,8 +60,9 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         "auto" takes the steps of `DPAutoClassifier` with the sigmoid loss, without an
         expected accuracy. All releases of a method must support label sets.
     settings : dict, default=None
-        Settings of the method by name; others use the preset's value or the solver's
-        default. sampling_prob below 1 (dp-sgd and dp-adam) uses Poisson batches.
+        Settings of the method by name. Other settings use the preset's value or the
+        solver's default. sampling_prob below 1 (dp-sgd and dp-adam) uses Poisson
+        batches.
     classes : sequence of shape (n_classes,), default=None
         Public names of the columns of y. None uses a data frame's names, or numbers. A
         data frame with other names or another order is refused.
@@ -68,7 +70,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
         As of `DPClassifier`.
     group_mean : bool, default=False
-        Must be False: a mean is of rows of one class.
+        Must be False, because a mean uses rows of one class only.
 
     Attributes
     ----------
@@ -132,8 +134,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
         """Return scores (n, n_classes), each the logit of its class.
 
-        X is as in `fit`. A row that is not finite has NaN scores. After a fit without
-        privacy it is refused.
+        X is as in `fit`. A row that is not finite has NaN scores. If the fit was not
+        private, raise ValueError for such a row.
         """
         return self._scores(X, split)
 
@@ -226,8 +228,9 @@ def _of_sigmoids(solver: Solver) -> Solver:
     """Return auto with the sigmoid loss and a fixed `move`; keep other solvers.
 
     The step length is then fixed, because the rule that lengthens steps was tested for
-    softmax only. `move` is that of softmax: on synthetic labels and digits, trials with
-    0.6 to 3 logits were within 1.5 points of it at ε = 1 and 8 (not stored).
+    softmax only. `move` has the value for softmax. On synthetic labels and digits,
+    trials with 0.6 to 3 logits were within 1.5 points of this value at ε = 1 and 8 (not
+    stored).
     """
     if not isinstance(solver, Auto):
         return solver
@@ -267,7 +270,7 @@ def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
 
 
 def _of_frame(y: Any) -> np.ndarray:
-    """Return a pandas frame's numbers, each read alone, with NaN for missing ones."""
+    """Return a pandas frame's numbers, read one by one, with NaN for missing ones."""
     parts = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
     dtypes = [declared_dtype(part) for part in parts]
     wrong = [dtype for dtype in dtypes if dtype.kind not in "biuf"]
@@ -279,8 +282,8 @@ def _of_frame(y: Any) -> np.ndarray:
 def _of_lists(y: Any) -> np.ndarray:
     """Return lists as numbers, without running any item's own code.
 
-    Items that are not numbers become NaN, so their row counts zero. Raises ValueError
-    for another shape or a text.
+    An item that is not a number becomes NaN, and its row adds zero to every sum. Raises
+    ValueError for another shape or a string.
     """
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
     shaped = all(isinstance(row, list | tuple) for row in rows)
@@ -305,8 +308,8 @@ def _names_of(y: Any) -> list[Any]:
 def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     """Return the public names of `count` columns, in their order.
 
-    `said` has the names of a data frame's columns. They are the classes if none are
-    declared, and must match any declared classes.
+    `said` has the names of a data frame's columns. These names are the classes if none
+    are declared, and must match any declared classes.
     """
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:

@@ -17,47 +17,47 @@ from dphead.solvers.settings import check_settings
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
-    """Principal components of rows, with differential privacy.
+    """Compute principal components of rows, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centered rows are released; components
-    are the Gram matrix's eigenvectors, so any number of them costs the same. A row that
-    is not finite counts zero.
+    One noisy mean and one noisy Gram matrix of centered rows are released. Components
+    are the Gram matrix's eigenvectors, so the number of components does not change
+    epsilon. A row that is not finite adds zero to every sum.
 
     Parameters
     ----------
     n_components : int, default=2
-        How many components, at most n_features.
+        Number of components, at most n_features.
     epsilon : float, default=1.0
-        The budget: whoever sees the components, and knows every row but one, can tell
-        whether that row was used only as well as (epsilon, delta) allows. Infinity
-        turns clipping and noise off: not private.
+        Budget of this fit. An attacker may see the components and know all rows except
+        one. Then (epsilon, delta) bounds how well this attacker can tell whether the
+        last row was used. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Of the budget; below 1/n_rows. None: 1e-5.
+        Failure probability, below 1/n_rows. None uses 1e-5.
     row_norm : float, default=None
-        A public number. Rows, and rows around the mean, are clipped to this norm. Never
-        take it from the rows. None is for rows of norm 1, which `Normalizer` before
-        this gives. Rows around the mean are then clipped to their typical length, which
-        the released mean tells at no further cost.
+        Public clip norm of rows and of centered rows. Never compute it from the rows.
+        Use None for rows of norm 1, such as the output of `Normalizer`. Centered rows
+        are then clipped to their typical length, which follows from the released mean
+        and spends no further budget.
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean; 0: no centering.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
-        As of `DPClassifier`.
+        As in `DPClassifier`.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Unit vectors, the first of the largest variance.
+        Unit vectors, in order of decreasing variance.
     mean_ : ndarray of shape (n_features,)
         The noisy mean.
     explained_variance_ : ndarray of shape (n_components,)
-        Variances along the components, at least 0, of the clipped rows; noise makes the
-        largest too large.
+        Variances of the clipped rows along the components, at least 0. Noise makes the
+        largest variance too large.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Over the noisy total variance.
+        Explained variances divided by the noisy total variance.
     noise_sd_ : float
-        Of the noise of an entry of the covariance matrix's diagonal.
+        Standard deviation of the noise on a diagonal entry of the covariance matrix.
     n_features_in_, head_, privacy_, ledger_
-        As of `DPClassifier`.
+        As in `DPClassifier`.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
             Numbers; also a PyTorch tensor.
         y : ignored
         groups : array-like of shape (n_rows,), default=None
-            Whose a row is, with group_cap.
+            Group of each row, for use with group_cap.
         **refused
             sample_weight is refused.
 
@@ -125,6 +125,6 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         return float_rows(self.head_.transform, x) @ self.components_.T
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Rows (n, n_features) of coordinates (n, n_components)."""
+        """Return rows (n, n_features) from coordinates (n, n_components)."""
         check_is_fitted(self)
         return np.asarray(*as_arrays(X)) @ self.components_ + self.mean_

@@ -1,7 +1,7 @@
 """Define the ridge regression of a bounded number, with differential privacy.
 
-Rows are converted before the charge, each number by itself, and none of their values
-decides anything there.
+Rows are converted before the charge, one number at a time. No value of a row affects
+anything before the charge.
 """
 
 from dataclasses import dataclass
@@ -33,46 +33,47 @@ from dphead.solvers.settings import check_settings, is_a, shown
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPRegressor(RegressorMixin, PrivateEstimator):
-    """Ridge regression of a bounded number, with differential privacy.
+    """Fit a ridge regression of a bounded number, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centered rows, with the target as a
-    further column, are released; the rest is arithmetic. A row or target that is not
-    finite counts zero.
+    One noisy mean and one noisy Gram matrix of centered rows are released, with the
+    target as a further column. The rest is post-processing. If a row or its target is
+    not finite, the row adds zero to every sum.
 
     Parameters
     ----------
     bounds : (float, float), default=None
-        The public range of the target, needed for a guarantee; what lies outside is
-        moved to its nearer end. Never take it from the targets.
+        Public range of the target, required for a guarantee. A target outside the range
+        is moved to the nearer end. Never compute the range from the targets.
     epsilon : float, default=1.0
-        The budget: whoever sees the fit, and knows every row but one, can tell whether
-        that row was used only as well as (epsilon, delta) allows. Infinity turns
-        clipping and noise off: not private.
+        Budget of this fit. An attacker may see the fit and know all rows except one.
+        Then (epsilon, delta) bounds how well this attacker can tell whether the last
+        row was used. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Of the budget; below 1/n_rows. None: 1e-5.
+        Failure probability, below 1/n_rows. None uses 1e-5.
     row_norm : float, default=None
-        A public number. Rows of features, and rows around the mean, are clipped to this
-        norm, each together with its target. None is for rows of norm 1, which
-        `Normalizer` before this gives. Rows around the mean are then clipped to 0.6
-        times their typical length, which the released mean tells at no further cost.
+        Public clip norm of rows and of centered rows. A row and its target are clipped
+        as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
+        Centered rows are then clipped to 0.6 times their typical length, which follows
+        from the released mean and spends no further budget.
     target_weight : float, default=1.0
         Size of the target's column, as a multiple of row_norm (None: 1).
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean, which gives the intercept; 0: none.
     ridge : float, default=None
-        In units of the mean Gram matrix of unit rows; None sets it from the noise
-        alone.
+        Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
+        penalty from the noise.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
         As of `DPClassifier`.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Weights of rows as they are.
+        Weights of untransformed rows.
     intercept_ : float
-        Added to them.
+        Constant that is added to the weighted sum.
     n_features_in_, head_, privacy_, ledger_
-        As of `DPClassifier`; the head gives the target as a part of its range.
+        As in `DPClassifier`. The head's scores are scaled targets, from -1 to 1 over
+        the range.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         y : array-like of shape (n_rows,)
             Targets.
         groups : array-like of shape (n_rows,), default=None
-            Whose a row is, with group_cap.
+            Group of each row, for use with group_cap.
         **refused
             sample_weight is refused.
 
@@ -175,7 +176,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
 def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:
     """Return targets (n,) scaled and clipped to [-1, 1]; NaN where not finite.
 
-    Each number is converted alone.
+    Numbers are converted one by one.
     """
     with np.errstate(all="ignore"):
         part = np.clip((target - middle) / half, -1.0, 1.0)
@@ -183,7 +184,7 @@ def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray
 
 
 def _two_numbers(bounds: Any) -> tuple[float, float]:
-    """Return the two bounds, NaN for anything else."""
+    """Return the two bounds, or NaN for any other input."""
     given = bounds.tolist() if isinstance(bounds, np.ndarray) else bounds
     pair = isinstance(given, tuple | list) and len(given) == 2
     if not pair or not all(is_a(part, float) for part in given):

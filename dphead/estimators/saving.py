@@ -1,7 +1,7 @@
 """Save a fitted classifier as a run folder, load one, and export its head.
 
-The folder is the one that `dphead fit` writes, and the same code writes it. So `dphead
-check`, `predict`, `report` and `export` take it.
+The code of `dphead fit` writes the folder. `dphead check`, `predict`, `report` and
+`export` therefore accept it.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +41,7 @@ _KINDS = {"b": bool, "i": int, "u": int, "f": float}  # of classes that are no t
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold what a run folder says of a fit, beside its head and its ledger."""
+    """Hold the facts that a run folder records besides its head and its ledger."""
 
     method: Method
     facts: ProblemInfo

@@ -1,4 +1,4 @@
-"""Export the head alone, from features to scores."""
+"""Export only the head, from features to scores."""
 
 from pathlib import Path
 

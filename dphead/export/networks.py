@@ -1,4 +1,4 @@
-"""Export backbone and head together, from images to scores (timm, ONNX).
+"""Export a model of backbone and head, from images to scores (timm, ONNX).
 
 Each written file is loaded and its scores are compared.
 """

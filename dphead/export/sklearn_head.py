@@ -1,7 +1,7 @@
 """Load the head of a dphead run as a fitted scikit-learn classifier.
 
-`dphead export` copies this file to `head.py`, so it imports only numpy, safetensors and
-scikit-learn.
+`dphead export` copies this file to `head.py`. The file imports only numpy, safetensors
+and scikit-learn.
 
 classifier = load_head(folder)   # predict, predict_proba, decision_function, coef_
 """

@@ -1,7 +1,7 @@
 """Load the head of a dphead run as a PyTorch module.
 
-`dphead export` writes this file as `head.py`, so it imports only torch and safetensors
-at its top.
+`dphead export` writes this file as `head.py`. The file imports only torch and
+safetensors at its top.
 
 head, classes = load_head(folder)            # of `dphead export --to torch`
 model, prepare, classes = load_model(folder) # of `dphead export --to timm`
@@ -23,9 +23,9 @@ class Head(nn.Linear):
     """Compute scores = transform(x) @ weight.T + bias.
 
     A row that is not finite has no class, and its scores and probabilities are NaN. The
-    transform acts on each row alone: divide by the norm (unit_norm), subtract center,
-    multiply by scale, divide by the norm again (unit_norm with a center), and shorten
-    the row to feature_clip if it is longer.
+    transform acts on one row at a time: divide by the norm (unit_norm), subtract
+    center, multiply by scale, divide by the norm again (unit_norm with a center), and
+    shorten the row to feature_clip if it is longer.
 
     `link` gives probabilities: "softmax" of the scores, or each class's "sigmoid"
     divided by their sum. Raises ValueError for another link.

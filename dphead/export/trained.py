@@ -125,7 +125,7 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
 def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a tensor file or a graph.
 
-    The file then carries its guarantee if it is shared alone.
+    A single shared file then keeps its guarantee.
     """
     keys = (*_GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}

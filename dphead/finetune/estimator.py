@@ -42,8 +42,8 @@ _MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 class DPFinetuneClassifier(PrivateClassifier):
     """Train a network on images with DP-SGD or DP-Adam [De22].
 
-    `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label count
-    zero. Parameters not listed here are those of `DPClassifier` or of
+    `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label add
+    zero to every sum. For parameters that are not listed here, see `DPClassifier` and
     `dphead.finetune.settings.Settings`.
 
     Parameters
@@ -102,7 +102,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         X : array-like of shape (n, h, w) or (n, h, w, channels), uint8
             Images, also as a PyTorch tensor.
         y : array-like of shape (n,)
-            Labels. Rows with an undeclared label count zero.
+            Labels. Rows with an undeclared label add zero to every sum.
         groups : array-like of shape (n,), default=None
             Group (person) of each image.
         **refused

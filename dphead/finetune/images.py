@@ -36,7 +36,7 @@ class LabeledImages:
     digests : ndarray, uint64
         Keyed digest of each readable image.
     labels : ndarray of shape (n,), int
-        All labels, including those of unreadable images.
+        All labels, including the labels of unreadable images.
     readable : ndarray of shape (n,), bool
         Whether each image is readable.
     grouped : bool
@@ -70,7 +70,7 @@ def load_images(
     """Read a source of images (`dphead_extract.sources.opening`) into memory.
 
     A source is a folder, manifest, archive, IDX, CIFAR or npz file. An unreadable image
-    has no label, so it counts zero.
+    has no label and adds zero to every sum.
 
     Parameters
     ----------

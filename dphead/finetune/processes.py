@@ -1,8 +1,9 @@
 """Run one training on many processes with `torchrun`.
 
 The first process samples, charges and adds noise; all processes sum gradients. De22
-Algorithm 1 draws a share of the noise on each device. Here one process draws all noise,
-so the result equals that of one process. Rows are sent to the processes block by block.
+Algorithm 1 draws a share of the noise on each device. Here one process draws all noise.
+The result equals the result of a run on one process. Rows are sent to the processes
+block by block.
 """
 
 import os
@@ -142,7 +143,7 @@ def finish() -> None:
 
 
 def _leave() -> None:
-    """Leave the process group together.
+    """Leave the process group when all processes do.
 
     A process that ends during communication can abort.
     """

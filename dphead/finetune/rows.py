@@ -1,4 +1,4 @@
-"""Provide 8-bit images as private rows, each read alone."""
+"""Provide 8-bit images as private rows, read one by one."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from dphead.privacy.contract import Block, Known
 
 
 class ImageRows:
-    """Hold images in memory as private rows; rows with an undeclared label count zero.
+    """Hold images in memory as private rows; rows without a class add zero to sums.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def is_features_file(path: Path) -> bool:
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     """Return the public classes of the file, or else the given ones.
 
-    They are never inferred from the labels.
+    Classes are never inferred from the labels.
 
     Raises
     ------
@@ -64,8 +64,8 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
 def classes_declared(file: FeaturesFile) -> str:
     """Return who declared the classes public.
 
-    The value is "classes-flag" or "folder-names-flag" for the file, "fit-flag" for the
-    fit.
+    Return "classes-flag" or "folder-names-flag" if the file declared them, and
+    "fit-flag" if the fit did.
     """
     return file.classes_declared or "fit-flag"
 
@@ -91,8 +91,8 @@ def check_features(
 ) -> None:
     """Raise ValueError unless a file has a head's feature space and width.
 
-    `own` is the head's backbone, named in the error. A head of arrays has the feature
-    space "": only its width can be compared.
+    The error names `own`, the head's backbone. A head of arrays has the feature space
+    "", so only the width can be compared.
     """
     theirs = f"{file.config['backbone']}, {file.n_features} columns"
     ours = f"{n_features} columns" if own is None else f"{own}, {n_features} columns"

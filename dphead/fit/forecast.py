@@ -193,7 +193,7 @@ class Forecast:
     unit : str
         The unit of privacy, in words.
     n_train, n_held_out : int
-        Rows of the look-alike in each draw; with groups, those of the last draw.
+        Rows of the look-alike in each draw. With groups, rows of the last draw.
     points : tuple of Point
         One for each epsilon, in increasing order.
     ceiling : Point
@@ -311,11 +311,11 @@ def forecast(
     Notes
     -----
     Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT. It
-    trains on question.n_rows of the rest, or on all of the rest if these are fewer,
-    with the noise reduced in proportion (`StandIn`). The noise is then that of the
-    private fit. A head trained on fewer rows generalizes worse, so the forecast is too
-    low where noise is low (docs/plan.md). All epsilons share the same splits and noise
-    seeds.
+    trains on question.n_rows of the other rows, or on all of them if there are fewer.
+    `StandIn` then reduces the noise in proportion. Relative to the sums, the noise is
+    the same as in the private fit. A head that is trained on fewer rows generalizes
+    worse, so the forecast is too low if noise is low (docs/plan.md). All epsilons share
+    the same splits and noise seeds.
     """
     facts = ProblemInfo(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)

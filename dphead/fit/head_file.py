@@ -19,7 +19,8 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
     folder : str or Path
         Folder for head.safetensors and head.json.
     head : LinearHead
-        The head. Standard errors of weights are written; those of scores are not.
+        The head. Standard errors of weights are written, but not standard errors of
+        scores.
     facts : dict
         Public JSON data to store with it: class_names, feature_space, ...
 

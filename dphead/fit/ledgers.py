@@ -45,9 +45,9 @@ def default_ledger_path(dataset_id: str) -> Path:
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
     """Return the absolute path of the ledger that a run uses.
 
-    It is `path`, else the data set's ledger (on the team's server, DPHEAD_LEDGER, or
-    in the home), else ":memory:". A relative path would change its meaning in another
-    working folder.
+    Return `path` if it is given. Otherwise return the data set's ledger (on the team's
+    server, DPHEAD_LEDGER, or in the home), or ":memory:" without a data set. A relative
+    path would change its meaning in another working folder.
     """
     if path is None and dataset_id is not None:
         path = team_url() or default_ledger_path(dataset_id)
@@ -145,8 +145,8 @@ class Elsewhere:
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's that hold fits on its images.
 
-    A missing or unreadable ledger may hold fits, so it is included. The list is empty
-    without a data set id or without DPHEAD_HOME.
+    The list includes missing and unreadable ledgers, because they may hold fits. It is
+    empty without a data set id or without DPHEAD_HOME.
     """
     return [one for one in _others(dataset_id, *own) if one.fits != 0]
 
@@ -156,7 +156,7 @@ def check_alone(
 ) -> None:
     """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
-    The budgets of all known ledgers count, including those of data sets that share
+    The budgets of all known ledgers count, also in ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits under an unknown budget.
 
     Parameters
@@ -244,7 +244,8 @@ def _held_home() -> Iterator[None]:
 def _held_team(ledger: Ledger) -> Iterator[None]:
     """Hold the lock of all ledgers of the team's server, if there is one.
 
-    A lock that is lost before the charge's COMMIT ends it: nothing is charged then.
+    If the lock is lost before the charge's COMMIT, the charge ends and nothing is
+    charged.
     """
     url = ledger.url or team_url()
     if url is None:
@@ -261,8 +262,8 @@ def _held_team(ledger: Ledger) -> Iterator[None]:
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's on the images of a data set.
 
-    These are its default ledger, ledgers that were noted for it, and ledgers of data
-    sets that hold the same images.
+    The other ledgers are the default ledger of the data set, ledgers that were noted
+    for the data set, and ledgers of data sets that hold the same images.
     """
     if dataset_id is None or not has_home():
         return []

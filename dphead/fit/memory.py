@@ -1,4 +1,4 @@
-"""Divide a fit's memory bound, from public sizes alone, before any charge.
+"""Divide a fit's memory bound before any charge, from public sizes only.
 
 Each module states its own needs: `rows.features.streaming_bytes`, `sums.memory` and
 `solvers.base.solving_bytes`. This module adds them up and divides the rest.

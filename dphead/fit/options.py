@@ -38,8 +38,8 @@ class RunOptions:
     test_is : str
         "private" or "public".
     ledger : Path, str or None
-        Ledger to charge. None uses the data set's own; ":memory:" counts this run only
-        (public images).
+        Ledger to charge. None uses the data set's own ledger. ":memory:" counts this
+        run only (public images).
     seed : int or None
         Seed of the noise, for tests; a seeded run is not private.
     protect : str or None
@@ -84,8 +84,8 @@ class RunOptions:
     def target(self, accountant: str, *groups: Any) -> Target:
         """Return what the noise is calibrated for.
 
-        `accountant` is used if the options name none. `groups` are the cap on groups,
-        and whether their means count.
+        `accountant` is used if the options name none. `groups` has the group cap and
+        whether means of groups count.
         """
         return Target(
             self.epsilon,

@@ -1,4 +1,4 @@
-"""Run one fit on several processes: join them, compare facts, end together."""
+"""Run one fit on several processes, from joining them to their common end."""
 
 import errno
 import hashlib
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05  # time between checks for an ended process; chosen
 
 @dataclass(frozen=True)
 class Place:
-    """Hold this process's place among those of a run.
+    """Hold this process's place among the processes of a run.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def require_jax(what: str) -> None:
 
 @contextmanager
 def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
-    """Join the processes of a run, and leave them together at the end.
+    """Join the processes of a run, and end the connection at the end.
 
     An exception ends this process at once, with exit code 1 or 2. The other processes
     detect the loss and end too.
@@ -172,8 +172,8 @@ def software() -> dict[str, str]:
 def launch(count: int, command: list[str]) -> int:
     """Run `command` as `count` processes of this host and return their exit code.
 
-    Each process gets its share of the cores. If one ends with an error, the others are
-    stopped.
+    Each process gets its share of the cores. If one process ends with an error, the
+    other processes are stopped.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -154,7 +154,7 @@ def statement(
     test_is : str or None
         "private", "public", or None without test rows.
     words : Words
-        Names of the trained object and its source. Default: those of a head.
+        Names of the trained object and its source. Default: the names for a head.
     thing : str, default "image"
         What a row is called.
     """
@@ -208,9 +208,9 @@ def statement(
 
 
 def _across_fits(ledger: dict[str, Any]) -> str:
-    """Return the sentences about all fits of a ledger together.
+    """Return the sentences about the total of all fits of a ledger.
 
-    Only a budget is a guarantee for all fits. The sum so far is not.
+    Only a budget is a guarantee for all fits. The sum of the fits is not.
     """
     if ledger["path"] == ":memory:":
         return "Only this fit is counted: other fits from the same data add to it."
@@ -275,7 +275,7 @@ NOT_TESTED = Tested(None, None, None)
 def uncounted(elsewhere: dict[str, Any]) -> str:
     """Return a sentence about a ledger that the run's ledger does not count.
 
-    `elsewhere` is a result of `Elsewhere.fact`.
+    `elsewhere` is the dict that `Elsewhere.fact` returns.
     """
     fits = elsewhere["fits"]
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
@@ -313,7 +313,7 @@ def build(
     tested : Tested
         Test metrics, kept only if the test rows are public. Default: none.
     words : Words
-        Names of the trained object and its source. Default: those of a head.
+        Names of the trained object and its source. Default: the names for a head.
     beside : Beside, optional
         The report's folder and other ledgers. Default: none.
 

@@ -146,8 +146,9 @@ def fit_files(
     Notes
     -----
     An interrupted run continues under its charge if called again with the same options.
-    With several processes, each calls this function. All get the head, but only the
-    first gets the rest. An error in one process ends all of them.
+    With several processes, each process calls this function. All processes get the
+    head. Only the first one gets the other results. An error in one process ends all
+    processes.
     """
     if options.processes is None:
         return _fit_files(options, None, announce, progress)
@@ -399,7 +400,7 @@ def agreed(run: PreparedHead) -> dict[str, str]:
 def _open_test(run: PreparedHead) -> TestRows | None:
     """Return the test rows, or None if the options name none.
 
-    They come from --test or from another split of the same file.
+    Test rows come from --test or from another split of the same file.
     """
     options, train = run.options, run.file
     if options.test is None and options.test_split is None:
@@ -453,8 +454,8 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
 def tuning_of(options: FitOptions, ledger: Ledger) -> str:
     """Return the report's `tuning` entry if the options do not set it.
 
-    It is "none" for default settings and a ledger without other fits, which rules out
-    tuning. Otherwise it is "NOT ACCOUNTED".
+    Return "none" for default settings and a ledger without other fits, which rules out
+    tuning. Otherwise return "NOT ACCOUNTED".
     """
     chosen = options.preset is not None or any(
         v is not None for v in options.settings.values()

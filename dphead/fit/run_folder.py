@@ -173,7 +173,7 @@ def public_facts(
 def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str]:
     """Return a warning for a delta at or above 1/n that the options confirm.
 
-    Raises ValueError if they do not confirm it.
+    Raises ValueError if the options do not confirm this delta.
     """
     text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not options.allow_large_delta:
@@ -289,8 +289,8 @@ def locked(out: Path) -> Iterator[None]:
 def _lock(path: Path) -> IO[str]:
     """Return a locked file, or raise ValueError if another process holds the lock.
 
-    The holder removes the file when it ends. So a lock is valid only if the path still
-    names the locked file.
+    The holder removes the file when it ends. Therefore a lock is valid only if the path
+    still names the locked file.
     """
     while True:
         lock = open(path, "w")  # noqa: SIM115 - held by the caller
@@ -442,9 +442,10 @@ def _reserved(
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     """Raise LedgerError unless a fit missing from the ledger was never charged.
 
-    It was never charged if its folder names this ledger and holds no released values.
+    A fit was never charged if its folder names this ledger and holds no released
+    values.
     """
-    # a checkpoint replaces stored releases, so it shows that values were released
+    # a checkpoint replaces stored releases and shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
         raise LedgerError(

@@ -17,7 +17,8 @@ from dphead.privacy.ledger.server import IMAGES, SECRET
 class TeamImages(ImageIndex):
     """Index the images of each data set that a team has extracted.
 
-    Rows are only added, and all of a data set's count. The key is the server's.
+    Rows are never changed or deleted, and all rows of a data set count. The server
+    stores the key.
 
     Parameters
     ----------

@@ -54,8 +54,8 @@ def epsilon_by(
     Parameters
     ----------
     accountant : str
-        "rdp-classic" is RDP with the conversion of `classic_rdp_epsilon`. "zcdp" is
-        rho + 2 sqrt(rho ln(1/delta)), for full batches. The others are those of
+        "rdp-classic" is RDP with the conversion of `classic_rdp_epsilon`. For full
+        batches, "zcdp" is rho + 2 sqrt(rho ln(1/delta)). For other names, see
         `accounting.epsilon`.
     events : sequence of GaussianEvent
         Releases to compose.
@@ -159,7 +159,7 @@ def smallest_scale(
 ) -> float:
     """Return the smallest s with cost(s) <= target, to a relative tolerance.
 
-    The result is on the safe side: its cost is at most the target.
+    The error of the search is on the safe side: cost(s) is at most the target.
 
     Parameters
     ----------

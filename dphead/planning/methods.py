@@ -16,7 +16,7 @@ _NOT_SETTINGS = ("name", "centering")  # fields of a solver that are not setting
 class Method:
     """Hold a solver, its accountant, and the source of its defaults.
 
-    The accountant is the preset's, or "auto" without a preset.
+    The accountant is "auto", unless a preset names another one.
     """
 
     solver: Solver
@@ -36,11 +36,11 @@ def make_method(
     facts : ProblemInfo
         Public sizes.
     options : dict
-        Settings by name; None values are ignored. They are the solver's settings and
-        those of `shorthands`; docs/settings.md lists both. Solvers with batches accept
-        batch_size, epochs and base_learning_rate. Solvers that center rows accept
-        unit_norm, center_share and normalization. The prior of "auto" is an array or a
-        .npy file of public weights (n_features, n_classes).
+        Settings by name. None values are ignored. The names are the solver's settings
+        and the alternatives in `shorthands`. docs/settings.md lists both. Solvers with
+        batches accept batch_size, epochs and base_learning_rate. Solvers that center
+        rows accept unit_norm, center_share and normalization. The prior of "auto" is an
+        array or a .npy file of public weights (n_features, n_classes).
     preset : str, optional
         Name of a preset.
 
@@ -76,7 +76,8 @@ def make_method(
 def settable(name: str) -> dict[str, Declared | None]:
     """Return the settings of a method's solver that a user may set, by name.
 
-    The value is None if an installed solver declares the setting by its field alone.
+    The value is None if an installed solver has a field for the setting, but no
+    `Setting`.
     """
     kind = _described(name)
     declared = settings_of(kind)

@@ -1,6 +1,6 @@
 """Define alternative settings, such as epochs for steps.
 
-They cover epochs, batch sizes and the preparation of rows.
+The alternatives cover epochs, batch sizes and the preparation of rows.
 """
 
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
 """Plan every release of a solver with its noise, before any data is read.
 
-A plan depends on the solver, the public sizes and the budget alone.
+A plan depends only on the solver, the public sizes and the budget.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Target:
         for Poisson batches.
     group_cap : int, optional
         None protects one row. Otherwise a group is protected, and at most `group_cap`
-        rows of it count.
+        rows of a group count.
     group_mean : bool, default False
         Whether the means of a group's rows of one class count, instead of its first
         rows.

@@ -1,6 +1,6 @@
 """List the methods of dphead and of installed packages.
 
-Names are read without loading a solver, so that `dphead --help` stays fast.
+No solver is loaded to read the names. This keeps `dphead --help` fast.
 """
 
 import sys
@@ -29,7 +29,7 @@ _PARTS = ("plan", "solve")
 
 
 def names() -> list[str]:
-    """Return the name of every method, those of dphead first."""
+    """Return the name of every method, dphead's own methods first."""
     return [*OURS, *sorted(set(_installed()) - set(OURS))]
 
 

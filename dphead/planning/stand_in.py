@@ -15,8 +15,8 @@ class StandIn:
     """Run a solver on n_rows rows as if there were facts.n_rows rows.
 
     Each row stands for facts.n_rows / n_rows rows. The stand-in repeats the requests of
-    `solver` for facts.n_rows rows, and scales the answers up. So steps, ridges and
-    budget shares equal those of the larger fit.
+    `solver` for facts.n_rows rows, and scales the answers up. Steps, ridges and budget
+    shares are therefore the same as in the larger fit.
 
     Parameters
     ----------
@@ -60,7 +60,8 @@ class StandIn:
 def on_fewer_rows(plan: Plan, n_rows: int) -> Plan:
     """Return a plan on n_rows rows, with the same noise relative to the sums.
 
-    epsilon and delta stay those of the larger plan; the new releases cost more.
+    epsilon and delta keep the values of the larger plan, although the new releases
+    spend more.
     """
     specs = []
     for spec in plan.specs:

@@ -15,7 +15,7 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
 
     The file is written next to `path` and renamed. After a crash, `path` is complete or
     unchanged. An existing file keeps its access rights, and a link stays a link. A pipe
-    or a device cannot be replaced by a rename, so it is written directly.
+    or a device is written directly, because a rename cannot replace it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Define the data and protocols shared by `release`, the rows and the sums.
 
-Code here must not compute anything from a row. `release.py` shows how these work
-together.
+Code here must not compute anything from a row. `release.py` shows how these types are
+used.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class Block:
         Features; (k, 0) if the pass already has the rows.
     y : ndarray of int, shape (k,) or (k, n_classes)
         Class indices, or label sets with 1 for the row's classes and 0 for others. A
-        row with any other number counts zero.
+        row with any other number adds zero to every sum.
     """
 
     index: np.ndarray

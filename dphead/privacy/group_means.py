@@ -1,6 +1,6 @@
 """Replace the rows of a group by their means, one for each of its first classes.
 
-A group's means are a function of its own rows alone, bit for bit (proofs/groups.md).
+A group's means depend on its own rows only, bit for bit (proofs/groups.md).
 """
 
 from collections.abc import Callable
@@ -48,14 +48,14 @@ class GroupMeans:
             Returns the features (j, n_features) float32 of j increasing positions.
         out : ndarray of float32
             Where to write. A slot without rows becomes zeros. A slot of which no row is
-            finite becomes NaN, so that it counts zero.
+            finite becomes NaN, so that it adds zero to every sum.
 
         Guarantee
         ---------
-        A mean depends on the finite rows of its slot alone. They are added in float64,
-        one after the other in the order of their positions, divided by their number,
-        and rounded to float32: one IEEE operation on one number at a time, whatever
-        other rows are read beside them.
+        A mean depends only on the finite rows of its slot. These rows are added in
+        float64, one after the other in the order of their positions, divided by their
+        number, and rounded to float32: one IEEE operation on one number at a time,
+        whatever other rows are read beside them.
         """
         together = max(1, _NUMBERS // max(1, out.shape[1]))
         for i in range(0, len(slots), together):
@@ -73,7 +73,8 @@ class GroupMeans:
         place = np.repeat(np.arange(len(slots)), counts)
         within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = self.rows[self.starts[slots][place] + within]
-        # a file is read fastest in its order, which is also that of each mean's rows
+        # a file is read fastest in its order; each mean also adds its rows in this
+        # order
         order = np.argsort(rows, kind="stable")
         total, finite = np.zeros(out.shape), np.zeros(len(slots))
         for i in range(0, len(order), together):
@@ -114,7 +115,8 @@ def group_means(
     y : ndarray of int, shape (n,)
         Class positions. A row with a negative one has no class, and is in no mean.
     cap : int
-        The most means that a group has, at least 1: those of its lowest classes.
+        Largest number of means of a group, at least 1. The lowest classes of the group
+        count.
 
     Returns
     -------
@@ -125,15 +127,15 @@ def group_means(
 
     Guarantee
     ---------
-    A group has at most `cap` means, in its own first slots. Which rows and classes
-    these are depends on that group's labels and slots alone.
+    A group has at most `cap` means, in its own first slots. The choice of rows and
+    classes depends only on the labels and slots of that group.
     """
     labeled = np.flatnonzero((groups != NO_GROUP) & (y >= 0))
     labeled = labeled[np.lexsort((y[labeled], groups[labeled]))]  # stable
     ids, classes = groups[labeled], y[labeled]
     new = np.ones(len(labeled), bool)
     new[1:] = (ids[1:] != ids[:-1]) | (classes[1:] != classes[:-1])
-    # position of a row's class among those of its group
+    # position of a row's class among the classes of its group
     count = np.cumsum(new)
     position = count - count[np.searchsorted(ids, ids)]
     by_group = np.argsort(groups, kind="stable")

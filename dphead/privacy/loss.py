@@ -31,7 +31,8 @@ class Loss(ABC):
         labels.
     monotone_step : float
         Largest step length of DP-FC at which the loss decreases at every step, without
-        noise and clipping: the Hessian is at most the Gram matrix divided by it.
+        noise and clipping: the Hessian is at most the Gram matrix divided by this
+        length.
     link : {"softmax", "sigmoid"}
         How scores become probabilities that add to 1, here and in exports.
     """
@@ -125,7 +126,7 @@ class Squared(Loss):
         return xp.rint(value).astype(xp.int64)
 
     def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
-        """Return the norm of the scores plus that of one label."""
+        """Return the sum of the norm of the scores and the norm of one label."""
         return score_norm + 1.0
 
 

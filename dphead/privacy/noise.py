@@ -57,9 +57,9 @@ class NoiseSource:
 
         Guarantee
         ---------
-        Seeded draws depend on (seed, sequence, purpose) alone. So a resumed seeded run
-        repeats them, and no two releases of a fit share any. Unseeded draws never
-        repeat.
+        Seeded draws depend only on (seed, sequence, purpose). A resumed seeded run
+        therefore repeats its draws, and no two releases of a fit share a draw. Unseeded
+        draws never repeat.
         """
         if self.seed is None:
             # A fresh key for each call: if two releases shared a stream, their
@@ -88,7 +88,7 @@ def rounded_noise(
     sd : float
         Standard deviation before rounding, in integer units of the sum.
     symmetric : bool
-        Whether the sum is a symmetric matrix, or a stack of them.
+        Whether the sum is a symmetric matrix, or a stack of symmetric matrices.
 
     Returns
     -------

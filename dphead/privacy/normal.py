@@ -170,7 +170,7 @@ def _words(generator: np.random.Generator, count: int) -> np.ndarray:
 
 
 class Tail:
-    """Hold a uniform number p below 1/2 with the binary digits drawn so far.
+    """Hold a uniform number p below 1/2 with its drawn binary digits.
 
     p lies in [digits, digits + 1] / 2**bits.
 
@@ -298,7 +298,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
 def _cells() -> tuple[np.ndarray, np.ndarray]:
     """Return the middle of each cell, and the Taylor coefficients there.
 
-    Middles are in units of 2⁻⁶⁴. The series is that of −Φ⁻¹(center − step) in powers of
+    Middles are in units of 2⁻⁶⁴. The series expands −Φ⁻¹(center − step) in powers of
     the step. It follows from x″ = x·x′². All coefficients are positive.
     """
     cells = np.arange((63 - _FIRST_BINADE) << _CELLS_LOG2)

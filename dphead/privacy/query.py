@@ -10,7 +10,7 @@ w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
 
 Symbols: x is a row after its transform. y is its class or its set of classes. R or C is
 the clip norm and b the appended constant. rho is sqrt(R**2 + b**2). q holds the row's
-integers and l those of its residual.
+integers and l the integers of its residual.
 """
 
 from dataclasses import dataclass, field
@@ -179,7 +179,7 @@ class Chunk:
     y : array
         Labels, as in `Block`.
     keep : array of bool, shape (k,)
-        False for rows that count zero.
+        False for rows that add zero to every sum.
     weights : IntegerWeights or None
         The weights of `Params`, rounded.
     clip_norm : float

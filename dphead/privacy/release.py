@@ -184,7 +184,7 @@ def noise_scale(
             "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
             f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
         )
-    # Under add_remove n is private: the limit is that of 2**30 rows, whatever n is.
+    # Under add_remove n is private: the limit is for 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.max_entry > _MAX_SUM:
         raise ValueError(
@@ -216,5 +216,5 @@ def _sampled(
     indices = poisson_sample(rows.n_rows, spec.sampling_prob, draw)
     if spec.group_cap is None:
         return indices
-    # Rows beyond the cap count zero, so they need not be read.
+    # Rows beyond the cap add zero to every sum and need not be read.
     return indices[cast(GroupedRows, rows).within[indices]]

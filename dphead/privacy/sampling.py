@@ -102,7 +102,7 @@ class Allocation:
         n_rows : int
             Number of row slots.
         generator : numpy.random.Generator
-            A fresh cryptographic stream. Only step 0 draws from it.
+            A fresh cryptographic stream. Only step 0 draws from this stream.
 
         Returns
         -------

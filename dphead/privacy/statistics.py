@@ -1,7 +1,7 @@
 """Define the statistics of private rows, one class each.
 
 Each class states how far one row can move its integer sum. proofs/sensitivity.md has
-the table and the proofs. Symbols are those of `query`. `tests/definitions.py` defines
+the table and the proofs. `query` defines the symbols. `tests/definitions.py` defines
 the same statistics one row at a time in real numbers, for comparison with the papers.
 """
 
@@ -148,7 +148,7 @@ class Gram(Statistic):
 class ClassGrams(Gram):
     """Sum x xᵀ for each class, shape (n_classes, width, width) [FC23 Algorithm 3].
 
-    Each row has one label, so the sensitivity is that of the Gram matrix.
+    Each row has one label, so the Gram matrix has the same sensitivity.
     """
 
     takes_sets = False
@@ -163,8 +163,8 @@ class ClassGrams(Gram):
 class SigmoidHessians(ClassGrams):
     """Sum the Hessians of n_classes one-vs-rest logistic losses [FC23 Algorithm 2].
 
-    The Hessian of a class is the sum of p (1 - p) x xᵀ. The sensitivity is that of all
-    classes together.
+    The Hessian of a class is the sum of p (1 - p) x xᵀ. The sensitivity covers all
+    classes.
     """
 
     max_entry = HESSIAN_SCALE * RADIUS**2
@@ -250,7 +250,7 @@ class CorrectCounts(ClassCounts):
 
     Rows are not clipped. A tie is not correct. Each row that counts is in one of the
     two numbers, so their sum is the number of rows that count. One row that is added or
-    removed changes only one of them. One row that is replaced can change both.
+    removed changes only one number. One row that is replaced can change both numbers.
     """
 
     axes = (2, 1)
@@ -272,7 +272,7 @@ class CorrectCounts(ClassCounts):
 class ClassCorrectCounts(CorrectCounts):
     """Count `CorrectCounts` for the rows of each class, shape (n_classes, 2).
 
-    Each row that counts is in one entry: that of its own class, correct or not.
+    Each row that counts is in one entry: the correct or the wrong count of its class.
     """
 
     axes = ("n_classes", 2)

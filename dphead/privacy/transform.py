@@ -129,7 +129,7 @@ class FineRows:
     squared : ndarray of int64, shape (k,)
         Exact sums of squares of the integers.
     finite : ndarray of bool, shape (k,)
-        Whether the row is finite. Other rows are zeros and count zero.
+        Whether the row is finite. Other rows are zeros and add zero to every sum.
     """
 
     integers: np.ndarray
@@ -151,7 +151,7 @@ class IntegerRows:
     q : ndarray of shape (k, width)
         Whole numbers.
     scale : ndarray of float64, shape (k,)
-        Real value of one unit of q; 0, like q, for a row that counts zero.
+        Real value of one unit of q; 0, like q, for a row that is not finite.
     """
 
     q: np.ndarray

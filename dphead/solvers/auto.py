@@ -107,8 +107,8 @@ class Auto:
     - The step size lets noise alone move each weight by `move` over the whole descent
       (`rate`). Smaller steps lose signal. With larger steps, noise grows faster than
       signal.
-    - Steps are longer if classes lie far apart (`AdaptiveStepSize`), unless `move` or
-      `prior` is set.
+    - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
+      or `prior` is set.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
@@ -240,8 +240,9 @@ class Auto:
         """Return the share of μ² for the count of correct rows; 0 without privacy.
 
         Without noise, the exact count of training rows would be published. It would
-        also be far above the accuracy on new rows. Means of groups are easier than the
-        rows that they are made of, so their count says little of new rows.
+        also be far above the accuracy on new rows. Means of groups are easier to
+        classify than their rows, so a count of means does not estimate the accuracy on
+        new rows.
         """
         if not self.estimate or _exact(facts) or facts.group_mean:
             return 0.0
@@ -270,9 +271,9 @@ def _exact(facts: ProblemInfo) -> bool:
 
 
 class AdaptiveStepSize:
-    """Lengthen the steps of a descent from zero if classes lie far apart.
+    """Lengthen the steps of a descent from zero if classes are well separated.
 
-    The factor follows from the first released gradients, at no extra cost.
+    The factor follows from the first released gradients and spends no further budget.
 
     Parameters
     ----------
@@ -290,8 +291,8 @@ class AdaptiveStepSize:
 
     Gradients are averaged until the noise of this share is at most SHARE_SD. Until
     then, the share is a precision-weighted average of the observed share and a typical
-    one, LIKELY_SHARE. So steps are somewhat longer at first. If noise hides the classes
-    to the end, this had no effect on accuracy.
+    share, LIKELY_SHARE. Steps are therefore somewhat longer at first. This had no
+    effect on accuracy if noise hides the classes to the end.
 
     A share above LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
     LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. Scores that lie further apart

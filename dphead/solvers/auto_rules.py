@@ -60,7 +60,7 @@ _SCALE_FROM = 2
 CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of unit rows
 MOST_CENTER_SHARE = 0.1
 
-# Longer steps if classes lie far apart; ablation, "longer steps".
+# Longer steps if classes are well separated; ablation, "longer steps".
 # Steps are longer above this share of variance between ten classes. The share was 0.06
 # to 0.11 where longer steps lost, and 0.33 to 0.46 where they gained.
 LENGTHEN_FROM_SHARE = 0.2
@@ -129,7 +129,7 @@ def rate(
     Parameters
     ----------
     strength : float
-        n·μ of all steps together.
+        n·μ of the composition of all steps.
     steps : int
         Number of steps.
     momentum : float

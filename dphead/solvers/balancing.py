@@ -26,8 +26,8 @@ _COUNT_SHARE = 0.01
 def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
     """Raise ValueError if a head's scores cannot be balanced.
 
-    They must be log-odds. And without an intercept, scores do not learn how frequent
-    classes are, so the adjustment would take away what is not there.
+    The scores must be log-odds. Without an intercept, scores do not depend on how
+    frequent classes are, so the adjustment would be wrong.
     """
     if balanced and (loss != "softmax" or not intercept):
         raise ValueError(
@@ -49,10 +49,11 @@ def balanced_head(
 
     Notes
     -----
-    If the scores of a softmax are log P(class | x) up to a constant, then, less the log
-    of the class's frequency, they are log P(x | class): the highest one minimizes the
-    mean error of the classes. Scores of a noisy or early stopped head are not that. If
-    the features say little of the classes, the rare class can get too many rows.
+    Suppose that the scores of a softmax are log P(class | x) up to a constant. If the
+    log of the class's frequency is subtracted, they are log P(x | class). The class
+    with the highest score then minimizes the mean error of the classes. Scores of a
+    noisy or early stopped head do not have this form. If the features predict the
+    classes poorly, the rare class can get too many rows.
 
     References
     ----------
@@ -67,7 +68,7 @@ def frequencies(answer: Response) -> np.ndarray:
     """Return the share of each class (n_classes,), from noisy counts.
 
     A class with a count below one, or below one standard deviation of its noise, may
-    have no rows. It is given the largest frequency: its score gains least.
+    have no rows. This class is given the largest frequency: its score gains least.
     """
     counts = answer.value[:, 0]
     known = counts >= max(answer.noise_sd, 1.0)

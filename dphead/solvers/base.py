@@ -92,7 +92,7 @@ class Request:
     query : Statistic
         Statistic to release.
     params : Params
-        Public numbers and earlier releases that the statistic depends on.
+        Public numbers and earlier releases that the statistic uses.
     source : int, default 0
         Index of the feature source, if a fit has features of the same rows from several
         backbones.

@@ -41,9 +41,9 @@ class CenteredGram:
     in both. Everything else is post-processing of these releases. `mean_share` is the
     fraction of the budget (μ²) spent on the mean; 0 means no centering.
 
-    If `centered_clip` is given, the features are those of unit rows. Centered rows are
-    then divided by `centered_clip` times their typical length before they are clipped.
-    The last `n_targets` columns are not features and are not divided.
+    If `centered_clip` is given, the rows must be unit rows. Centered rows are then
+    divided by `centered_clip` times their typical length before they are clipped. The
+    last `n_targets` columns are not features and are not divided.
     """
 
     clip_norm: float
@@ -64,8 +64,8 @@ class CenteredGram:
     ) -> Generator[Request, Response, tuple[np.ndarray, Response, float]]:
         """Ask for the releases, and return the mean (n_features,), G, and row count.
 
-        G is that of centered rows before they were divided. Its `noise_sd` is that of
-        the features' entries.
+        G is the Gram matrix of centered rows before the division. Its `noise_sd` is the
+        standard deviation for the features' entries.
         """
         width = facts.n_features - self.n_targets
         mean, n_rows = np.zeros(facts.n_features), float(facts.n_rows)

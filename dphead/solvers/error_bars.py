@@ -86,7 +86,7 @@ class ErrorBars:
 def _slopes(values: np.ndarray, floor: float, h: np.ndarray) -> np.ndarray:
     """Return the quotients (h_i - h_j) / (e_i - e_j), or h' for equal eigenvalues.
 
-    They are -h_i h_j times the same quotient of max(e, floor).
+    Each quotient is -h_i h_j times the same quotient of max(e, floor).
     """
     raised, above = np.maximum(values, floor), (values > floor).astype(float)
     gaps, slopes = np.subtract.outer(values, values), np.outer(above, above)

@@ -149,8 +149,8 @@ def overfit(
     -----
     A unit pulls the head toward itself and so shifts its own margin. The pull is at
     most the length of all steps times the unit's share of n. Units with common
-    directions reduce it, hence a power of their number. Correct units pull less, hence
-    a power of the share that is wrong.
+    directions reduce the pull, hence a power of the number of units. Correct units pull
+    less, hence a power of the share that is wrong.
 
     If margins are Gaussian, this shift in standard deviations lowers the accuracy on
     new rows. The shift is larger for many classes, which divide the same features'
@@ -158,8 +158,8 @@ def overfit(
 
     MARGIN_SHIFT is a compromise between data sets. No public number was found that
     explains their differences (benchmarks/results/expected), hence GAP_RELATIVE_SD. The
-    longer steps (`AdaptiveStepSize`) do not count: if classes lie far apart, rows share
-    directions.
+    longer steps (`AdaptiveStepSize`) do not count: if classes are well separated, rows
+    share directions.
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
     length = facts.group_cap * pull / facts.n_rows

@@ -54,14 +54,14 @@ class DPFC:
         Step length η. None uses the loss's `monotone_step`: the largest step that gives
         a monotone descent without noise and clipping.
     ridge : float, optional
-        λ, in units of the mean Gram matrix. None sets it from the noise alone.
+        λ, in units of the mean Gram matrix. None sets λ from the noise.
     gram_share : float or None, default 0.15
         Fraction of the budget (μ²) spent on the Gram matrix; gradients get the rest.
         None gives every release the same noise, as in FC23.
     gram_intercept : bool, default True
-        Whether the Gram matrix includes the appended constant. False keeps the constant
-        in the gradients alone, so that the Gram matrix has the noise of the features
-        alone (FC23).
+        Whether the Gram matrix includes the appended constant. If False, only the
+        gradients include the constant, so that the noise of the Gram matrix depends
+        only on the features (FC23).
     balanced : bool, default False
         Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
 
@@ -136,7 +136,7 @@ class DPFC:
     def _gram(
         self, facts: ProblemInfo, transform: RowTransform
     ) -> Generator[Request, Response, Response]:
-        """Release the Gram matrix, with a border for a constant left out of it.
+        """Release the Gram matrix, with a border for an omitted constant.
 
         The border needs no release. The square of the constant, clipped like rows, is
         public. Products of the constant with features are set to zero.

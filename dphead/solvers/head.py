@@ -41,8 +41,8 @@ class ClassAccuracy:
         Index of the class with the lowest estimate.
     worst : AccuracyEstimate
         Estimate for the class at `weakest`. As a minimum of noisy numbers, it is too
-        low on average. The interval contains the lowest accuracy of any class with 90
-        %, so it is wider than the interval in `each`.
+        low on average. The interval contains the lowest accuracy of any class with a
+        probability of 90 %, and is wider than the interval in `each`.
     """
 
     each: tuple[AccuracyEstimate, ...]

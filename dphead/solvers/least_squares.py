@@ -70,15 +70,15 @@ class LeastSquares:
     Parameters
     ----------
     ridge : float, "stein" or None, default None
-        λ, in units of the mean Gram matrix. None sets it from the noise alone. "stein"
-        sets it from the released sums (`SpectralRidge`).
+        λ, in units of the mean Gram matrix. None sets λ from the noise. "stein" sets λ
+        from the released sums (`SpectralRidge`).
     gram_share : float, "rule" or None, default "rule"
         Fraction of the budget (μ²) spent on the Gram matrix. "rule" uses
         `gram_share.gram_share`, or 0.35 with `class_grams`. None gives every release
         the same noise.
     class_grams : bool, default False
-        Also release the per-class Gram matrices Ã_j, as FC23 does. They cost a third of
-        the budget and gain little.
+        Also release the per-class Gram matrices Ã_j, as FC23 does. These matrices take
+        a third of the budget and gain little.
     alpha : float, default 1.0
         Weight of G̃ relative to Ã_j, with `class_grams`.
     error_bars : bool, default False
@@ -89,9 +89,9 @@ class LeastSquares:
 
     Notes
     -----
-    With `class_grams`, θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j for each class j. Without,
-    W = (G̃ + λI)⁻¹ S̃ with the class sums centered over the classes. "stein" and
-    `error_bars` need at most 4,096 columns and no `class_grams`; `plan` refuses others.
+    With `class_grams`, θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j for each class j. Otherwise,
+    W = (G̃ + λI)⁻¹ S̃ with the class sums centered over the classes. `plan` refuses
+    "stein" and `error_bars` with more than 4,096 columns or with `class_grams`.
 
     References
     ----------

@@ -38,7 +38,7 @@ class Newton:
     learning_rate : float, default 1.0
         Step length η.
     ridge : float, optional
-        λ, in units of the mean Hessian. None sets it from the noise alone.
+        λ, in units of the mean Hessian. None sets λ from the noise.
     hessian_share : float, default 0.2
         Fraction of the budget (μ²) spent on the Hessians; gradients get the rest.
 

@@ -63,8 +63,8 @@ class PublicPrior:
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
         """Return the start weights for transformed rows.
 
-        shape is (width, n_classes); width counts the appended constant, if there is
-        one.
+        shape is (width, n_classes). The width includes the appended constant, if there
+        is one.
         """
         features = shape[0] - (1 if transform.append else 0)
         self.check(features, shape[1])

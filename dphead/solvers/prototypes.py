@@ -35,8 +35,8 @@ class Prototypes:
     rule : {"cosine", "nearest"}, default "cosine"
         Score by the angle to a class's mean, or by the squared distance.
     intercept : float, default 0.25
-        Constant appended to each row. The class sums of this constant give the number
-        of rows of each class, so it must be positive.
+        Constant appended to each row, positive. The class sums of this constant give
+        the number of rows of each class.
     """
 
     rule: Annotated[Rule, _RULE] = "cosine"

@@ -45,16 +45,16 @@ class RidgeRegression:
         Fraction of the budget (μ²) spent on the mean used for centering; 0 means no
         centering.
     ridge : float, optional
-        λ, as a multiple of n_rows · `row_norm`². None sets it from the noise alone.
+        λ, as a multiple of n_rows · `row_norm`². None sets λ from the noise.
     centered_clip : float, default 0.6
         Clip norm of centered unit rows, as a multiple of their typical length.
 
     Notes
     -----
-    G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows
-    (x, target_weight · row_norm · t), with the target t in [-1, 1]. A row and its
-    target are clipped together, to the norm of a row of `row_norm` with a target at an
-    end of its range. A longer row counts less, and its direction stays the same.
+    G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows (x, target_weight ·
+    row_norm · t), with the target t in [-1, 1]. A row and its target are clipped as one
+    vector. The clip norm is the norm of a row of `row_norm` with a target at an end of
+    its range. A longer row counts less, and its direction stays the same.
 
     References
     ----------

@@ -24,10 +24,10 @@ GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
-    """Return the largest eigenvalue of symmetric noise alone.
+    """Return the largest eigenvalue of a matrix of symmetric noise.
 
-    It is known before any data (Wigner). gram_sd is the standard deviation of the noise
-    on the diagonal.
+    This value depends on no data (Wigner). gram_sd is the standard deviation of the
+    noise on the diagonal.
     """
     return gram_sd * float(np.sqrt(2.0 * width))
 

@@ -44,7 +44,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
 def check_clip(
     facts: ProblemInfo, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """Refuse a constant or a clip norm that would lose the rows.
+    """Raise ValueError for a constant or a clip norm that would lose the rows.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def check_clip(
     Notes
     -----
     Clipped rows and their constant are in one statistic. Its noise grows with the
-    square of clip² + intercept², so with a constant above the clip norm, noise hides
+    square of clip² + intercept². If the constant is above the clip norm, noise hides
     the rows. Rows lie on a grid of about clip / 4095. A row shorter than half a step
     rounds to zero.
     """

@@ -69,7 +69,8 @@ class Setting:
     settable : bool, default True
         False for a setting that only ablations may change.
     choices : tuple of str, default ()
-        Valid texts of a field of type str; empty means those of a Literal, or any.
+        Valid strings of a field of type str. If empty, the values of a Literal are
+        valid, or any string without a Literal.
     """
 
     help: str

@@ -1,7 +1,6 @@
 """Keep integer rows and sums between passes, in memory only.
 
-Kept rows and sums have no noise, so they must not be stored, copied or returned to
-users.
+Kept rows and sums have no noise. They must not be stored, copied or returned to users.
 """
 
 from collections import deque

@@ -35,7 +35,7 @@ class CpuSums:
 
     Guarantee
     ---------
-    The integers are those of `ReferenceSums`.
+    The integers equal the integers of `ReferenceSums`.
     """
 
     parallel = True

@@ -184,7 +184,7 @@ class SumOfParts:
     def __call__(
         self, task: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
     ) -> np.ndarray:
-        """Return the sum over all processes' rows, on each of them."""
+        """Return the sum over all processes' rows, on each process."""
         own = self._own_task(SUM, task)
         return self._hosts.total(checked_sum(own, block_sum, kept))
 

@@ -49,7 +49,7 @@ class JaxSums:
 
     Guarantee
     ---------
-    The integers are those of `ReferenceSums`.
+    The integers equal the integers of `ReferenceSums`.
     """
 
     parallel = False

@@ -126,7 +126,7 @@ def checked_sum(
             for made, run in pieces:
                 out = block_sum.add(ask, made, block.y[run], used[run], out)
             return out
-        # `known` is False for this block, so it has the row source's own size: one
+        # `known` is False for this block. The block has the row source's own size: one
         # piece
         ((made, _),) = pieces
         return _add_checked(ask, block_sum, made, block, used, tested, out)
@@ -225,8 +225,8 @@ def _add_checked(
     """Add a block, and compare the run of rows around the secret slot.
 
     The run's share is the piece's contribution minus the contribution of the piece
-    without the run. So the check covers the used sum. Raises RuntimeError unless this
-    share and the sum of the run alone equal the reference's integers.
+    without the run. Therefore the check covers the used sum. Raises RuntimeError unless
+    this share and the sum over only the run equal the reference's integers.
     """
     place = int(np.flatnonzero(block.index == slot)[0])
     first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS

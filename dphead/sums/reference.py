@@ -46,13 +46,13 @@ class BlockSum(Protocol):
         ask : SumTask
             The requested sum.
         rows : IntegerRows or object with `part`
-            Rows made by `rows` from one block, or a run of them.
+            Rows made by `rows` from one block, or consecutive rows of this result.
         y : ndarray of shape (k,) or (k, n_classes)
             Labels or label sets, as in `Block`.
         used : ndarray of bool, shape (k,)
             False for padding.
         out : array
-            Sum so far.
+            Sum of the earlier blocks.
 
         Returns
         -------
@@ -77,14 +77,14 @@ class GramAndSums(Gram):
     def sensitivity_sq(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """Raise NotImplementedError, because this sum is never released."""
+        """Raise NotImplementedError: a sum of this kind is never released."""
         raise NotImplementedError("the two sums of one pass are released separately")
 
 
 def add_both(
     way: BlockSum, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
 ) -> Any:
-    """Add the two sums of `GramAndSums`, each as it is added alone."""
+    """Add the two sums of `GramAndSums`, each by the code for the single sum."""
     width = out.shape[1]
     gram = replace(ask, query=Gram(ask.query.n_classes))
     sums = replace(ask, query=ClassSums(ask.query.n_classes))
@@ -99,7 +99,7 @@ class ReferenceSums:
     parallel = True
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False, because this is the reference."""
+        """Return False: the reference is not compared with itself."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:

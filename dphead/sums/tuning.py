@@ -24,7 +24,7 @@ FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 PANEL_ROWS = 4 * CHUNK_ROWS  # rows packed at a time: 0.8 MB at 768 columns; chosen
 MAX_STRIP_CLASSES = 16  # largest number of classes with rows read in place; chosen
 CACHE_LINE = 32  # int16 entries of a line of 64 bytes
-PREFETCH_COLUMNS = 16 * CACHE_LINE  # columns of a chunk fetched together; chosen
+PREFETCH_COLUMNS = 16 * CACHE_LINE  # columns of a chunk per fetch; chosen
 SCORE_COLUMNS = 1664  # columns of 8 rows and 3 weights: 37 KB, the L1 cache; chosen
 SCORE_WEIGHTS = 1 << 18  # entries of weights: 512 KB, the L2 cache; chosen
 

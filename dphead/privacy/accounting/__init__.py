@@ -2,7 +2,7 @@
 
 `events` describes releases, `compose` decides between the accountants: `gdp` for full
 batches, `rdp` for budgets, `pld` (with `losses` and `allocation`) for the rest. `pld`
-takes seconds to import, so it is imported where it is used.
+takes seconds to import and is therefore imported where it is used.
 """
 
 from dphead.privacy.accounting.compose import ACCOUNTANTS, compose_epsilon

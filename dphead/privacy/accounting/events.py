@@ -120,7 +120,8 @@ def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """Return the same releases with each allocated epoch as one full batch.
 
-    This costs no less, because it also reveals a row's step (proofs/allocation.md).
+    The result's epsilon is an upper bound, because one full batch also reveals a row's
+    step (proofs/allocation.md).
     """
     found = []
     for event in events:

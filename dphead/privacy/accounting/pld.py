@@ -220,7 +220,7 @@ class Mixture:
 
 
 def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log of the sum of exp of each row, and each entry's share of it."""
+    """Return the log of the sum of exp of each row, and the share of each entry."""
     if logs.shape[1] == 1:
         return logs[:, 0], np.ones_like(logs)
     largest = logs.max(axis=1)
@@ -324,9 +324,9 @@ def _grid_interval(
     """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
 
     It is in proportion to the loss that the composition exceeds with a chance of 1e-15,
-    by the Renyi divergences of the mixtures themselves, from sums over `_nodes`. One
-    release's largest loss counts as a fifth, since it takes points of the grid too.
-    MAX_TERMS limits these points. Any width is safe.
+    by the Renyi divergences of the mixtures themselves, from sums over `_nodes`. The
+    largest loss of one release counts as a fifth, since this loss takes points of the
+    grid too. MAX_TERMS limits these points. Any width is safe.
     """
     size = widest = 0.0
     for pairs in directions:
@@ -348,18 +348,18 @@ def _grid_interval(
 
 
 def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
-    """Return losses with delta at least that of the pair at each point of a grid.
+    """Return losses with delta at least the pair's delta at each point of a grid.
 
     Between two points, delta is on their chord. Since the pair's delta is convex in
     exp(epsilon), the chord is nowhere below it. Source: Doroshenko et al. 2022,
     Algorithm 1.
 
     With d and d' the differences of delta before and after a point, its chance is (d' -
-    d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. That is
-    linear: max(0, 1 - exp(epsilon)) stands for a loss of 0 alone, and the rest of delta
-    is small where losses are rare. So rounding does not make chances of nothing. Each
-    quotient is rounded once and stands in two chances, so it takes some units of
-    roundoff off delta in all (proofs/poisson.md).
+    d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. The formula
+    is linear: max(0, 1 - exp(epsilon)) represents only a loss of 0, and the rest of
+    delta is small where losses are rare. Rounding therefore does not create probability
+    from nothing. Each quotient is rounded once and is part of two probabilities. In
+    total, rounding reduces delta by some units of roundoff (proofs/poisson.md).
     """
     nodes, losses = _nodes(upper, lower)
     lowest = min(math.floor(losses[0] / interval), 0)
@@ -417,10 +417,10 @@ def _excess(
 ) -> np.ndarray:
     """Return delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
 
-    `losses` are those of the points `nodes`. side is 1 for epsilons of at least 0. The
-    result is then P(A) - exp(epsilon) Q(A), where A is all x with a loss above epsilon.
-    side is -1 for epsilons below 0. The result is then exp(epsilon) Q(B) - P(B), where
-    B is all other x.
+    `losses` are the losses at the points `nodes`. side is 1 for epsilons of at least 0.
+    The result is then P(A) - exp(epsilon) Q(A), where A is all x with a loss above
+    epsilon. side is -1 for epsilons below 0. The result is then exp(epsilon) Q(B) -
+    P(B), where B is all other x.
 
     The point between A and B lies between two nodes. If the point found has a loss of
     epsilon + h, at most expm1(|h|) P(x beyond the node outside) is missing. It is

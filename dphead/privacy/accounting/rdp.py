@@ -103,7 +103,7 @@ def _poisson_rdp(
 
     if noise_multiplier < _SMALLEST_RDP_NOISE:
         return np.full(len(orders), np.inf)
-    # Less noise costs more, so this is on the safe side.
+    # Less noise gives a larger epsilon, so the limit is on the safe side.
     noise_multiplier = min(noise_multiplier, LARGEST_NOISE)
     # dp_accounting warns about orders without convergence. Their result is infinite,
     # which is safe.
@@ -124,11 +124,12 @@ def _rdp_rounding(
 ) -> np.ndarray:
     """Return a bound on dp_accounting's rounding error of each divergence.
 
-    (order - 1) times a divergence is the logarithm of a sum of positive terms. So its
-    error is at most that of the logarithms of the terms and of the partial sums. The
-    numbers in them are at most `size`: lgamma(order + 1), order log q, order log(1 -
-    q), the logarithm of the sum, and the exponent, which is below the sum of these. A
-    few operations per term each round by 2**-53 of that, and there are order + 1 terms.
+    (order - 1) times a divergence is the logarithm of a sum of positive terms. Its
+    error is at most the error of the logarithms of the terms and of the partial sums.
+    All numbers in these logarithms are at most `size`: lgamma(order + 1), order log q,
+    order log(1 - q), the logarithm of the sum, and the exponent, which is below the sum
+    of these. A few operations per term each round by 2**-53 of that, and there are
+    order + 1 terms.
 
     The series of a fractional order has all signs positive, which gives an upper bound.
     It is cut at e**-30 of the sum and alternates from there. The 1e-12 covers the cut.

@@ -116,7 +116,8 @@ def remaining(
     Returns
     -------
     float
-        Epsilon of the further fit alone; 0 if the filter takes no such fit.
+        Epsilon of the further fit, without earlier fits; 0 if the filter takes no such
+        fit.
     """
     if not fits:
         return budget["epsilon"]
@@ -161,7 +162,7 @@ def rounded_down(epsilon: float) -> str:
 def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
     """Raise LedgerError unless allocated releases come in whole epochs of equal ones.
 
-    A part of an epoch costs as much as all of it.
+    A part of an epoch spends as much as the whole epoch.
     """
     # Equal releases in a row: `Charge.step_of` counts their epochs in the same way.
     for text, equal in groupby(canonical(s) for s in specs):

@@ -254,7 +254,7 @@ class Charge(Generic[Book]):
     def forget(self, count: int) -> None:
         """Delete the stored values of the first `count` releases; continue after them.
 
-        The caller keeps what it needs of them.
+        The caller must copy the values that it needs.
 
         Guarantee
         ---------

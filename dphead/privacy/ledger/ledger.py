@@ -57,7 +57,7 @@ class Ledger(LedgerFile):
     ----------
     path : str or Path, default ":memory:"
         An SQLite file. The str ":memory:" keeps the ledger in memory: it is not
-        durable, and it counts the fits of this object alone.
+        durable, and it counts the fits of this object only.
     dataset_id : str or None, default None
         The data set's random public id. An existing file with another id is refused.
     read_only : bool, default False
@@ -77,7 +77,7 @@ class Ledger(LedgerFile):
     """
 
     def set_budget(self, epsilon: float, delta: float) -> None:
-        """Fix the total (epsilon, delta) of all fits, once, before the first of them.
+        """Fix the total (epsilon, delta) of all fits, once, before the first fit.
 
         Parameters
         ----------
@@ -205,10 +205,10 @@ class Ledger(LedgerFile):
         Raises
         ------
         LedgerError
-            If the releases differ in relation or unit of privacy, or from those of
-            earlier fits. If an epoch of allocated rows is not whole. If the ledger is
-            damaged or already holds `fit_id`. If another process uses `store`. If the
-            charge would exceed the budget or its accounting cannot hold it.
+            If the releases differ in relation or unit of privacy, also from earlier
+            fits. If an epoch of allocated rows is not whole. If the ledger is damaged
+            or already holds `fit_id`. If another process uses `store`. If the charge
+            would exceed the budget or its accounting cannot hold it.
 
         Guarantee
         ---------
@@ -296,7 +296,7 @@ class Ledger(LedgerFile):
         return plan and plan[0]
 
     def _fix_unit(self, relation: str, cap: int | None) -> None:
-        """Raise LedgerError if relation or unit differ from those of earlier fits."""
+        """Raise LedgerError if relation or unit differ from earlier fits."""
         for name, value in (("relation", relation), ("group_cap", json.dumps(cap))):
             kept = self.set_once(name, value)
             if kept != value:
@@ -369,9 +369,9 @@ class Ledger(LedgerFile):
     def fits(self) -> list[dict[str, Any]]:
         """Return all fits with their releases and states, for `dphead ledger show`.
 
-        Fits are in the order of their rows in the table, which is that of the charges.
-        Clocks and equal hours cannot change it. The value of `created` is a whole hour:
-        finer times would tell of the rows.
+        Fits are in the order of their rows in the table, which is the order of the
+        charges. Clocks and equal hours cannot change it. The value of `created` is a
+        whole hour: finer times would tell of the rows.
         """
         fits = [dict(row._mapping) for row in self.query(CHARGED)]
         for fit in fits:

@@ -62,7 +62,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
 
 
 def holds_all(source: Ledger, target: Ledger) -> bool:
-    """Return whether the target has every seal of the source but that of its move."""
+    """Return whether the target has every seal of the source except the move's seal."""
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
     digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]
     return bool(digests) and target.query(theirs)[: len(digests)] == digests

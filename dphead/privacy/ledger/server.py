@@ -1,8 +1,9 @@
 """Keep the ledgers of a team's data sets on one PostgreSQL server.
 
-Its tables are those of a file with a column more, the data set. Clients see them
-through views that show one data set's rows, so every statement is the same for both.
-No message names the server, its users or the driver's own words, which contain them.
+The tables are the same as in a file, with a further column, the data set. Clients see
+them through views that show one data set's rows, so every statement is the same for
+both. No message names the server, its users or the driver's own words, which contain
+them.
 """
 
 import os
@@ -290,7 +291,7 @@ _WORDS = {
 
 
 def error_of(error: exc.DBAPIError) -> LedgerError:
-    """Return the error for what a server refused, by its SQLSTATE alone."""
+    """Return the error for a statement that a server refused, by its SQLSTATE."""
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
         return LedgerError(
@@ -313,7 +314,7 @@ def is_settled(error: exc.DBAPIError) -> bool:
 
 
 def init(url: str) -> str:
-    """Make the tables of a team's ledgers, unless they are there; return their id.
+    """Make the tables of a team's ledgers unless they exist; return their id.
 
     The role of `url` owns them. Other roles get rights by GRANT on schema `dphead`
     (docs/team-ledger.md), and none of them can change or delete a row.

@@ -205,7 +205,7 @@ class LedgerFile:
         return dict(map(tuple, self.query(select(META.c.key, META.c.value))))
 
     def set_once(self, key: str, value: str) -> str:
-        """Fix a fact as `value` unless it was fixed before; return the fact."""
+        """Fix a fact as `value` unless a value was fixed before; return the fact."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
             absent = ~select(META.c.key).where(META.c.key == key).exists()
@@ -408,7 +408,7 @@ def _check_whole(path: Path) -> None:
 
 
 def _make_whole(path: Path) -> None:
-    """Make a ledger without fits, readable by its owner alone, unless there is one.
+    """Make a ledger without fits, readable only by its owner, unless one exists.
 
     It gets its name when all of it is on the disk. So a shorter file was cut
     (`_check_whole`).

@@ -199,8 +199,8 @@ Code = Callable[[Any, Any, Any, Any], Any]
 def _tile(context, left, pair_step, right, n, out):
     """Add a tile of products: out(r, j) += sum_l left(r, l pair_step) right(l, j).
 
-    l < n, r < TILE_HEIGHT, j < TILE_WIDTH, and a product is that of two pairs. The sum
-    is int32 and stays in registers, three of them for each r.
+    l < n, r < TILE_HEIGHT, j < TILE_WIDTH, and each factor is a pair. The sum is int32
+    and stays in registers, three of them for each r.
     """
     signature = numba.types.void(left, _INT, right, _INT, out)
 
@@ -251,9 +251,9 @@ def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
 def _strip(context, h, pairs, n, rows, last, ahead, out):
     """Add a strip of products: out(r, j) += sum_l pairs(r, l) (rows 2 l, 2 l + 1 at j).
 
-    l < n, r < h, j < REGISTER_COLUMNS, and a product is that of two pairs. h is even
-    and at most STRIP_CLASSES. Rows after `last` are replaced by row `last`. A register
-    of each of two rows becomes two registers of pairs; the sums undo their order.
+    l < n, r < h, j < REGISTER_COLUMNS, and each factor is a pair. h is even and at most
+    STRIP_CLASSES. Rows after `last` are replaced by row `last`. A register of each of
+    two rows becomes two registers of pairs; the sums undo their order.
 
     The kernel prefetches eight rows of PREFETCH_COLUMNS columns, from entry `ahead` of
     the rows' array on. A strip crosses many pages, and no processor prefetches across

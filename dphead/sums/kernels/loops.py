@@ -256,7 +256,8 @@ def _last_columns(rows, start, stop, first):
 def _add_strips(left, first, rows, start, stop, out):
     """Add the products of at most CHUNK_ROWS rows, which are read in place.
 
-    The sum is that of `add_pair_products`. first is the first pair of left to use.
+    The sum is the same as in `add_pair_products`. first is the first pair of left to
+    use.
     """
     k, (m, d) = stop - start, out.shape
     x = rows.reshape(-1)

@@ -93,7 +93,7 @@ def add_class_rows(
     y : ndarray of int, shape (k,)
         Classes: from 0 to m - 1 for kept rows.
     keep : ndarray of bool, shape (k,)
-        False for rows that count zero.
+        False for rows that add zero to every sum.
     out : ndarray of int64, shape (m, d)
         Class sums in C order.
 
