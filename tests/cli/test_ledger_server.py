@@ -203,3 +203,13 @@ def test_a_command_shows_nothing_of_a_text_that_is_no_url(features, tmp_path):
             done = dphead(*use)
             assert done.code and "secret" not in done.out + done.err, use
         assert not run.exists()
+
+
+def test_a_saved_estimator_names_no_server(features, url, tmp_path):
+    model = DPHeadClassifier(method="dp-ls", delta=1e-3).fit(features)
+    model.save(tmp_path / "run")
+    assert secrets_in(tmp_path / "run", repr(model)) == []
+    ledger = report_of(tmp_path / "run")["ledger"]
+    assert ledger["path"] == Ledger(url, id_of(features), read_only=True).path
+    assert ledger["fits"] == 1 and ledger["elsewhere"] == []
+    assert DPHeadClassifier.load(tmp_path / "run").predict(features).shape == (240,)
