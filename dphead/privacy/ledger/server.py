@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import (
     CheckConstraint,
@@ -232,6 +233,21 @@ def connected(url: str) -> Connection:
     return connection
 
 
+_OPEN = WeakSet[Any]()  # connections of this process
+
+
+def _disconnect_copies() -> None:
+    """Point a forked process's copies nowhere: closing one would end its parent's."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for connection in _OPEN:
+        with suppress(Exception):  # it was closed already
+            os.dup2(nowhere, connection.fileno())
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_disconnect_copies)
+
+
 @cache
 def _engine(url: str) -> Engine:
     try:
@@ -245,6 +261,7 @@ def _engine(url: str) -> Engine:
             hide_parameters=True,
         )
         event.listen(engine, "begin", lambda c: c.exec_driver_sql(_FIRST))
+        event.listen(engine, "connect", lambda connection, _: _OPEN.add(connection))
         return engine
     except (exc.ArgumentError, ValueError):
         raise not_a_place() from None

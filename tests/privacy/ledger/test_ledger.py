@@ -97,6 +97,16 @@ def test_a_number_is_rounded_down_to_four_digits(epsilon):
     assert found >= epsilon * 0.999
 
 
+def test_a_budget_with_releases_that_its_filter_never_takes_has_spent_infinity():
+    """A row that no charge wrote must not replace RDP by a smaller sum of PLDs."""
+    budget = {"epsilon": 3.0, "delta": DELTA, "order": 8.0}
+    random = GaussianEvent(2.0, 0.05, 20)
+    allocated = GaussianEvent(1e9, 1.0, 2, epoch_steps=2)
+    total = spent([random, allocated], 5, DELTA, "zero_out", budget)
+    assert total.epsilon == math.inf
+    assert spent([random, allocated], 5, DELTA, "zero_out").epsilon < math.inf
+
+
 @pytest.mark.parametrize("sigma", [1e9, 1e154, 1e300])
 def test_nothing_is_charged_after_a_budget_is_exhausted(path, sigma):
     """Not even what rounds to no spend, though the total does not move."""

@@ -4,6 +4,7 @@ Every fault is a real one: a server that is stopped, a connection that is cut, a
 that is killed.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -441,6 +442,20 @@ def test_a_fork_cannot_use_a_connection_of_its_parent(ledger):
     assert each_in_a_process(lambda _: ledger.count_fits(), 0) == [2]
     charge(ledger)
     assert ledger.count_fits() == 1
+
+
+def test_a_fork_that_closes_its_copy_ends_no_charge_of_its_parent(ledger):
+    def closed(_):
+        with contextlib.suppress(sqlalchemy.exc.DBAPIError):  # its copy leads nowhere
+            ledger._connection.close()
+
+    def in_a_fork():
+        assert each_in_a_process(closed, 0) == [0]
+
+    in_a_fork()
+    meanwhile(ledger, in_a_fork)
+    charge(ledger)
+    assert ledger.count_fits() == 1 and ledger.verify() == []
 
 
 def test_a_server_without_tables_or_flushes_is_refused(team, dataset_id):
