@@ -4,6 +4,7 @@ A fit warns, plans, verifies the sums, charges, fits, and reports the guarantee.
 affects anything before the charge.
 """
 
+import inspect
 import os
 import sys
 import uuid
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -59,6 +60,21 @@ class PrivateNotice(UserWarning):
     """
 
 
+class _PlainSignature:
+    """Give `help` and editors the parameters' types without their checks."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()
+        return inspect.Signature(
+            [p.replace(annotation=_plain(p.annotation)) for p in parameters]
+        )
+
+
+def _plain(annotation: Any) -> Any:
+    checked = get_origin(annotation) is Annotated
+    return get_args(annotation)[0] if checked else annotation
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """Hold the parameters of the guarantee, and run fits.
@@ -72,6 +88,8 @@ class PrivateEstimator(BaseEstimator):
 
     A `Ledger` holds an open file. Clones share it, and pickling drops it.
     """
+
+    __signature__: ClassVar[Any] = _PlainSignature()
 
     epsilon: Annotated[float, Setting("Budget of a fit.", _BUDGET)] = 1.0
     delta: Annotated[float | None, Setting("None: the preset's.", _BELOW_ONE)] = None

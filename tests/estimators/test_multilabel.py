@@ -110,7 +110,7 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
             "support label sets, got Gradient.*softmax.* with the sigmoid loss",
         ),
         ({"classes": ["a", "b"]}, "classes must be .*distinct numbers or texts"),
-        ({"settings": {"stepz": 3}}, "does not have the options"),
+        ({"settings": {"stepz": 3}}, "options of auto must be among"),
         ({"group_cap": 2}, "need each other"),
     ],
 )
