@@ -2,9 +2,9 @@
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
 every row and sees every release. Its score is the log-likelihood ratio of the whole
-transcript, which is the best test of the two worlds (Neyman, Pearson). It also knows
-the noise of each release and the sample, and tests their distributions (`audit_laws`).
-It recomputes the claim from the releases (`audit_accounting`).
+transcript, which is the best test of the two worlds (Neyman, Pearson). The auditor also
+knows the noise of each release and the sample, and tests their distributions
+(`audit_laws`). It recomputes the claim from the releases (`audit_accounting`).
 
 Rows must be public or synthetic, because thousands of releases go uncharged.
 """
@@ -230,7 +230,7 @@ def _laws(plan: Plan, record: Record, confidence: float) -> dict[str, Any]:
 
 
 def _certain(record: Record, plan: Plan, again: float | None) -> Iterator[Finding]:
-    """Yield the findings without chance, where p is 0 or 1."""
+    """Yield the findings that involve no chance: p is 0 or 1."""
 
     def certain(name: str, about: str, ok: bool, shown: str) -> Finding:
         return Finding(name, about, float(ok), shown)

@@ -35,7 +35,7 @@ def recomputed_epsilon(
 ) -> float | None:
     """Return the recomputed epsilon of these releases at `delta`.
 
-    It is None for groups in sampled batches, and for losses beyond the grid.
+    Return None for groups in sampled batches, and for losses beyond the grid.
     """
     kinds = Counter(
         (s.noise_multiplier, s.sampling_prob, s.epoch_steps, s.group_cap or 1)

@@ -29,7 +29,7 @@ def _rate_upper_bound(
 ) -> np.ndarray:
     """Return the Clopper-Pearson upper bound on a rate.
 
-    It is at least the true rate with probability at least 1 - error.
+    The bound is at least the true rate with probability at least 1 - error.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
     Notes
     -----
     The mistakes are `2 fits` independent trials with unequal rates. A binomial with
-    their mean rate has a heavier tail (Hoeffding 1956, theorem 4). So one
-    Clopper-Pearson bound is enough, and is narrower than one per rate.
+    their mean rate has a heavier tail (Hoeffding 1956, theorem 4). One Clopper-Pearson
+    bound is therefore enough. It is narrower than one bound per rate.
     """
     return max(0.0, 1 - 2 * float(_rate_upper_bound(mistakes, 2 * fits, error)))
 

@@ -43,7 +43,7 @@ class NoLedger:
         return self._next, None
 
     def following(self) -> None:
-        """Return None, because the next release is unknown."""
+        """Return None: the next release is unknown."""
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Drop the value."""
@@ -160,7 +160,7 @@ class Sums:
         self._fixed = {id(block.x) for block in source.blocks()}
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False, because an audit checks rows in its own ways.
+        """Return False: an audit checks rows by its own tests.
 
         Sums are not compared with the reference.
         """

@@ -62,7 +62,7 @@ class Problem:
     def world(self, inside: bool) -> AuditRows:
         """Return the rows with the canary or without it.
 
-        Under add_remove its slots are missing.
+        Under add_remove, the canary's slots are missing.
         """
         row = self.canary if inside else self.neighbor
         n_rows = self.facts.n_rows
@@ -280,8 +280,8 @@ class Witness:
         """Compare a release with both worlds; `inside` names its own.
 
         Symmetric noise has half the variance off the diagonal, and each such entry
-        appears twice. So sums over all entries equal those over independent ones. The
-        standard deviation comes from the plan, not from the release.
+        appears twice. Sums over all entries therefore equal sums over independent
+        entries. The standard deviation comes from the plan, not from the release.
         """
         query, params, spec = seen.query, seen.params, seen.spec
 

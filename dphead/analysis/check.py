@@ -95,7 +95,7 @@ def check(run: Run) -> list[Finding]:
 
 
 def _no_privacy(run: Run) -> Iterator[Finding]:
-    """Find a run with infinite epsilon, without noise and clipping."""
+    """Yield a finding if epsilon is infinite: the fit has no noise and no clipping."""
     if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
             "epsilon is infinite, so this head is not private",
@@ -107,7 +107,7 @@ def _no_privacy(run: Run) -> Iterator[Finding]:
 
 
 def _fixed_seed(run: Run) -> Iterator[Finding]:
-    """Find noise from a fixed seed, which anyone with the seed can reproduce."""
+    """Yield a finding if the noise has a fixed seed: it can be reproduced."""
     if run.report["guarantee"]["seeded"]:
         why = "Anyone who knows the seed can subtract the noise"
         yield Finding(
@@ -119,7 +119,7 @@ def _fixed_seed(run: Run) -> Iterator[Finding]:
 
 
 def _delta_too_large(run: Run) -> Iterator[Finding]:
-    """Find a delta at or above 1/n, the number of rows.
+    """Yield a finding if delta is at or above 1/n, where n is the number of rows.
 
     The number of groups is private and at most n, so a delta below 1/n is below
     1/groups.
@@ -134,7 +134,7 @@ def _delta_too_large(run: Run) -> Iterator[Finding]:
 
 
 def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
-    """Find tuning that is undeclared or missing in the ledger."""
+    """Yield a finding if tuning is undeclared or missing in the ledger."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":
@@ -157,7 +157,7 @@ def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
 
 
 def _inferred_classes(run: Run) -> Iterator[Finding]:
-    """Find classes that were not declared public."""
+    """Yield a finding if the classes were not declared public."""
     declared = run.report["data"].get("classes_declared")
     if declared not in _DECLARED:
         what = (
@@ -171,7 +171,7 @@ def _inferred_classes(run: Run) -> Iterator[Finding]:
 
 
 def _unprotected_groups(run: Run) -> Iterator[Finding]:
-    """Find a source with groups where only single rows were protected."""
+    """Yield a finding if the source has groups but only single rows were protected."""
     g = run.report["guarantee"]
     unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
     thing = name_unit_in(run.report)
@@ -185,7 +185,7 @@ def _unprotected_groups(run: Run) -> Iterator[Finding]:
 
 
 def preprocessing(run: Run) -> Iterator[Finding]:
-    """Find features that may depend on rows other than their own."""
+    """Yield a finding if a row's features may depend on other rows."""
     facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
         run.head or {}
     ).get("extraction")
@@ -243,7 +243,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
 
 
 def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
-    """Find test rows that may have chosen the settings."""
+    """Yield a finding if the settings may have been chosen by the test rows."""
     if (
         run.report.get("test_is") is not None
         and run.report["tuning"] == "NOT ACCOUNTED"
@@ -265,7 +265,7 @@ def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
 
 
 def _private_metrics(run: Run) -> Iterator[Finding]:
-    """Find exact functions of private rows in the report or in the run folder."""
+    """Yield a finding if report or run folder have exact figures on private rows."""
     name, why = (
         "private metrics stored",
         "They are exact functions of private rows, without noise",
@@ -307,7 +307,7 @@ def _private_metrics(run: Run) -> Iterator[Finding]:
 
 
 def _only_this_fit(run: Run) -> Iterator[Finding]:
-    """Find a fit whose ledger cannot count the other fits on the same rows.
+    """Yield a finding if the ledger cannot count other fits on the same rows.
 
     A run on images (`finetune`) has no dataset id: it always names its ledger.
     """
@@ -324,7 +324,7 @@ def _only_this_fit(run: Run) -> Iterator[Finding]:
 
 
 def _unrecorded(run: Run) -> Iterator[Finding]:
-    """Find a ledger that was deleted, replaced or set back to an older state."""
+    """Yield a finding if the ledger was deleted, replaced or set to an older state."""
     if run.fits is None:
         return
     ledger = run.report["ledger"]
@@ -352,7 +352,7 @@ def _unrecorded(run: Run) -> Iterator[Finding]:
 
 
 def _fits_elsewhere(run: Run) -> Iterator[Finding]:
-    """Find fits on the same images in other ledgers."""
+    """Yield a finding for fits on the same images in other ledgers."""
     for where in run.elsewhere:
         yield Finding(
             "fits in another ledger",

@@ -41,8 +41,8 @@ KNOWN_TOGETHER = 4
 def streaming_bytes(n_features: int, threads: int) -> int:
     """Return the bytes of float32 blocks of a streamed file.
 
-    These are blocks that are read ahead, that wait or are in work on each thread, and
-    one that is being read.
+    The number counts blocks that are read ahead, blocks that wait or are processed on
+    each thread, and one block that is being read.
     """
     blocks = _BLOCKS_AHEAD + 2 * threads + 4
     return 4 * streamed_rows(n_features) * (n_features + 1) * blocks

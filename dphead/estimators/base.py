@@ -50,9 +50,9 @@ class DPClassifier(PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, up to a probability delta. At
     epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
-    detects at most 3.68 % of training rows if an unused row has another in its place
-    (1.98 % if its place is empty). `dphead account` prints these bounds for any
-    epsilon.
+    detects at most 3.68 % of training rows. This bound compares with another row in the
+    place of an unused row. If the place is empty, the bound is 1.98 %. `dphead account`
+    prints these bounds for any epsilon.
 
     A private fit reads a row's value only through noisy releases. A row that is not
     finite adds zero to every sum, without any report.

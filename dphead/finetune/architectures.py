@@ -160,8 +160,9 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
 
     Notes
     -----
-    Tables 8 and 9 as printed have 20,778 and 179,530 parameters. TB21 states 33,066 and
-    187,210: these need Table 8 without poolings, and Table 9 without its second.
+    The printed Tables 8 and 9 give 20,778 and 179,530 parameters. TB21 reports 33,066
+    and 187,210. To match TB21, this code drops all poolings of Table 8 and the second
+    one of Table 9.
     """
 
     def conv(

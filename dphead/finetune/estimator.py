@@ -51,13 +51,13 @@ class DPFinetuneClassifier(PrivateClassifier):
     model, layers, weights, norm, groups
         As in `ModelSpec`.
     noise_multiplier, batch_size, steps
-        The one that is None follows from (epsilon, delta).
+        If one of the three is None, it follows from (epsilon, delta).
     delta : float, optional
         None uses the preset's, else 1e-5.
     mean, std : float or tuple of float, optional
         Public mean and standard deviation of pixels in [0, 1]. None uses the model's.
     protect : str, optional
-        "image" protects single images although `fit` gets groups.
+        "image" protects single images even if `fit` gets groups.
 
     Attributes
     ----------

@@ -262,8 +262,8 @@ def _held_team(ledger: Ledger) -> Iterator[None]:
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's on the images of a data set.
 
-    The other ledgers are the default ledger of the data set, ledgers that were noted
-    for the data set, and ledgers of data sets that hold the same images.
+    The result has the data set's default ledger, its noted ledgers, and ledgers of data
+    sets that hold the same images.
     """
     if dataset_id is None or not has_home():
         return []

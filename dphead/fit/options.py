@@ -43,7 +43,7 @@ class RunOptions:
     seed : int or None
         Seed of the noise, for tests; a seeded run is not private.
     protect : str or None
-        "image" protects single images although the source has groups. None refuses such
+        "image" protects single images even if the source has groups. None refuses such
         a source, unless groups are protected.
     tuning : str or None
         How the settings were chosen. None means "none" for the first head of a data set

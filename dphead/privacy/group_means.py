@@ -53,9 +53,9 @@ class GroupMeans:
         Guarantee
         ---------
         A mean depends only on the finite rows of its slot. These rows are added in
-        float64, one after the other in the order of their positions, divided by their
-        number, and rounded to float32: one IEEE operation on one number at a time,
-        whatever other rows are read beside them.
+        float64, in the order of their positions. The sum is divided by their number and
+        rounded to float32. Each step is one IEEE operation on one number, whatever
+        other rows are read in the same pass.
         """
         together = max(1, _NUMBERS // max(1, out.shape[1]))
         for i in range(0, len(slots), together):

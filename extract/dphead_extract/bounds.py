@@ -1,7 +1,7 @@
-"""Bound what is read of a file that a user names, before it fills memory.
+"""Limit how much of a user's file is read, before the file fills the memory.
 
-The bounds are how much a packed source may unpack to, which paths are plain files, and
-how long a text may be.
+The limits cover the unpacked size of a packed source, the kind of a path (plain files
+only), and the length of a text file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not me
 def check_unpacked(size: int, packed: int, path: Path) -> None:
     """Raise ExtractError if `packed` bytes of a file unpack to far more.
 
-    They would fill memory before anyone saw what they are.
+    Such a file would fill the memory before its content is known.
     """
     if size > max(PLAIN_BYTES, PACKED_TIMES * packed):
         raise ExtractError(
@@ -34,8 +34,8 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
 def is_plain(path: Path) -> bool:
     """Return whether a path is a file with an end.
 
-    Reading a pipe or a device could wait, or continue, for ever. Links are followed. It
-    is False if nothing is there.
+    A read from a pipe or a device could wait, or continue, for ever. Links are
+    followed. Return False if the path does not exist.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -46,7 +46,7 @@ def is_plain(path: Path) -> bool:
 def check_ends(path: Path) -> None:
     """Raise ExtractError for a pipe or a device.
 
-    Other functions refuse a folder, or a path where nothing is.
+    Other functions refuse a folder, or a path that does not exist.
     """
     try:
         mode = path.stat().st_mode
@@ -60,7 +60,7 @@ def check_ends(path: Path) -> None:
 
 
 def read_text(path: Path, most: int = _TEXT_BYTES) -> str:
-    """Return a UTF-8 text that is read as a whole, such as a list of names.
+    """Return the whole text of a UTF-8 file, such as a list of names.
 
     Raises OSError for a pipe, a device or more than `most` bytes, and
     UnicodeDecodeError for another encoding.

@@ -21,5 +21,5 @@ class ExtractError(FormatError):
 class ResumableError(ExtractError):
     """Report a run that stopped for an outer reason (a full disk, a missing file).
 
-    What was written can be resumed.
+    The run can be resumed from the rows that it wrote.
     """

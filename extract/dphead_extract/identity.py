@@ -1,4 +1,4 @@
-"""Decide which data set a file's rows belong to: declared, begun, or known by images.
+"""Decide which data set a file's rows belong to.
 
 A row's values decide only whether its image was seen before.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `run` imports this module
 
 @dataclass(frozen=True)
 class Identity:
-    """Say which data set a file's rows belong to.
+    """Identify the data set of a file's rows.
 
     Attributes
     ----------
@@ -50,18 +50,18 @@ def identified(
     Parameters
     ----------
     options : ExtractOptions
-        What the user declares. A run that has begun keeps its id.
+        Options of the user. A resumed run keeps its id.
     source : Source
         The rows of the shard.
     n_rows : int
-        Rows of all shards together.
+        Total number of rows of all shards.
     seen : (n,) uint64
         Digests of the shard's images under the index's key.
 
     Returns
     -------
     Identity
-        What the rows share with other files of their images.
+        Facts that the rows share with other files of the same images.
 
     Raises
     ------
@@ -107,9 +107,10 @@ def _begun(output: Path, shard: Shard) -> bool:
 def note_images(
     index: ImageIndex | None, dataset_id: str, seen: np.ndarray
 ) -> list[Overlap]:
-    """Add images to the index, and return the other data sets that hold some of them.
+    """Add images to the index, and return other data sets that hold some of the images.
 
-    Call it before a row is written: a run that dies is then known by its images.
+    Call this before a row is written: the index then knows the images of a run that
+    ends early.
     """
     if index is None:
         return []

@@ -1,6 +1,6 @@
 """Decode an image file to an 8-bit array, by the file's own description of its samples.
 
-`dphead export` copies this file to `decode.py`, so it imports numpy and Pillow only.
+`dphead export` copies this file to `decode.py`. The file imports only numpy and Pillow.
 Each image is decoded from its own bytes.
 """
 
@@ -52,22 +52,22 @@ _TURNS = {
 
 
 class UnreadableImage(Exception):
-    """An image that cannot be decoded; the reason is its text."""
+    """Report an image that cannot be decoded; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class PixelRange:
-    """What is declared of gray samples that are not unsigned 8-bit integers.
+    """Hold the declared range of gray samples other than unsigned 8-bit integers.
 
     8-bit samples always go from 0 to 255, and colors from 0 to their largest value.
 
     Parameters
     ----------
     bits : int, optional
-        Integers have this many bits, whatever holds them: 12 means 0 to 4095, and
-        -2048 to 2047 where they are signed. An image with others is unreadable.
+        Number of bits of integers of any type. 12 means 0 to 4095, or -2048 to 2047 for
+        signed integers. An image with other values is unreadable.
     intensity : (float, float), optional
-        The values that become black and white. Values beyond are cut.
+        Values that become black and white. Values outside are clipped.
 
     With neither, unsigned integers of up to 16 bits go from 0 to their largest value,
     and images of other samples are unreadable.
@@ -109,7 +109,7 @@ class PixelRange:
         return cls(transform.get("bits"), intensity and tuple(intensity))
 
     def record(self) -> dict[str, Any]:
-        """Return what is declared, as plain values."""
+        """Return the declared range as plain values."""
         if self.intensity is not None:
             return {"intensity": [float(value) for value in self.intensity]}
         return {} if self.bits is None else {"bits": self.bits}
@@ -117,11 +117,11 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a file's header says of its samples.
+    """Hold the facts about samples from a file's header.
 
-    white_is_zero: so they are stored, and Pillow leaves them so. gray: they are gray
-    although Pillow makes colors of them. most: the largest value, if it is not that of
-    all bits.
+    white_is_zero: the file stores white as zero, and Pillow keeps this. gray: the
+    samples are gray, although Pillow converts them to colors. most: the largest value,
+    if it is smaller than all bits allow.
     """
 
     bits: int = 8
@@ -136,8 +136,8 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
 
     EXIF orientation is applied, and a damaged EXIF block ignored. Transparency is
     composited on white, palettes and CMYK become RGB. Of an animation the first frame
-    counts. Samples of more than 8 bits are brought to 8 by the range that is declared,
-    else by their own. White-is-zero images are inverted.
+    counts. Samples of more than 8 bits are scaled to 8 bits by the declared range, or
+    by the range of their type. White-is-zero images are inverted.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndar
 
 
 def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarray:
-    """Return the 8-bit levels of an image that is an array.
+    """Return the 8-bit levels of an image that is given as an array.
 
     Booleans are black and white, and floating-point numbers go from 0 to 1 unless an
     intensity is declared.
@@ -332,7 +332,7 @@ def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
 
     folder: the export's, whose head.json says what the network takes.
 
-    Raises UnreadableImage for a color image where the network takes gray ones.
+    Raises UnreadableImage for a color image if the network takes gray images.
     """
     facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
     transform = facts["features"]["transform"]

@@ -1,7 +1,6 @@
 """Import embeddings from a file into a features file: of texts, tables, sounds, slides.
 
-Each row is stored by itself: no row may decide anything about another. No backbone and
-no image is needed.
+No row may affect how another row is stored. No backbone and no image is needed.
 """
 
 from __future__ import annotations
@@ -34,13 +33,14 @@ class ImportOptions:
     source, output : Path
         The file of embeddings, and the features file to write.
     columns : Columns
-        Which columns hold what.
+        Roles of the columns.
     classes : Classes
         How the classes are declared.
     backbone : str
-        What made the embeddings. A head's other features files must have the same.
+        Model that made the embeddings. All features files of a head must have the same
+        value.
     dtype : str or None
-        None is float16 if the whole file is, else float32.
+        None uses float16 if the whole file is float16, else float32.
     block_rows : int
         Rows of a block of the file.
     dataset_id : str or None
@@ -62,10 +62,10 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """Hold what was written, for the data holder's screen only.
+    """Hold facts about the written file, for the data holder's screen only.
 
-    `problems` are arrays that are not read, and what
-    `dphead_extract.features.format.verify` finds.
+    `problems` lists arrays that were not read, and the findings of
+    `dphead_extract.features.format.verify`.
     """
 
     path: Path
@@ -159,9 +159,9 @@ def _survey(table: Table, options: ImportOptions) -> int:
 def encoded(
     block: Block, table: Table, options: ImportOptions, n_rows: int
 ) -> dict[str, np.ndarray]:
-    """Return a block's labels, splits and groups as a features file has them.
+    """Return a block's labels, splits and groups in the form of a features file.
 
-    Each is made from its own row.
+    Each value depends on its own row only.
     """
     columns = {role: block[role] for role in table.roles}
     splits = possible_splits("split" in table.roles)

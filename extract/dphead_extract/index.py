@@ -1,8 +1,8 @@
-"""Keep the private index of a home: which data sets hold which images.
+"""Keep the private index of a home, which lists the images of each data set.
 
-Digests are keyed by a secret that is made there once and stays there. Nothing of the
-index may reach a features file or a report. Without the secret, digests say nothing of
-one another.
+Digests are keyed by a secret that is made there once and stays there. No entry of the
+index may reach a features file or a report. Without the secret, digests of two homes
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAME, _NOTABLE = 1 / 2, 1 / 20
 
 @dataclass(frozen=True)
 class Overlap:
-    """Count images that another data set holds too.
+    """Hold the numbers of images that two data sets share.
 
     `shared`, `own` and `theirs` are numbers of distinct images.
     """
@@ -45,18 +45,18 @@ class Overlap:
 
     @property
     def same(self) -> bool:
-        """Return whether it is the same data set: more than half of the larger one."""
+        """Return whether more than half of the larger data set is shared."""
         return self.shared > _SAME * max(self.own, self.theirs)
 
     @property
     def notable(self) -> bool:
-        """Return whether it is no accident: at least a twentieth of the smaller one."""
+        """Return whether at least a twentieth of the smaller data set is shared."""
         return 0 < self.shared >= _NOTABLE * min(self.own, self.theirs)
 
     def of_all(self, share: float) -> Overlap:
         """Return the overlap of the whole data set, if all its parts are alike.
 
-        `own` counts the fraction `share` of it.
+        `own` counts the fraction `share` of the data set.
         """
         shared, own = round(self.shared / share), round(self.own / share)
         return replace(self, shared=min(shared, self.theirs), own=own)
@@ -71,9 +71,9 @@ class Overlap:
 class ImageIndex:
     """Index the images of each data set that was extracted under one home.
 
-    There is one file for each data set, with 8 bytes for each image, readable by its
-    owner alone. An image is known by its decoded pixels: a resized or recompressed one
-    is another image.
+    There is one file for each data set, with 8 bytes for each image. Only its owner can
+    read the file. The index identifies an image by its decoded pixels: a resized or
+    recompressed image is a different one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class ImageIndex:
     def digest(self, image: np.ndarray) -> int:
         """Return a digest of one decoded image.
 
-        Its 64 bits say nothing without the key.
+        The digest has 64 bits and reveals nothing without the key.
         """
         digest = hashlib.blake2b(
             repr(image.shape).encode(), digest_size=8, key=self._key()
@@ -92,10 +92,7 @@ class ImageIndex:
         return int.from_bytes(digest.digest(), "little")
 
     def add(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Note that a data set holds these images, beside those noted before.
-
-        It is on the disk when this returns.
-        """
+        """Add images to a data set's entry, durably."""
         check_dataset_id(dataset_id)
         with self._locked():
             self._add(dataset_id, digests)
@@ -122,8 +119,8 @@ class ImageIndex:
     def images(self, dataset_id: str) -> np.ndarray:
         """Return the sorted digests of a data set's images, uint64.
 
-        There are none if it is not known. Raises FormatError if they are not as they
-        were written.
+        The result is empty for an unknown data set. Raises FormatError if the stored
+        digests were changed.
         """
         found = self._kept(dataset_id)
         return (
@@ -131,7 +128,7 @@ class ImageIndex:
         )
 
     def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
-        """Return the digests in what was kept; raise FormatError if it was changed."""
+        """Return the digests in stored bytes; raise FormatError for changed bytes."""
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
@@ -161,14 +158,14 @@ class ImageIndex:
         return [path.name.removesuffix(_ENDING) for path in found]
 
     def _kept(self, dataset_id: str) -> bytes | None:
-        """Return what was kept last for a data set, or None."""
+        """Return the last stored bytes of a data set, or None."""
         try:
             return (self.folder / f"{dataset_id}{_ENDING}").read_bytes()
         except FileNotFoundError:
             return None
 
     def _keep(self, dataset_id: str, data: bytes) -> None:
-        """Keep the bytes of a data set, durably, instead of those before."""
+        """Replace the stored bytes of a data set, durably."""
         write_private(self.folder / f"{dataset_id}{_ENDING}", data)
 
     def _seal(self, data: bytes) -> bytes:
@@ -223,8 +220,8 @@ class ImageIndex:
 def recognized(overlaps: list[Overlap]) -> str | None:
     """Return the data set that images belong to, or None if no other holds them.
 
-    Raises ExtractError if the user must say it: some images are another data set's, but
-    not most.
+    Raises ExtractError if the user must decide, because some images but not most belong
+    to another data set.
     """
     if not overlaps:
         return None
@@ -249,10 +246,10 @@ def _count_shared(own: np.ndarray, theirs: np.ndarray) -> int:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder of the index, for its owner alone.
+    """Make the folder of the index, which only its owner can read.
 
-    Raises FormatError if it cannot be written. Images that were seen before would then
-    count as new, and open a ledger of their own.
+    Raises FormatError if the folder cannot be written. Images that were seen before
+    would otherwise count as new, with a new ledger.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,9 +1,9 @@
-"""Read a column in memory, and name each of its items the same in every format.
+"""Read a column in memory, with the same names for its items in every format.
 
 A column holds one item a row (labels, targets or groups) from numpy, pandas, pyarrow or
-a list. No item may decide how another is read. So a library may not choose the type of
-an array from the values: pandas and pyarrow turn whole numbers into floats if one is
-missing.
+a list. No item may affect how another item is read. Therefore no library may choose the
+type of an array from the values: pandas and pyarrow turn whole numbers into floats if
+one number is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 def declared_dtype(values: Any) -> np.dtype:
     """Return the dtype that a column declares for its items.
 
-    Texts of any library are `str`. A categorical column declares the dtype of its
+    Strings of any library are `str`. A categorical column declares the dtype of its
     categories. `object` stands for columns that declare nothing, such as lists.
     """
     held = _held(values)
@@ -64,7 +64,7 @@ def _dtype_of_arrow(kind: Any) -> np.dtype:
 
 
 def read_column(values: Any) -> np.ndarray:
-    """Return an array of the column's items, each read alone.
+    """Return an array of the column's items, read one by one.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def read_column(values: Any) -> np.ndarray:
     -------
     array
         The same array if it has a dtype of numpy's, else an array of objects. An item
-        that is masked or cannot be read is None. Bytes of a pyarrow text that are not
-        UTF-8 are surrogates. An array of several dimensions stays one.
+        that is masked or cannot be read is None. Bytes of a pyarrow string that are not
+        UTF-8 become surrogates. An array of several dimensions keeps its shape.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _items_of_arrow(held: Any) -> list[Any]:
 
 
 def _decoded(text: bytes) -> str:
-    """Return a text that may not be UTF-8: each wrong byte is a surrogate."""
+    """Return a string that may not be UTF-8: each wrong byte becomes a surrogate."""
     return text.decode("utf-8", "surrogateescape")
 
 
@@ -166,17 +166,17 @@ def is_missing(item: Any) -> bool:
 
 
 def name_of(item: Any) -> str | None:
-    """Return the text that names one label, split or group; None for a missing item.
+    """Return the name of one label, split or group; None for a missing item.
 
     Equal numbers have one name, whatever type holds them: 1, 1.0 and True are "1".
-    Texts of the same characters have one name, whether an accent is part of a letter or
-    follows it (NFC). White space around a text does not count, and an empty text is a
-    missing item. No code of the item's own class runs.
+    Strings of the same characters have one name, whether an accent is part of a letter
+    or follows the letter (NFC). White space around a string does not count, and an
+    empty string is a missing item. No code of the item's own class runs.
 
     Raises
     ------
     FormatError
-        If the item is neither a text nor a number.
+        If the item is neither a string nor a number.
     """
     kind = type(item)
     if issubclass(kind, bytes):
@@ -205,9 +205,9 @@ def _decimal(number: float) -> str:
 def text_group(name: str | None) -> int:
     """Return the id of the group with this name: 63 bits of a digest, or NO_GROUP.
 
-    A text that is written as Python writes a fraction names that number: "1.0" is the
-    group "1". The id depends on no other row. Positions in an order of all names would
-    change with any one of them.
+    A string in Python's notation for a float names that number: "1.0" is the
+    group "1". The id depends on no other row. A position in a sorted list of all names
+    would depend on all names.
     """
     if name is None:
         return NO_GROUP

@@ -31,9 +31,10 @@ Progress = Callable[[int, int], None]  # called with rows done, rows in all
 
 @dataclass
 class Survey:
-    """Hold what one look at all images found.
+    """Hold the facts from a first pass over all images.
 
-    It shows whether the images fit what is declared. It never decides what is declared.
+    The facts show whether the images match the declarations. They never replace a
+    declaration.
     """
 
     unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
@@ -46,8 +47,8 @@ class Survey:
 def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Survey:
     """Decode every image once, before anything is written.
 
-    A source that cannot be used can then be refused. `index` knows the images that were
-    seen before.
+    An unusable source can then be refused. `index` knows the images that were seen
+    before.
     """
     found = Survey()
     if source.arrays is not None and index is None:  # the header says it all
@@ -102,9 +103,10 @@ def _in_order(
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Hold the settings by which images become features.
+    """Hold the settings that turn images into features.
 
-    `expected_digests` are the row digests (n, 16) that the images must have, or None.
+    `expected_digests` has the row digests (n, 16) that the images must have, or is
+    None.
     """
 
     device: torch.device
@@ -143,8 +145,9 @@ def forward(
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
     """Set a batch size at which a CPU gives an image the same bits at every place.
 
-    It is the least size from the given one on that has whole vectors, if one random
-    image is alike at all its places. Otherwise it is 1. On a GPU the settings stay.
+    Starting at the given size, take the smallest size with whole vectors. One random
+    image must have the same bits at all places of such a batch. Otherwise use
+    one image. On a GPU the settings stay the same.
     """
     if settings.device.type != "cpu":
         return settings
@@ -203,10 +206,10 @@ class Loop:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _written(self) -> int:
-        """Return how many batches to hold ready while a block is written.
+        """Return the number of batches to compute ahead while a block is written.
 
-        On a CPU it is a block of features. On a GPU it is one batch, since a batch
-        holds the larger inputs.
+        On a CPU these batches fill a block of features. On a GPU it is one batch, since
+        a batch holds the larger inputs.
         """
         on_cpu = self.device.type == "cpu"
         return (
@@ -218,7 +221,7 @@ class Loop:
     def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
         """Yield the undecoded rows of each batch.
 
-        Files are read in order, as a compressed tar needs it.
+        Files are read in order, because a compressed tar needs this.
         """
         n, size, block_rows = (
             self.writer.header.n_rows,

@@ -1,4 +1,4 @@
-"""Normalize each row by itself: it uses no other row, so it costs no privacy.
+"""Normalize each row without use of other rows, which spends no budget.
 
 group: the data normalization of Tramer and Boneh (2021, section 2.2). The channels of
 ScatterNet features (K, H, W) are split into G groups, and each group's (K / G) H W
@@ -8,9 +8,9 @@ synthetic: each channel gets mean zero and variance one on synthetic images
 (`dphead_extract.synthetic`).
 
 local: signed square roots, then synthetic. Then each place's channels are divided by
-their length plus one, so that places count alike. Each part of a row (a scale of
-ScatterNet) is divided by the square root of its number of places, so that parts count
-alike. It is multiplied by its weight if it has one.
+their length plus one, so that places have equal weight. Each part of a row (a scale of
+ScatterNet) is divided by the square root of its number of places, so that parts have
+equal weight. If a part has a weight, it is multiplied by this weight.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RowNorm:
             )
 
     def record(self) -> dict[str, Any]:
-        """Return what the file's attribute ``normalization`` says."""
+        """Return the value of the file's attribute ``normalization``."""
         if self.kind == "group":
             return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
         if self.kind in ("synthetic", "local"):
@@ -112,7 +112,7 @@ class RowNorm:
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
         """Normalize features (B, C, ...), or (B, d) of several parts.
 
-        It returns (B, d), float32, channels first.
+        Return (B, d), float32, channels first.
         """
         features = features.float()
         flat = features.flatten(1)
@@ -164,7 +164,7 @@ def _split(features: torch.Tensor, parts: _Parts) -> list[torch.Tensor]:
 def signed_sqrt(x: torch.Tensor) -> torch.Tensor:
     """Return signed square roots.
 
-    Without them a few large values decide a row's direction.
+    Without square roots, a few large values dominate a row's direction.
     """
     return x.abs().sqrt_().copysign_(x)  # in place after `abs`: one copy, not three
 
@@ -172,6 +172,7 @@ def signed_sqrt(x: torch.Tensor) -> torch.Tensor:
 def spatial_norms(x: torch.Tensor) -> torch.Tensor:
     """Return the length of each place's channels plus one, (B, 1, ...).
 
-    Divided by it, places count alike, except places with almost nothing in them.
+    A division by this length gives places equal weight, except places with values near
+    zero.
     """
     return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1

@@ -57,10 +57,10 @@ class ExtractOptions:
     classes : Classes
         How the classes are declared.
     split : str or None
-        A split's name, or "all". None is the source's only split; several are refused.
+        A split's name, or "all". None uses the source's only split and refuses several.
     layout : str or None
-        What the folders of a folder's or an archive's paths are. None is split/class if
-        one split is asked for, else class.
+        Meaning of the folder levels in paths. None uses split/class if a split is
+        given, else class.
     columns : Columns or None
         Columns of a data set, if they do not have the usual names.
     normalize : RowNorm
@@ -74,7 +74,7 @@ class ExtractOptions:
     amp : bool
         Mixed precision, on a GPU only.
     batch_size : int or None
-        None is a good size for the device.
+        None uses a good size for the device.
     block_rows : int
         Rows of a block of the file.
     workers : int
@@ -88,8 +88,8 @@ class ExtractOptions:
     new_data_set : bool
         Declares that the images are a new data set, whatever the index holds.
     index : ImageIndex or None
-        Index of the images that were seen before. The id of their data set is used
-        again. None looks for none.
+        Index of the images that were seen before. Such images keep the id of their data
+        set. None disables the search.
     limit : int or None
         Use only the first rows, for trials.
     check : bool
@@ -129,7 +129,7 @@ class ExtractOptions:
 
 @dataclass
 class Summary:
-    """Hold what was written, for the data holder's screen only.
+    """Hold facts about the written file, for the data holder's screen only.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Summary:
     already_complete : bool
         Whether the file was finished before.
     recognized : bool
-        Whether the id is that of images that were seen before.
+        Whether the id belongs to images that were seen before.
     overlaps : list of Overlap
         Other data sets that hold some of these images; private.
     restarted : bool
@@ -158,7 +158,7 @@ class Summary:
     problems : list of str
         Results of `dphead_extract.features.format.verify`.
     left_out : Counter
-        What the source holds beside these rows, by reason; private.
+        Numbers of items of the source without a row, by reason; private.
     """
 
     path: Path
@@ -180,19 +180,19 @@ class Summary:
 def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
     """Extract features of every image of the source into `options.output`.
 
-    Run it again to resume.
+    Call this again to resume.
 
     Parameters
     ----------
     options : ExtractOptions
-        What to extract.
+        Options of the extraction.
     progress : callable, optional
         Called with (rows done, rows in all).
 
     Returns
     -------
     Summary
-        What was written.
+        Facts about the written file.
 
     Raises
     ------
@@ -200,7 +200,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         Before anything is written: for an unusable source, unreadable images (unless
         skip_unreadable), a backbone that does not load, too little disk space, or an
         output of another configuration. Later: if features are not finite, or the
-        images are not those of same_data_as; the unfinished file is then removed.
+        images differ from the images of same_data_as. The unfinished file is then
+        removed.
     """
     _check_counts(options)
     device = choose_device(options.device)
@@ -289,7 +290,7 @@ def _loop_settings(
 
 
 def _per_host(variable: str, default: int) -> int:
-    """Return what torchrun says of this process's place on its host."""
+    """Return this process's place on its host, from torchrun's environment."""
     return int(os.environ.get(variable, default))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Numbers in two AVX-512 registers, which torch's loops process together. Among lengths
+# Numbers in two AVX-512 registers, which torch's loops process at once. Among lengths
 # from 1 to 259, SiLU, sigmoid, tanh-GELU, softplus, mish, ELU, SELU and x**0.3 had
 # other last bits at many lengths, but at no multiple of 32 (torch 2.14, float32 and
 # bfloat16, forward and backward).

@@ -2,9 +2,9 @@
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
 and flips of each image. Here the frozen backbone's features are averaged, once. A view
-depends on its own image alone, not on its place among others, so it costs no privacy:
-one image is still one row, and a removed row changes no other row. Equal images have
-equal views.
+depends only on its own image, not on the place of the image, and spends no budget: one
+image is still one row, and a removed row changes no other row. Equal images have equal
+views.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def cell(text: str) -> str:
-    """Return text without Markdown markup, also valid in a table cell.
+    """Return text without Markdown markup.
 
-    It also fits into a cell of a table.
+    The result is also valid in a table cell.
     """
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
     return safe.replace("|", "\\|").replace("\n", " ")

@@ -57,8 +57,9 @@ def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
 def limits_of(report: dict[str, Any]) -> list[Limits]:
     """Return bounds for the run, and for Gaussian mechanisms with COMPARED.
 
-    The latter have the same delta and the default comparison. All are sorted by
-    epsilon. They are exact for full batches, and upper bounds for sampled batches.
+    The Gaussian mechanisms have the same delta and the default comparison. All bounds
+    are sorted by epsilon. They are exact for full batches, and upper bounds for sampled
+    batches.
 
     Raises
     ------

@@ -35,7 +35,7 @@ TUNED = {
 class Missing:
     """Hold something outside the guarantee.
 
-    `warned` marks a finding in this run; others hold for every run.
+    `warned` marks a finding in this run. Other entries hold for every run.
     """
 
     what: str

@@ -118,10 +118,10 @@ def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 
 
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
-    """Return the same releases with each allocated epoch as one full batch.
+    """Replace each epoch of random allocation by one full-batch release.
 
-    The result's epsilon is an upper bound, because one full batch also reveals a row's
-    step (proofs/allocation.md).
+    The result's epsilon is an upper bound, because one full batch also reveals each
+    row's step (proofs/allocation.md).
     """
     found = []
     for event in events:

@@ -69,9 +69,9 @@ def spent(
 
     Guarantee
     ---------
-    With a budget: what proofs/ledger.md states of the filter. Without a budget: a plain
-    sum, which is a guarantee only for fits that were planned without regard to the
-    results of others, because the noise must be fixed beforehand.
+    With a budget: what proofs/ledger.md states of the filter. If there is no budget,
+    return a plain sum. It is a guarantee only if no fit was planned by the results of
+    another, because the noise must be fixed beforehand.
 
     References
     ----------

@@ -1,8 +1,9 @@
 """Keep the directions of features in which a backbone's own public classes differ most.
 
-They come from the backbone's weights alone: no image may change them. A head needs
-noise in each direction of its features. So with a small budget, a few directions that
-separate classes best are better than all (benchmarks/results/ablation, "Class axes").
+The axes depend only on the backbone's weights: no image may change them. A head needs
+noise in each direction of its features. With a small budget, a few directions that
+separate classes best are therefore better than all directions
+(benchmarks/results/ablation, "Class axes").
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _GRID = 2**16
 def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     """Return the class axes of a linear classifier.
 
-    They are the leading right singular vectors of its weights, after subtracting the
-    classes' mean.
+    The axes are the leading right singular vectors of its weights, after the classes'
+    mean was subtracted.
 
     Parameters
     ----------

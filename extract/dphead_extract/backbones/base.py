@@ -32,7 +32,7 @@ class BackboneOptions:
     name : str
         A registered family, or a timm model.
     weights : Path or None
-        A local file of weights; None is the hub's.
+        A local file of weights. None uses the hub's weights.
     model_args : dict
         Arguments of the timm model.
     mean, std : tuple of float or None
@@ -53,20 +53,20 @@ class BackboneOptions:
         (van de Sande, Gevers, Snoek 2010).
     mirror : bool
         Whether features are means over an image and its mirror image. If left and right
-        do not matter, half of the directions vanish, and the noise on their weights
-        with them.
+        do not matter, this removes half of the directions, with the noise on their
+        weights.
     axes : int or None
         Number of directions to keep, in which the backbone's own classes differ most
         (`dphead_extract.backbones.axes`).
     channels : int or None
         1 or 3 channels of the input.
     pixels : PixelRange
-        What is declared of the images' samples.
+        Declared range of the images' samples.
 
     Notes
     -----
     Size and channels are public. They are declared, or fixed by the backbone or by the
-    header of arrays. They are never found in images (`run.declared_input`).
+    header of arrays. Code never infers them from images (`run.declared_input`).
     """
 
     name: str
@@ -103,7 +103,7 @@ class Backbone:
     kwargs, transform : dict
         Plain values for the file's attributes.
     weights_sha256 : str
-        Digest of the weights; "" for backbones that their settings name.
+        Digest of the weights; "" for backbones that are identified by their settings.
     module : nn.Module
         Turns (B, C, H', W') into (B, channels, ...).
     prepare : callable
@@ -139,15 +139,15 @@ class Backbone:
 
 
 class Family:
-    """Build the backbones of one family, and say what extraction needs to know of them.
+    """Build the backbones of one family, and declare what extraction needs to know.
 
     Attributes
     ----------
     names : tuple of str
-        What users type for `--backbone`.
+        Values of `--backbone`.
     takes : frozenset of str
-        Options of `BackboneOptions` that only some families have, and this one has.
-        Every other family refuses them.
+        Options of `BackboneOptions` that only some families have, including this one.
+        The other families refuse these options.
     needs_size : bool
         Whether image files need a declared size.
     cpu_batch : int
@@ -170,7 +170,7 @@ class Family:
         Parameters
         ----------
         options : BackboneOptions
-            What the user declared.
+            Options of the user.
         size : (int, int)
             Public height and width of the images, if `needs_size`.
         has_color : bool

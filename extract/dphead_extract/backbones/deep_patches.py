@@ -2,15 +2,15 @@
 
 Each layer's filters are the previous layer's responses to random patches, whitened, of
 synthetic images (dead leaves, `backbones.patches`, and 1/frequency, `synthetic`).
-Coates and Ng (2012) learn such layers from the data; here scattering (Bruna, Mallat
-2013) comes first. A seed makes all of it, so it costs no privacy and no file. No
-private image may be used here.
+Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
+2013) comes first. A seed generates all filters. They spend no budget and need no file.
+No private image may be used here.
 
 A map's channels are signed square roots with mean zero and variance one on synthetic
-images. At each place they are divided by their length plus one, as `--normalize local`
-does. Products of whitened patches with the filters are divided by their root mean
-square, split by their sign, and averaged: over a grid of places at the end, and over
-squares of 2 x 2 between layers.
+images. At each place the channels are divided by their length plus one, as `--normalize
+local` does. Products of whitened patches with the filters are divided by their root
+mean square, split by their sign, and averaged. The last layer averages over a grid of
+places, the others over squares of 2 x 2.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DeepPatches(nn.Module):
 
     Input (B, C, H, W) as `first` takes it; output (B, 2 * FILTERS, h, w). h and w are
     PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. Rows
-    never mix: after the maps they are processed one at a time, so a row's bits do not
+    never mix: after the maps, rows are processed one at a time, so a row's bits do not
     depend on its place in a batch.
 
     Parameters
@@ -167,7 +167,7 @@ class PatchLayer(nn.Module):
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
         """Return PATCHES of all patches, in a random order.
 
-        All of them at once would take nine times the memory of the maps.
+        All patches at once would take nine times the memory of the maps.
         """
         each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
@@ -188,7 +188,7 @@ def _all_halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
     """Turn maps (1, channels, h, w) into the next layer's input.
 
-    It is half as long a side.
+    Each side of the result is half as long.
     """
     border = [SIDE // 2] * 4  # reflect the border, so that each place has a patch
     found = layer(F.pad(maps, border, mode="reflect"))

@@ -43,8 +43,8 @@ class FixedFilters(Family):
     Attributes
     ----------
     drawn : bool
-        Whether a digest names the filters. The settings name the others: the last bits
-        of their weights depend on the processor.
+        Whether a digest identifies the filters. Other filters are identified by their
+        settings, because the last bits of their weights depend on the processor.
     """
 
     takes = frozenset({"colors", "interpolation=none"})
@@ -134,7 +134,7 @@ class FixedFilters(Family):
 
 
 def scales_of(options: BackboneOptions) -> dict[str, Any]:
-    """Return ScatterNet's settings as they are recorded: one J, or a list of them."""
+    """Return ScatterNet's settings in recorded form: one J, or a list of values."""
     scales = list(options.scatter_j)
     return {
         "J": scales[0] if len(scales) == 1 else scales,
@@ -143,7 +143,7 @@ def scales_of(options: BackboneOptions) -> dict[str, Any]:
 
 
 def refuse_shifted_pixels(options: BackboneOptions) -> None:
-    """Raise ExtractError for patches of pixels that are not from 0 to 1."""
+    """Raise ExtractError if patches get pixels outside 0 to 1."""
     if options.mean or options.std:
         raise ExtractError(
             "patches are normalized one by one and take pixels from 0 to 1, got "

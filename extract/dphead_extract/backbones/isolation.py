@@ -16,8 +16,9 @@ _ROW_TOLERANCE = 1e-3  # a choice, not measured
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
     """Raise ExtractError if a row's features depend on the other rows of its batch.
 
-    That would break "one row, one person". The module is tried in its present mode: the
-    same rows beside others, in another order, and alone.
+    Such a network would break "one row, one person". The module is tested in its
+    present mode. It gets the same rows with other rows, in another order, and one at a
+    time.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)

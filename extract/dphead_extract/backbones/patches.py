@@ -1,10 +1,10 @@
 """Convolve images with random patches of synthetic images: learned from no image.
 
-Coates and Ng (2012) convolve an image's whitened patches with patches that were drawn
-at random from the data. Here they are drawn from synthetic images of dead leaves (Lee,
-Mumford, Huang 2001; Baradad and others 2021): discs that cover one another, with edges
-and spectra like those of natural images. A seed makes all of it, so it costs no privacy
-and no file. No private image may be used here.
+Coates and Ng (2012) convolve an image's whitened patches with random patches of the
+data. Here the random patches come from synthetic images of dead leaves (Lee, Mumford,
+Huang 2001; Baradad and others 2021). These are discs that cover one another, with the
+edges and spectra of natural images. A seed generates all filters. They spend no budget
+and need no file. No private image may be used here.
 
 Each patch of an image loses its mean and is divided by its contrast. Its products with
 the filters, which include the whitening, are split by their sign. Each half is averaged
@@ -42,8 +42,8 @@ WEIGHT = 0.8
 # added to a patch's variance, for pixels from 0 to 1; Coates and Ng 2012
 CONTRAST = 10 / 255**2
 _WHITEN = 0.1  # added to the eigenvalues; Coates and Ng 2012
-# Filters are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
-# their last bits agree on nearly all of them.
+# Filters are rounded to multiples of 1/GRID. Processors with eigenvectors that differ
+# in the last bits therefore agree on nearly all filters.
 GRID = 2**14
 _LEAVES = 300  # discs of an image; a choice: they cover nearly all of it
 # radii as shares of the image's shorter side; their density falls as their cube; a
@@ -104,7 +104,7 @@ class PatchNet(nn.Module):
     """Convolve images with random patches of synthetic images.
 
     Input (B, C, H, W) float32 from 0 to 1; output (B, 2 * FILTERS, PLACES, PLACES).
-    Rows never mix: they are processed one at a time, so a row's bits do not depend on
+    Rows never mix. Images are processed one at a time, so a row's bits do not depend on
     its place in a batch.
 
     Parameters
@@ -187,7 +187,7 @@ class PatchesFamily(FixedFilters):
 
 @register
 class ScatterNetAndPatchesFamily(PatchesFamily):
-    """Join ScatterNet's features and those of random patches."""
+    """Join the features of ScatterNet and of random patches."""
 
     names = ("scatternet+patches",)
     takes = FixedFilters.takes | {"scatter_j", "scatter_l"}

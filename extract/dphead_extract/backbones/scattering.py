@@ -16,8 +16,8 @@ one-dimensional Gaussians). Images are processed in pieces whose largest interme
 fits in a core's cache. And small images need no Fourier transforms
 (`dphead_extract.backbones.wavelets.Hartley`).
 
-An image's bits may not depend on its place or on other images. So all pieces of a batch
-have the same number of planes, filled up with zeros (`_pieces`).
+An image's bits may not depend on its place or on other images. Therefore all pieces of
+a batch have the same number of planes, filled up with zeros (`_pieces`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def n_channels(J: int, L: int = 8) -> int:
 def padded_size(size: int, J: int) -> tuple[int, int, int]:
     """Return the length of an axis after reflection, and the pixels added.
 
-    These are the pixels before the axis and after it.
+    The added pixels are given as (before, after).
     """
     step = 2**J
     total = ((size + step) // step + 1) * step
@@ -59,7 +59,7 @@ def padded_size(size: int, J: int) -> tuple[int, int, int]:
 def reflect_index(size: int, before: int, after: int) -> np.ndarray:
     """Return an index that extends an axis by reflection, however far.
 
-    It reflects about the axis's first and last pixel.
+    The index reflects about the axis's first and last pixel.
     """
     period = max(2 * (size - 1), 1)
     position = np.arange(-before, size + after) % period
@@ -145,7 +145,7 @@ class ScatterNet(nn.Module):
         spectrum, to = engine.spectrum(x), 1 + J * L
         for j1 in range(J):
             parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
-            # The last scale has no second order, so its angles are processed together.
+            # The last scale has no second order: all its angles are processed at once.
             # Otherwise one angle at a time fills the cache.
             together = L if j1 == J - 1 else 1
             own = out[:, 1 + j1 * L : 1 + (j1 + 1) * L]

@@ -7,7 +7,7 @@ Both have the same methods. `signal` lays out planes as the engine needs them.
 `spectrum` transforms a signal. `parts` regroups a spectrum by the frequencies that fold
 onto one when every 2**(j - level)-th pixel is kept. `modulus` is |signal * psi[j,
 theta]| at those pixels, from parts. `average` writes local means. `take` gives memory:
-that of a `Scratch` for what only the next step reads, else new memory.
+a `Scratch`'s memory for numbers that only the next step reads, else new memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _morlet(
 def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
     """Return the Fourier transforms of the wavelets of scale j.
 
-    They are (L, M / 2**level, N / 2**level), on every 2**level-th pixel.
+    Their shape is (L, M / 2**level, N / 2**level), on every 2**level-th pixel.
     """
     angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
     spectra = [
@@ -67,9 +67,9 @@ def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
 def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
     """Return the matrix that averages one axis with phi[J] and samples it.
 
-    It keeps every 2**J-th pixel and drops one at each end: (size / 2**J - 2, size /
-    2**j). It acts on one axis of a signal that is already sampled every 2**j pixels.
-    `size` is the padded length at full resolution.
+    The matrix keeps every 2**J-th pixel and drops one at each end: (size / 2**J - 2,
+    size / 2**j). It acts on one axis of a signal that is already sampled every 2**j
+    pixels. `size` is the padded length at full resolution.
     """
     sigma = 0.8 * 2 ** (J - 1)
     places = np.arange(-2 * size, 3 * size)
@@ -96,7 +96,7 @@ def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
 class Scratch:
     """Give two pieces of memory in turn.
 
-    One step writes what the next one reads, and both pieces stay in the cache.
+    One step writes the numbers that the next step reads. Both pieces stay in the cache.
     """
 
     def __init__(self, device: torch.device):
@@ -199,7 +199,7 @@ class Fourier(_Engine):
 def _blocks(values: Any, step: int) -> list[Any]:
     """Return the step**2 blocks (..., m / step, n / step) of (..., m, n).
 
-    They lie on one another after folding.
+    Folding adds these blocks.
     """
     m, n = values.shape[-2] // step, values.shape[-1] // step
     return [

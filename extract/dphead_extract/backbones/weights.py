@@ -96,7 +96,7 @@ def file_sha256(path: Path) -> str:
 def state_sha256(model: nn.Module) -> str:
     """Return the sha256 over names and values of a model's tensors.
 
-    It names weights that came from the hub, not from a file.
+    The digest identifies weights that came from the hub, not from a file.
     """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):

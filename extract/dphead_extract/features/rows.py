@@ -25,10 +25,10 @@ _DEFAULTS = {"labels": -1, "valid": 1, "group": NO_GROUP}  # 0 for other columns
 
 @dataclass
 class Header:
-    """Hold what is known before the first row.
+    """Hold the facts that are known before the first row.
 
-    These are the sizes, the public attributes, and everything else that makes two runs
-    the same (`config`).
+    These facts are the sizes, the public attributes, and everything else that two runs
+    must share (`config`).
     """
 
     n_rows: int
@@ -52,7 +52,7 @@ class Header:
     def identity(self) -> dict[str, Any]:
         """Return the whole configuration, without the random id and salt.
 
-        A first run draws these two.
+        A first run draws id and salt.
         """
         apart = ("config", "dataset_id", "salt")
         own = {k: v for k, v in vars(self).items() if k not in apart}
@@ -60,7 +60,7 @@ class Header:
 
     @property
     def n_classes(self) -> int:
-        """Return how many labels are classes; without class names all of int32."""
+        """Return the number of classes; without class names, every int32 is a class."""
         names = self.class_names
         return np.iinfo(np.int32).max if names is None else len(names)
 
@@ -87,14 +87,14 @@ class Header:
 
 
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
-    """Return an id for each row's group, made from the row's own value alone.
+    """Return an id for each row's group, which depends only on the row's own value.
 
     Parameters
     ----------
     groups : array, column or list
-        Texts or numbers, which name groups by value in every format. A missing value
-        (None, NaN, pandas' NA, a masked item, "") is a row on its own. -1 as a value is
-        a group like any other.
+        Strings or numbers, which name groups by value in every format. A row with a
+        missing value (None, NaN, pandas' NA, a masked item, "") is its own group. -1 as
+        a value is a group like any other.
     n_rows : int
         Number of rows.
 
@@ -107,7 +107,7 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     ------
     FormatError
         For booleans, dates, complex numbers and longdouble (float64 would merge them).
-        It is decided by the declared dtype, or item by item if a column declares none.
+        The declared dtype decides, or each item if a column declares none.
     """
     try:
         values, dtype = read_column(groups), declared_dtype(groups)
@@ -141,7 +141,7 @@ def _group_item(item: Any) -> int:
 
 
 def check_ids(ids: np.ndarray) -> None:
-    """Raise FormatError unless these are whole numbers that int64 holds."""
+    """Raise FormatError unless the ids are whole numbers that int64 holds."""
     if ids.dtype.kind not in "iu" or not np.can_cast(ids.dtype, np.int64):
         raise FormatError(
             "ids of groups must be integers of a dtype that int64 holds, got "
@@ -165,7 +165,7 @@ def check_dataset_id(dataset_id: str | None) -> None:
 def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
     """Return the sha256, uint8 (32,), over the bytes of a block of rows.
 
-    It covers every column, in the schema's order.
+    The digest covers every column, in the schema's order.
     """
     digest = hashlib.sha256()
     for name in ROW_COLUMNS:
@@ -238,7 +238,7 @@ def prepare_block(
 def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
     """Return the salted blake2b, uint8 (16,), of one decoded image or array row.
 
-    It covers its shape and its bytes.
+    The digest covers the shape and the bytes.
     """
     digest = hashlib.blake2b(
         repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt)

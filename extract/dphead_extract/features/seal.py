@@ -1,8 +1,8 @@
-"""Seal a features file: where its rows lie, and a digest of everything else.
+"""Seal a features file by the places of its rows and a digest of everything else.
 
 HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
-interpreter. So the bytes that describe the file's structure, and its attributes, are
-compared with their digest before HDF5 reads them. Rows have digests of their own,
+interpreter. Therefore the bytes of the file's structure and attributes are compared
+with their digest before HDF5 reads them. Rows have digests of their own,
 `/block_digest`. A seal finds damage. It does not stop a forger, who can make a seal
 too.
 """
@@ -33,7 +33,7 @@ def write_seal(path: Path, columns: Iterable[_Extent], complete: bool) -> None:
 def read_seal(path: Path) -> bool:
     """Return whether the file is complete.
 
-    Raises FormatError if it is not a features file, or not as it was written.
+    Raises FormatError if the file is not a features file, or was changed.
     """
     with open(path, "rb") as file:
         held = file.read(BYTES)
@@ -68,8 +68,8 @@ def _seal(path: Path, columns: list[_Extent], complete: bool) -> bytes:
 def _digest_outside(path: Path, columns: list[_Extent]) -> str:
     """Return the sha256 of a file's bytes after the seal that belong to no column.
 
-    A killed run leaves HDF5's mark and can be resumed, so the mark is left out. Raises
-    ValueError for columns that overlap or lie outside the file.
+    The digest omits HDF5's mark, because a killed run leaves the mark and can be
+    resumed. Raises ValueError for columns that overlap or lie outside the file.
     """
     digest, end = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:

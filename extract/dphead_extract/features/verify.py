@@ -33,7 +33,7 @@ _SEED = 0  # for `near_by_chance`, which sets random rows apart; any seed will d
 def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     """Return the problems of a features file in plain words; an empty list if none.
 
-    It reads private values and is outside the guarantee.
+    The function reads private values. The guarantee does not cover its result.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
 
     Notes
     -----
-    It checks the digest of each block, non-finite features, labels without a class,
-    unreadable rows, equal images, near-equal images in two splits, and groups in two
-    splits.
+    The checks cover the digest of each block, non-finite features, labels without a
+    class, unreadable rows, equal images, near-equal images in two splits, and groups in
+    two splits.
     """
     with ExitStack() as stack:
         file = stack.enter_context(open_features(path))
@@ -79,9 +79,9 @@ _Problem = tuple[str, np.ndarray | None]
 
 
 def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
-    """Return problems in words, with the first rows by name if names are known.
+    """Return problems as text, with the first rows by name if names are known.
 
-    Problems that are in none of the rows are left out.
+    Problems without rows are omitted.
     """
     names, told = read_names(file.path, file.n_rows), []
     lead = "rows " if names is None else ""
@@ -97,9 +97,9 @@ def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
 
 
 def check_blocks(file: FeaturesFile) -> None:
-    """Raise FormatError unless every row is as it was written.
+    """Raise FormatError if a row changed since it was written.
 
-    Call it before a charge: a damaged row would be in the head, and nobody would know.
+    Call this before a charge: otherwise a damaged row would train the head unnoticed.
     """
     for start, block, sound in blocks(file):
         if not sound:
@@ -209,7 +209,8 @@ def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[_Problem]:
 def _features_digests(file: FeaturesFile) -> list[bytes | None]:
     """Return a digest of each row's features.
 
-    It is None for a row of an image, which hashes compare, and for a masked row.
+    The digest is None for a masked row, and for a row of an image, because hashes
+    compare images.
     """
     found: list[bytes | None] = []
     for _, block, _ in blocks(file):
@@ -232,8 +233,8 @@ def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.n
     """Return the ordinals of rows that have a near-equal image in another split.
 
     Near-equal hashes differ in at most 2 bits; hash 0 is no hash. Two differing bits
-    leave one of three bands of the hash unchanged. So only rows that share a band are
-    compared.
+    leave one of three bands of the hash unchanged. Therefore only rows that share a
+    band are compared.
     """
     rows = np.flatnonzero(valid & (hashes != 0))
     pairs = np.stack([hashes[rows], split[rows].astype(np.uint64)], 1)
@@ -268,14 +269,15 @@ def near_by_chance(
     Returns
     -------
     Counter
-        The number of rows in the largest split, by its code, and in the other splits
-        together, by the code of the next largest one.
+        The number of rows in the largest split, by its code. The total for all other
+        splits is under the code of the next largest split.
 
     Notes
     -----
-    A random part of the largest split stands for the other splits: no image of it is in
-    two splits. Images that occur twice inside the split count as chance too. Small,
-    similar pictures, such as digits, collide often: of 70,000 rows of MNIST 9,861 do.
+    A random part of the largest split represents the other splits. No image of this
+    part is in two splits. Images that occur twice inside the split count as chance too.
+    Small, similar pictures, such as digits, collide often: of 70,000 rows of MNIST
+    9,861 do.
     """
     codes, counts = np.unique(split[valid], return_counts=True)
     if len(codes) < 2:

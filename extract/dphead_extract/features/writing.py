@@ -1,9 +1,9 @@
-"""Write a features file block by block; a killed run resumes, to the same bytes.
+"""Write a features file block by block; a resumed run gives the same bytes.
 
 Every dataset has its final size and place in the file from the start. Later writes
-change values in place, without HDF5: a full disk makes HDF5 crash. A block counts once
-its digest is in `/block_digest`. The digest is written after the block itself was
-forced to the disk.
+change values in place, without HDF5: a full disk makes HDF5 crash. A block counts as
+written if its digest is in `/block_digest`. The digest is written after the block
+itself was forced to the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class FeaturesWriter:
     next_row : int
         The first row that is still missing.
     already_complete : bool
-        Whether PATH itself exists with the same configuration: nothing is to be done.
+        Whether PATH itself exists with the same configuration, so that nothing is left
+        to do.
     restarted : bool
         Whether an unfinished file existed and could not be used.
 
@@ -89,10 +90,10 @@ class FeaturesWriter:
             self._file = self._locked()
 
     def _resume(self) -> bool:
-        """Go on with the .part, or remove it and return False if it is damaged.
+        """Resume the .part file; if it is damaged, remove it and return False.
 
-        It is damaged if a kill came before its layout was on the disk. Nothing is lost
-        then.
+        The file is damaged if the run was killed before the layout was on the disk. No
+        rows are then lost.
         """
         self._file = self._locked()
         try:
@@ -116,8 +117,8 @@ class FeaturesWriter:
     def _locked(self) -> BinaryIO:
         """Open the .part and lock it for this process.
 
-        Raises FormatError if another process writes it. There is no lock on file
-        systems without locks.
+        Raises FormatError if another process writes the file. If the file system has no
+        locks, nothing is locked.
         """
         file = open(self.part, "r+b", buffering=0)  # noqa: SIM115 - until `close`
         try:
@@ -135,7 +136,7 @@ class FeaturesWriter:
     def _take_identifiers(self, file: FeaturesFile) -> None:
         """Take the data set's id and salt from a file of the same configuration.
 
-        Raises Refused if its configuration or its id is another.
+        Raises Refused if the configuration or the id differs.
         """
         key, there, here = first_difference(file.config, self.config)
         if there != here:
@@ -198,7 +199,7 @@ class FeaturesWriter:
         )
 
     def append(self, features: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        """Write the next block; it is on the disk when this returns.
+        """Write the next block to the disk, durably.
 
         Parameters
         ----------
@@ -296,7 +297,7 @@ def first_difference(
 ) -> tuple[str, Any, Any]:
     """Return the first key that differs in sorted order, and both of its values.
 
-    Nested mappings give a key with dots.
+    The key of a nested mapping has dots.
     """
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)
@@ -328,7 +329,7 @@ def write_features(
     path : str or Path
         The file to write.
     features : (n, d) float
-        float16 stays; every other dtype becomes float32.
+        float16 stays float16. Every other dtype becomes float32.
     labels : (n,) int, optional
         Positions of classes; -1 for none.
     class_names : sequence of str, optional
@@ -340,7 +341,7 @@ def write_features(
     split_names : sequence of str, default ("all",)
         Names of the splits.
     group : (n,) texts or numbers, optional
-        Groups (`group_ids`); a missing value is a row on its own.
+        Groups (`group_ids`). A row with a missing value is its own group.
     **header
         Further fields of `Header` (backbone, transform, dataset_id, dtype, ...).
 

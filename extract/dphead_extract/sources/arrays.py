@@ -40,7 +40,7 @@ def _source(
     split: str,
     pixels: PixelRange,
 ) -> Source:
-    """Return a Source of the arrays of a split, and of what columns say of them."""
+    """Return a Source from the arrays of a split and their columns."""
     rows, said = interpreted(columns, len(arrays), classes, split_names, split)
     if len(rows) == 0:
         raise ExtractError(

@@ -204,9 +204,9 @@ def _split_codes(
 ) -> np.ndarray:
     """Return each row's code (n_rows,) among the public split names.
 
-    It comes from the row's own value alone: a text, or 0, 1 and 2 for train, test and
-    validation, or -1 for none. The last name stands for a row without a split. Raises
-    ExtractError for another value.
+    The result depends only on the row's own value: a string, or 0, 1 and 2 for train,
+    test and validation, or -1 for none. The last name stands for a row without a split.
+    Raises ExtractError for another value.
     """
     without = len(names) - 1
     if values is None:

@@ -22,7 +22,7 @@ class MissingImage(UnreadableImage):
 
 @dataclass(kw_only=True)
 class Source(Roles):
-    """Hold images in a fixed order, and what is said of them.
+    """Hold images in a fixed order, with their labels, splits and groups.
 
     Exactly one of `arrays` and `read` is set.
 
@@ -70,7 +70,7 @@ class Source(Roles):
     def part(self, first: int, stop: int) -> Source:
         """Return rows first to stop - 1 as a source.
 
-        Its digest is that of the whole source.
+        The result keeps the digest of the whole source.
         """
         rows, read = slice(first, stop), self.read
         return replace(

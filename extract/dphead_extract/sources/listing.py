@@ -84,7 +84,7 @@ def listed(
     Raises
     ------
     ExtractError
-        If the source has no such split, or no image of it.
+        If the source has no such split, or no image in this split.
     """
     columns = {"label": [row[2] for row in rows], "split": [row[3] for row in rows]}
     if grouped:
@@ -119,7 +119,7 @@ def _laid_out(
     declared: str | None,
     left_out: Counter[str],
 ) -> Source:
-    """Return a Source from (path, bytes) of files, each path read alone.
+    """Return a Source from (path, bytes) of files, with paths read one by one.
 
     `declared` is the layout, or None for the usual one.
     """
@@ -253,8 +253,8 @@ def open_archive(
 ) -> Source | None:
     """Return a Source of a zip or tar, or None if this is neither.
 
-    The rows of a zip are sorted by path. Those of a tar have its own order: in a
-    compressed tar any other order is slow.
+    The rows of a zip are sorted by path. The rows of a tar keep the order of the tar,
+    because in a compressed tar any other order is slow.
 
     Raises
     ------

@@ -92,7 +92,7 @@ def floats(column: Any, width: int | None = None) -> np.ndarray:
         return _numbers(column)[:, None]
     out = np.full((len(column), width), np.nan)
     fits = pc.fill_null(pc.equal(pc.list_value_length(column), width), False)
-    # flatten these lists alone: a missing list may still span numbers
+    # flatten only these lists: a missing list may still span numbers
     entries = _numbers(pc.list_flatten(column.filter(fits)))
     out[fits.to_numpy()] = entries.reshape(-1, width)
     return out

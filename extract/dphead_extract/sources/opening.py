@@ -141,7 +141,7 @@ def _opened(
 def tell_left_out(left_out: Counter[str]) -> None:
     """Print to standard error how much of a source became no row, by reason.
 
-    The counts are private, for the data holder alone.
+    The counts are private, for the data holder only.
     """
     counts = [f"{count:,} {reason}" for reason, count in (+left_out).most_common()]
     if counts:

@@ -1,7 +1,7 @@
 """Read images in WebDataset's tar archives: members of one key are one sample.
 
-Archives are read in place; none may be unpacked. What a sample says is read from its
-own members alone.
+Archives are read in place; none may be unpacked. The facts about a sample come only
+from its own members.
 """
 
 from __future__ import annotations
