@@ -69,9 +69,9 @@ def spent(
 
     Guarantee
     ---------
-    With a budget: what proofs/ledger.md states of the filter. If there is no budget,
-    return a plain sum. It is a guarantee only if no fit was planned by the results of
-    another, because the noise must be fixed beforehand.
+    With a budget, the guarantee is the claim about filters in proofs/ledger.md. Without
+    a budget, the result is a plain sum. The sum is a guarantee only if no fit was
+    planned by the results of another, because the noise must be fixed beforehand.
 
     References
     ----------
