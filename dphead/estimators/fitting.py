@@ -125,7 +125,7 @@ class PrivateEstimator(BaseEstimator):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # an estimator is shown, pickled and saved with its parameters
-        if name == "ledger" and isinstance(value, str) and is_url(value):
+        if name == "ledger" and is_url(value):
             raise LedgerError(
                 "an estimator's ledger must be a file, a name or a Ledger, got a "
                 "server's URL. Set DPHEAD_LEDGER to it, and leave ledger out."

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 from commands import dphead, features_file, fitted, ledger_of, refused, report_of
@@ -185,6 +186,9 @@ def test_an_estimator_never_holds_a_servers_url(url):
     estimator = DPHeadClassifier()
     with pytest.raises(LedgerError, match="server's URL"):
         estimator.set_params(ledger=url)
+    for other in (Path(url), url.replace("postgresql", "POSTGRESQL")):
+        with pytest.raises(LedgerError, match="not shown"):
+            DPHeadClassifier(ledger=other)
     assert secrets_in_text(repr(estimator)) == []
 
 

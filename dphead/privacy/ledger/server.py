@@ -78,11 +78,13 @@ SECRET = Table(
 )
 # Each holds until its transaction ends, so that a pooler cannot hand it to another
 # client, and whatever the role's defaults are. Names mean PostgreSQL's own functions,
-# not a user's. Seals are of exact floats. A charge may last longer than a role's time.
+# not a user's. Seals are of exact floats. A charge may last longer than a role's time:
+# a timeout at COMMIT would answer it without the standby that it waits for.
 _FIRST = """
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL extra_float_digits = 1;
-SET LOCAL idle_in_transaction_session_timeout = 0
+SET LOCAL idle_in_transaction_session_timeout = 0;
+SET LOCAL statement_timeout = 0
 """
 # A charge must be on the disk of the server, and of standbys that it waits for, when
 # COMMIT is answered.

@@ -553,6 +553,7 @@ def test_a_lock_is_the_servers_own_whatever_functions_a_role_makes(team, dataset
         ("search_path", "public, pg_catalog"),
         ("idle_in_transaction_session_timeout", "'300ms'"),
         ("synchronous_commit", "local"),
+        ("statement_timeout", "'300ms'"),
     ],
 )
 def test_a_setting_of_a_role_changes_no_charge(team, dataset_id, setting, value):
@@ -562,8 +563,11 @@ def test_a_setting_of_a_role_changes_no_charge(team, dataset_id, setting, value)
         meanwhile(ledger, lambda: time.sleep(0.5))
         charge(ledger, sigma=1 / 3 + 1e-16)
         with ledger.transaction():
-            (kept,) = ledger.first("SELECT current_setting('synchronous_commit')")
-        assert kept == "on"
+            kept = ledger.first(
+                "SELECT current_setting('synchronous_commit'), "
+                "current_setting('statement_timeout')"
+            )
+        assert tuple(kept) == ("on", "0")
     finally:
         team.run(f"ALTER ROLE {CLIENT} RESET {setting}")
     assert Ledger(team.url(OWNER), dataset_id).verify() == []
