@@ -1,6 +1,6 @@
 """Recompute a plan's epsilon from its releases, for `dphead audit`.
 
-This is an independent check. It must not import the accountant of charges
+The computation is an independent check. It must not import the accountant of charges
 (`dphead.privacy.accounting` and its imports), or one error could affect both. Full
 batches have a closed form. Losses of sampled batches are put on a grid and composed by
 a Fourier transform. Rounding goes in both directions, so the result is accurate, but

@@ -97,7 +97,7 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
 def _mu_of_advantage(advantage: float) -> float:
     """Return the mu of the Gaussian mechanism with this largest advantage.
 
-    It is 2 Phi^-1((1 + advantage) / 2).
+    The result is 2 Phi^-1((1 + advantage) / 2).
     """
     return 2 * float(ndtri((1 + advantage) / 2))
 
@@ -184,7 +184,7 @@ class Claim:
     def _auc(self) -> float:
         """Return the area over the trade-off curve.
 
-        It is Phi(mu / sqrt(2)) for a Gaussian.
+        For a Gaussian, the area is Phi(mu / sqrt(2)).
         """
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))

@@ -66,7 +66,8 @@ def _least_of(ps: Any) -> float:
 def _correlation_p(x: np.ndarray, y: np.ndarray) -> float:
     """Return the two-sided p-value of the correlation of two vectors of mean 0.
 
-    It is exact if one of them has independent normal numbers of equal deviation.
+    The p-value is exact if one vector has independent normal numbers of equal
+    deviation.
     """
     return float(_correlated_p(_correlation(x, y), len(x)))
 
@@ -155,7 +156,7 @@ class NoiseRecord:
     def _block(self) -> np.ndarray:
         """Choose entries at the intersections of some indices of each axis.
 
-        They include entries with a common row and with a common column.
+        The entries include some with a common row and some with a common column.
         """
         rng = np.random.default_rng(0)
         each = max(2, int(_MOST_WATCHED ** (1 / len(self.shape))))

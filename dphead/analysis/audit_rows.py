@@ -145,10 +145,10 @@ class Repeated:
 class Sums:
     """Sum a statistic's integers over public rows without thread pools.
 
-    It is a `BlockSum` that keeps the sums of the first pass. At the initial parameters
-    of a fit, the sum of a fixed block is the same in every fit. Padding blocks add
-    nothing and are skipped. Every slot is still checked, and `release` draws new noise
-    each time. `source` holds the rows.
+    The class is a `BlockSum` that keeps the sums of the first pass. At the initial
+    parameters of a fit, the sum of a fixed block is the same in every fit. Padding
+    blocks add nothing and are skipped. Every slot is still checked, and `release` draws
+    new noise each time. `source` holds the rows.
     """
 
     parallel = False

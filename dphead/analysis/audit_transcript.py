@@ -84,7 +84,8 @@ class Problem:
     def apart(self) -> list[AuditRows]:
         """Return three separate sets of rows.
 
-        They are the shared rows, the canary's slots without it, and the canary.
+        The sets are the shared rows, the canary's slots without the canary, and the
+        canary.
         """
         units = [self.unit(self.neighbor), self.unit(self.canary)]
         others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
@@ -267,8 +268,8 @@ class Reading:
 class Witness:
     """Hold the auditor's knowledge of the rows.
 
-    It knows the contributions of the shared rows, the neighbor and the canary at any
-    parameters.
+    The auditor knows the contributions of the shared rows, the neighbor and the canary
+    at any parameters.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -1,7 +1,7 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-It needs only numpy. Every figure is an exact function of the measured rows, so a head's
-guarantee does not cover it.
+The module needs only numpy. Every figure is an exact function of the measured rows. A
+head's guarantee does not cover these figures.
 """
 
 import math

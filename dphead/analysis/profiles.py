@@ -1,6 +1,6 @@
 """Account for the same releases as each paper did.
 
-These accountants are for comparison only, never for charges.
+The accountants here are for comparison only, never for charges.
 """
 
 import math
@@ -167,7 +167,7 @@ def all_profiles(
 def total_rho(events: Sequence[GaussianEvent]) -> float | None:
     """Return the zCDP parameter rho = mu² / 2 of the composition.
 
-    It is exact for full batches, and None if a batch is sampled.
+    The value is exact for full batches, and None if a batch is sampled.
 
     References
     ----------

@@ -169,7 +169,7 @@ def selection_calibrate(
 ) -> float:
     """Return the smallest factor s of the noise that meets the total budget.
 
-    It multiplies each noise multiplier except those in `fixed`.
+    The factor multiplies each noise multiplier except the entries in `fixed`.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class NumberOfRuns:
     def rounding(self) -> float:
         """Return a bound on the rounding error of `log_density`.
 
-        It includes the rounding of the rate.
+        The bound includes the rounding of the rate.
         """
         return _ROUNDING * (1 - float(self.log_density(np.ones(1))[0]))
 
@@ -146,7 +146,7 @@ def profile_epsilon(
 def run_profile(trial: Sequence[GaussianEvent], relation: str) -> _Profile:
     """Return a function for delta of one run at each epsilon of either sign.
 
-    It covers both directions.
+    The profile covers both directions.
     """
     mu = total_mu(trial)
     if mu is None:

@@ -1,6 +1,6 @@
 """Compute the total amount of noise, which determines epsilon at high noise [TAN23].
 
-It is an approximation for planning and cheap simulations, never for charges.
+TAN is an approximation for planning and cheap simulations, never for charges.
 """
 
 import math

@@ -20,7 +20,7 @@ def epsilon_curve(
 ) -> np.ndarray:
     """Return the RDP epsilon at each sigma, with q such that eta is constant.
 
-    It is NaN where q would exceed 1.
+    Epsilon is NaN if q would exceed 1.
 
     References
     ----------

@@ -57,7 +57,7 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
 def delta_from_mu(mu: float, epsilon: float) -> float:
     """Return the delta of a mu-GDP mechanism at `epsilon`.
 
-    It is an upper bound, and exact up to rounding.
+    The result is an upper bound, and exact up to rounding.
 
     Parameters
     ----------
@@ -379,8 +379,8 @@ def max_advantage(
 def advantage_bound(epsilon: float, delta: float) -> float:
     """Return the largest advantage under (epsilon, delta)-DP.
 
-    It is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter for known
-    releases.
+    The bound is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter for
+    known releases.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Implement `dphead account`, which computes epsilon or noise without data.
 
-It shows the result of every accountant.
+The output has the result of every accountant.
 """
 
 import math

@@ -22,8 +22,8 @@ RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 class Progress:
     """Hold the current phase and how much of it is done.
 
-    It is a callback (done, total, label) for `fit_files` and `extract`. The label is
-    optional; a total of None is unknown.
+    The object is a callback (done, total, label) for `fit_files` and `extract`. The
+    label is optional. None as total means unknown.
     """
 
     def __init__(self, label: str) -> None:

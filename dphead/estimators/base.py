@@ -229,8 +229,8 @@ class DPClassifier(PrivateClassifier):
     def save(self, folder: str | Path, tuning: str | None = None) -> None:
         """Write the run folder that `dphead fit` writes.
 
-        It holds the head, the report, the privacy card and a copy of the ledger, for
-        `dphead check`, `predict`, `report` and `export`.
+        The folder holds the head, the report, the privacy card and a copy of the
+        ledger, for `dphead check`, `predict`, `report` and `export`.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Assemble an estimator's docstring (numpydoc).
 
-It contains the estimator's own text, the shared parameters, the solver's settings, the
-attributes and an example.
+The docstring contains the estimator's own text, the shared parameters, the solver's
+settings, the attributes and an example.
 """
 
 from textwrap import dedent, indent, wrap

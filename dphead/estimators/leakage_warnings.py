@@ -1,6 +1,6 @@
 """Warn about leaks around a fit that its guarantee does not cover.
 
-These are pipeline steps fitted to the same rows, and searches that change settings
+The leaks are pipeline steps fitted to the same rows, and searches that change settings
 between fits. Manual transforms of rows and other searches go undetected. No row is
 read.
 """

@@ -1,7 +1,7 @@
 """Export a run folder for other software, with the statement of its guarantee.
 
-It reads only the head, public facts and the report. It writes only contents of the run
-folder and the backbone's public weights.
+The export reads only the head, public facts and the report. It writes only contents of
+the run folder and the backbone's public weights.
 """
 
 import shutil

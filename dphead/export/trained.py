@@ -58,8 +58,8 @@ class TrainedHead:
 def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of guarantee.json.
 
-    They include the guarantee in the head's report, recomputed from its releases, and
-    the digests of report and head.
+    The contents include the guarantee in the head's report, recomputed from its
+    releases, and the digests of report and head.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
     """Return tensors under the names of `torch_head.Head`.
 
-    They are float32, or float64 if float32 cannot hold the scale of the numbers.
+    The tensors are float32, or float64 if float32 cannot hold the scale of the numbers.
     """
     found = {"weight": head.weights.T, "bias": head.intercept}
     found |= {"center": head.transform.center, "scale": head.transform.scale}

@@ -26,7 +26,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
 def _digest(values: dict[str, np.ndarray]) -> str:
     """Return a SHA-256 of names, shapes and bytes.
 
-    It detects missing members, which numpy archives do not report.
+    The digest detects missing members, which numpy archives do not report.
     """
     digest = hashlib.sha256()
     for name, value in sorted(values.items()):

@@ -313,7 +313,7 @@ class TorchSums:
     def _try(self) -> None:
         """Raise ValueError unless a row of zeros has a gradient.
 
-        This runs before any charge, so that an unusable model spends no budget.
+        The trial runs before any charge, so that an unusable model spends no budget.
         """
         spec = self.network.spec
         device = self.network.device
@@ -332,9 +332,9 @@ class TorchSums:
     def _places_are_equal(self) -> bool:
         """Return whether a random row has the same bits in every slot of a chunk.
 
-        It compares the gradient and its norm at the initial weights and at weights near
-        them, because a head of zeros hides the layers below. On a GPU it returns True
-        without a test, because one row at a time would take days.
+        The test compares the gradient and its norm at the initial weights and at
+        weights near them, because a head of zeros hides the layers below. On a GPU it
+        returns True without a test, because one row at a time would take days.
         """
         spec = self.network.spec
         device = self.network.device

@@ -114,7 +114,7 @@ class Opened(NamedTuple):
     readable : ndarray of shape (n,), bool
         Whether each row is readable.
     names : sequence of str or None
-        Their private names.
+        Private names of the rows.
     """
 
     x: np.ndarray

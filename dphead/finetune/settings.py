@@ -79,7 +79,7 @@ class Settings(Step):
     def resolved(self, n_rows: int) -> "Settings":
         """Return the settings with epochs and base_learning_rate converted.
 
-        They become steps and learning_rate. Raises ValueError if `batch_size` is
+        The aliases become steps and learning_rate. Raises ValueError if `batch_size` is
         missing, or if both epochs and steps are given.
         """
         found = self

@@ -332,7 +332,7 @@ def extract_like(
 def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     """Return the `BackboneOptions` recorded in an `extraction`.
 
-    They include the image transform.
+    The options include the image transform.
 
     Raises
     ------

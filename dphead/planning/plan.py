@@ -99,7 +99,7 @@ class Plan(Target):
     def epsilon_spent(self) -> float:
         """Return epsilon of the plan at delta, by the accountant "auto".
 
-        It is inf unless the plan is `private`.
+        Epsilon is inf unless the plan is `private`.
         """
         if not self.private:
             return float("inf")

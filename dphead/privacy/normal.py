@@ -6,8 +6,7 @@ rounding boundary exceeds a proven bound. That bound covers the bits not yet dra
 the rounding of Φ⁻¹ and of the product. Otherwise more bits are drawn and compared with
 Φ at the boundary in integer arithmetic, until the side is certain.
 
-So the law is the ideal one, at distance zero, and no tail is cut. Proof:
-proofs/noise.md.
+The law is therefore exact: no tail is cut. Proof: proofs/noise.md.
 
 The trusted library functions are + - * /, the square root, ldexp and rounding of
 float64, Python integers and their division, and `decimal`. scipy's Φ⁻¹ is only a first
@@ -195,7 +194,7 @@ class Tail:
     def beyond(self, x: Fraction) -> bool:
         """Return whether p < Φ(−x), that is −Φ⁻¹(p) > x.
 
-        It draws digits until the answer is certain.
+        Digits are drawn until the answer is certain.
         """
         while True:
             mass = upper_tail(x, self.bits)

@@ -2,8 +2,8 @@
 
 It charges, samples, sums, adds noise and commits, in this order.
 
-One `ReleaseSpec` determines the noise, the sample and the accountant's event. So the
-reported guarantee matches the mechanism that ran.
+One `ReleaseSpec` determines the noise, the sample and the accountant's event. The
+reported guarantee therefore matches the mechanism that ran.
 """
 
 from dataclasses import replace

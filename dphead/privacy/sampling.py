@@ -1,7 +1,7 @@
 """Choose the rows that take part in a release.
 
-These are all rows, a capped number per group, a Poisson sample, or the rows that random
-allocation assigns to the release.
+The rows of a release are all rows, a capped number per group, a Poisson sample, or the
+rows that random allocation assigns to the release.
 
 A sample is secret: neither the sample nor its size may be stored or returned to a user.
 """
@@ -81,8 +81,8 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
 class Allocation:
     """Hold in memory the rows of each step of the current epoch.
 
-    It must not be stored, copied or drawn twice in an epoch: a row could then be used
-    twice, which is not charged (proofs/allocation.md).
+    An allocation must not be stored, copied or drawn twice in an epoch: a row could
+    then be used twice, which is not charged (proofs/allocation.md).
     """
 
     _steps: np.ndarray | None = field(default=None, repr=False)

@@ -1,15 +1,15 @@
-"""Turn each row alone into integers: transform, norm, clip, and an exact check.
+"""Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
 The sums of a head use numbers that are not integers only here and in five places of
 `predictions`, `query` and `statistics`. These are moments, a score's unit, predictions,
 a Hessian's weights and the factors of residuals.
 
 Each operation on a row is one IEEE operation on one number, or a sum of integers, which
-is the same in any order. So a row's integers are a function of that row and of public
-numbers, not of its position or of other rows (proofs/exactness.md has the list).
+is the same in any order. A row's integers are therefore a function of that row and of
+public numbers, not of its position or of other rows (proofs/exactness.md has the list).
 
-That arithmetic does not show that the integers are within the clip norm. A check in
-integers does.
+The arithmetic does not prove that the integers are within the clip norm. A check in
+integers proves this.
 
 `dphead.sums.kernels.rows` repeats this one row at a time, and tests compare both.
 """

@@ -182,7 +182,7 @@ class Auto:
     def _without_noise(self, facts: ProblemInfo) -> DPFC:
         """Return the DP-FC solver for fits without noise.
 
-        It regularizes by stopping early in directions of little variance.
+        The solver regularizes by early stopping in directions of little variance.
         """
         return DPFC(
             steps=UNNOISED_STEPS,

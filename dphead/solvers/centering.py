@@ -192,7 +192,8 @@ def typical_length(mean: np.ndarray) -> float:
 def square_clip(n_features: int) -> float:
     """Return the clip norm for the squares of a unit row, at most 1.
 
-    It is twice the norm sqrt(3/d) of the squares if the d features are Gaussian.
+    The result is twice the norm sqrt(3/d) of the squares if the d features are
+    Gaussian.
     """
     return min(1.0, 2 * float(np.sqrt(3 / n_features)))
 

@@ -1,6 +1,6 @@
 """Normalize rows by released channel means and variances.
 
-This is the private data normalization of TB21, Algorithm 2.
+The method is the private data normalization of TB21, Algorithm 2.
 """
 
 from collections.abc import Generator

@@ -144,7 +144,7 @@ def _same(one: _Key, other: _Key) -> bool:
 class NextSum:
     """Sum class sums in the pass of the preceding Gram matrix, and hold them.
 
-    This applies if class sums directly follow the Gram matrix in the plan.
+    The class is used if class sums directly follow the Gram matrix in the plan.
 
     Guarantee
     ---------

@@ -1,7 +1,7 @@
 """Define the reference sums: integer statistics in plain int64.
 
-They are slow and easy to verify. Every other block sum must give the same integers
-(`verified`).
+The reference sums are slow and easy to verify. Every other block sum must give the same
+integers (`verified`).
 """
 
 from collections.abc import Callable

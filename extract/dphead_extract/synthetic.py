@@ -56,7 +56,8 @@ def synthetic_images(
 def synthetic_features(backbone: Backbone) -> torch.Tensor:
     """Return the backbone's outputs for COUNT synthetic images.
 
-    They are computed with one CPU thread: shards must not differ by a bit.
+    The features are computed with one CPU thread, because shards must not differ by a
+    bit.
     """
     colors, height, width = backbone.input_shape
     inputs = [

@@ -19,9 +19,9 @@ _DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 def curve_of(limits: list[Limits]) -> dict[str, Any]:
     """Return the picture of the bounds in `risk.limits_of`, for the template.
 
-    It plots true-positive against false-positive rates on log scales. `line`, `area`
-    and `points` belong to the run. `others` has (epsilon, line, end) of curves for
-    comparison.
+    The picture plots true-positive against false-positive rates on log scales. `line`,
+    `area` and `points` belong to the run. `others` has (epsilon, line, end) of curves
+    for comparison.
     """
     own = next(one for one in limits if one.own)
     line = _line(own.curve)

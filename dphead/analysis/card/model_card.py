@@ -1,6 +1,6 @@
 """Render a Hugging Face model card from a report: README.md with metadata.
 
-It depends on the report only. Facts missing there are marked TODO.
+The card depends on the report only. Facts that the report lacks are marked TODO.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Describe a report in words: the guarantee in one sentence, and its limits.
 
-It also describes provenance. All words depend on the report only.
+The module also describes provenance. All words depend on the report only.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ _MILLS_ROUNDING = 4e-15
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
     """Return the GDP parameter mu of the composition.
 
-    It is sqrt(sum of count * (rows_per_unit / noise_multiplier)**2).
+    The result is sqrt(sum of count * (rows_per_unit / noise_multiplier)**2).
 
     Returns
     -------

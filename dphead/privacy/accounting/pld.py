@@ -323,10 +323,10 @@ def _grid_interval(
 ) -> float:
     """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
 
-    It is in proportion to the loss that the composition exceeds with a chance of 1e-15,
-    by the Renyi divergences of the mixtures themselves, from sums over `_nodes`. The
-    largest loss of one release counts as a fifth, since this loss takes points of the
-    grid too. MAX_TERMS limits these points. Any width is safe.
+    The width is in proportion to the loss that the composition exceeds with probability
+    1e-15. This loss follows from the Renyi divergences of the mixtures, as sums over
+    `_nodes`. The largest loss of one release counts as a fifth, since this loss takes
+    points of the grid too. MAX_TERMS limits these points. Any width is safe.
     """
     size = widest = 0.0
     for pairs in directions:

@@ -96,7 +96,7 @@ def _poisson_rdp(
 ) -> np.ndarray:
     """Return the Renyi divergence of one Poisson batch at each order.
 
-    It is dp_accounting's value plus a bound on its rounding error.
+    The result is dp_accounting's value plus a bound on its rounding error.
     """
     # The import takes seconds.
     from dp_accounting.rdp import rdp_privacy_accountant as rdp

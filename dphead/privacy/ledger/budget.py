@@ -104,7 +104,8 @@ def remaining(
 ) -> float:
     """Return the largest epsilon that one more fit of a kind may take from a budget.
 
-    It is a figure for users, at the budget's delta. The filter decides each charge.
+    The result is a figure for users, at the budget's delta. The filter decides each
+    charge.
 
     Parameters
     ----------

@@ -156,7 +156,8 @@ class Ledger(LedgerFile):
     def remaining(self, kind: Sequence[GaussianEvent]) -> float | None:
         """Return the largest epsilon that one more fit like `kind` may take.
 
-        It is at the budget's delta; None without a budget (`budget.remaining`).
+        The value is at the budget's delta. Return None if there is no budget
+        (`budget.remaining`).
         """
         with self.snapshot():
             budget, relation = self.budget(), self.meta("relation") or "zero_out"

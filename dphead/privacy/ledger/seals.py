@@ -1,7 +1,7 @@
 """Chain digests over what a ledger fixed and charged, and detect damage with them.
 
-This finds accidents to a file. It does not find a forger, who can compute the chain
-anew.
+The seals show accidental damage to a file. They do not stop a forger, who can compute
+the chain anew.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def check_undamaged(file: LedgerFile) -> None:
 def damage_of(file: LedgerFile) -> list[str]:
     """Return what is damaged, in words; [] if nothing is.
 
-    It checks three things:
+    The function checks three things:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
@@ -74,8 +74,9 @@ def damage_of(file: LedgerFile) -> list[str]:
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
-    This finds damage. It finds no forger, who can compute the chain anew. Nor does it
-    find a file that lacks its last fits with their seals, or a fit's last commit.
+    The checks find damage. They find no forger, who can compute the chain anew. They
+    also do not find a file that lacks its last fits with their seals, or a fit's last
+    commit.
     """
     with file.snapshot():
         try:

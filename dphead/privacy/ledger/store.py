@@ -294,8 +294,8 @@ class LedgerFile:
     def transaction(self, kept: Callable[[], bool] | None = None) -> Iterator[None]:
         """Run a block as one transaction: everything or nothing, one at a time.
 
-        So two processes cannot both pass the budget check. Raises LedgerError in a
-        process that was forked off: SQLite forbids it to use this connection.
+        Therefore two processes cannot both pass the budget check. Raises LedgerError in
+        a process that was forked off: SQLite forbids it to use this connection.
 
         Parameters
         ----------
@@ -410,7 +410,7 @@ def _check_whole(path: Path) -> None:
 def _make_whole(path: Path) -> None:
     """Make a ledger without fits, readable only by its owner, unless one exists.
 
-    It gets its name when all of it is on the disk. So a shorter file was cut
+    It gets its name when all of it is on the disk. A shorter file was therefore cut
     (`_check_whole`).
     """
     if path.exists():

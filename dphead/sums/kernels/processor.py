@@ -18,8 +18,8 @@ from numba.core import codegen, config
 def features() -> set[str]:
     """Return the instruction sets of numba's target processor.
 
-    These are this machine's, except those disabled in numba's settings. The set is
-    empty if NUMBA_CPU_NAME names another processor.
+    The set has this machine's features, except features that numba's settings disable.
+    The set is empty if NUMBA_CPU_NAME names another processor.
     """
     settings: Any = config
     name = settings.CPU_NAME

@@ -1,7 +1,7 @@
 """Compute ScatterNet: the scattering transform of Oyallon and Mallat (CVPR 2015).
 
-It has order 2. With the modulus of convolutions with oriented Morlet wavelets psi[j,
-theta] and a Gaussian average phi[J],
+The transform has order 2. With the modulus of convolutions with oriented Morlet
+wavelets psi[j, theta] and a Gaussian average phi[J],
 
     S0 = x * phi,   S1 = |x * psi1| * phi,   S2 = ||x * psi1| * psi2| * phi   (j1 < j2
     only),

@@ -19,7 +19,7 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError)
 class Archive:
     """Give the files of an open archive in its own order.
 
-    One thread at a time may read it.
+    Only one thread at a time may read an archive.
 
     Parameters
     ----------

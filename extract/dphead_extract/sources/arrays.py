@@ -187,7 +187,7 @@ def open_idx(
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
     """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
 
-    They are the binary files of a folder, batches in order.
+    The source has the binary files of a folder, with batches in order.
     """
     if not path.is_dir():
         return None

@@ -194,7 +194,8 @@ def _listed_names(path: Path) -> list[str]:
 def possible_splits(declared: bool) -> list[str]:
     """Return the splits that a source can have, whatever its rows say.
 
-    These are all of SPLIT_NAMES if it is declared to have splits, else one.
+    The names are all SPLIT_NAMES if the source is declared to have splits, else one
+    name.
     """
     return list(_SPLIT_NAMES) if declared else ["all"]
 
@@ -261,7 +262,7 @@ def interpreted(
 ) -> tuple[np.ndarray, Roles]:
     """Return the rows of the wanted split, with their classes, splits and groups.
 
-    It decides this for every format that columns come from.
+    All formats with columns use this function.
 
     Parameters
     ----------

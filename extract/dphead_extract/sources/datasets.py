@@ -239,7 +239,8 @@ def _said(file: Path, roles: dict[str, str], *others: str) -> Iterator[tuple[Any
 class _Images:
     """Read the bytes of images by their row's name.
 
-    It is fast in the rows' order: a file is read from its beginning up to the row.
+    Reads are fast in the order of the rows: a file is read from its beginning up to the
+    row.
     """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:

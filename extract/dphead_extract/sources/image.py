@@ -115,8 +115,8 @@ class Source(Roles):
     ) -> np.ndarray:
         """Return the array by which an index of images knows a row, decoded to `image`.
 
-        It is the same whatever range is declared. Otherwise the same images under
-        another range would be a new data set, with a budget of its own.
+        The digest ignores the declared range. Otherwise the same images under another
+        range would be a new data set, with a budget of its own.
         """
         if self.pixels == PixelRange():
             return image

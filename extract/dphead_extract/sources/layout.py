@@ -1,6 +1,7 @@
 """Say which folders of a path are its split and its class.
 
-This is declared: no path may be read in the light of other paths, which are private.
+The meaning is declared: no path may affect how another path is read, because paths are
+private.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _check_found_classes(
 ) -> None:
     """Raise ExtractError if the layout is plainly another one.
 
-    It only refuses: it never decides how a path is read.
+    The check only refuses. It never decides how a path is read.
     """
     names = source.class_names or []
     splits = [name for name in names if name.lower() in SPLITS]

@@ -183,7 +183,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 class _Members:
     """Read the bytes of members. One archive is open at a time.
 
-    It is fast in the archives' order.
+    Reads are fast in the order of the archives.
     """
 
     def __init__(self) -> None:
