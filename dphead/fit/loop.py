@@ -271,7 +271,7 @@ def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
 def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
     """Return this host's verified sum for a fit, checked on hostile rows.
 
-    Call it before the charge, so that a failed check costs no budget.
+    Call this before the charge, so that a failed check spends no budget.
     """
     verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     _check_sums(verified, solver, plan, facts)

@@ -49,8 +49,7 @@ class Params:
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless `value` is a Python int of at least `least`.
 
-    NumPy integers are refused, because they can wrap around and make a sensitivity too
-    small.
+    NumPy integers are refused: an overflow would make the sensitivity too small.
     """
     # `type` also refuses bool, a subclass of int.
     if type(value) is not int or value < least:

@@ -384,7 +384,7 @@ def _check_images(
     Raises
     ------
     ExtractError
-        If images are unreadable (unless they are skipped), with their names. If none is
+        If images are unreadable and not skipped, with their names. If no image is
         readable. If an image does not fit what is declared: a color image for one
         channel, or another size if images are not resized.
     """

@@ -3,7 +3,7 @@
 ScatterNet's channels differ in size by a factor of a hundred, and a head with a small
 budget cannot learn to undo that. Natural images have a power spectrum near 1/frequency²
 and correlated colors (Field 1987; Burton, Moorhead 1987). Random images of that kind,
-drawn with a fixed seed, give each channel's size at no privacy cost.
+drawn with a fixed seed, give each channel's size and spend no budget.
 """
 
 from __future__ import annotations

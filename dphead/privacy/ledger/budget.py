@@ -69,8 +69,8 @@ def spent(
 
     Guarantee
     ---------
-    With a budget, the guarantee is the claim about filters in proofs/ledger.md. Without
-    a budget, the result is a plain sum. The sum is a guarantee only if no fit was
+    If there is a budget, the guarantee is the claim about filters in proofs/ledger.md.
+    Otherwise the result is a plain sum. The sum is a guarantee only if no fit was
     planned by the results of another, because the noise must be fixed beforehand.
 
     References

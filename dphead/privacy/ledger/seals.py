@@ -70,7 +70,7 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
-    - Charges and fixed facts match the chain of digests, which holds all of them.
+    - Charges and fixed facts match the chain of digests, which covers every entry.
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 

@@ -335,8 +335,8 @@ def is_settled(error: exc.DBAPIError) -> bool:
 def init(url: str) -> str:
     """Make the tables of a team's ledgers unless they exist; return their id.
 
-    The role of `url` owns them. Other roles get rights by GRANT on schema `dphead`
-    (docs/team-ledger.md), and none of them can change or delete a row.
+    The role of `url` owns the tables. Other roles get privileges by GRANT on schema
+    `dphead` (docs/team-ledger.md), and none of them can change or delete a row.
     """
     with closing(_connect(url)) as connection, one_error(), connection.begin():
         for statement in beginning("write", ""):
