@@ -48,7 +48,7 @@ def test_what_is_no_record_is_one_line(text, tmp_path):
 
 
 def test_records_of_another_form_are_one_line():
-    said = "a thing must be as dphead writes it"
+    said = "a thing must have dphead's format"
     for wrong, key in (({}, "a"), (3, "a"), ([], "a"), ([], 1), (None, 0)):
         held: Any = wrong
         with pytest.raises(ValueError, match=said), explain_damage("a thing", "here"):

@@ -95,7 +95,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     "more",
     [
         ("--group-cap", 2),
-        (*IMAGES, "--relation", "add_remove", "--nominal-n", 180, "--memory", "3GB"),
+        (*IMAGES, "--relation", "add_remove", "--nominal-n", 180, "--memory", "9GB"),
     ],
 )
 def test_groups_and_a_private_n_are_charged_whole(files, tmp_path, more):
