@@ -132,9 +132,27 @@ def test_a_charge_sees_all_before_it_whatever_snapshot_a_role_prefers(team, data
         def one(_):
             charge(Ledger(team.url(CLIENT), dataset_id), sigma=half)
 
-        assert sorted(each_in_a_process(one, *range(6))) == [0, 0, 2, 2, 2, 2]
+        charge(book, sigma=half)
+        with psycopg.connect(team.url()) as holder:
+            lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+            holder.execute(lock, [f"dphead:{dataset_id}"])
+            waiting = [FORKS.Process(target=_ended, args=(one, k)) for k in range(2)]
+            for process in waiting:
+                process.start()
+            while waiters(team) < 2:  # each has begun its transaction
+                assert all(process.is_alive() for process in waiting)
+                time.sleep(0.05)
+        for process in waiting:
+            process.join(60)
+        assert sorted(process.exitcode for process in waiting) == [0, 2]
     finally:
         team.run(f"ALTER ROLE {CLIENT} RESET default_transaction_isolation")
+
+
+def waiters(team):
+    """Number of transactions that wait for a lock of a ledger."""
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    return team.run(waits)[0][0]
 
 
 def test_two_charges_without_a_lock_cannot_both_follow_one_seal(
