@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from seeded_defects.__main__ import edited, first_failure, load
+from seeded_defects.__main__ import all_skipped, edited, first_failure, load
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = load()
@@ -88,3 +88,14 @@ def test_only_an_assertion_of_a_test_kills(tmp_path, where, tag, message, kills)
     killer, reason = first_failure(report)
     assert bool(killer) == (kills and where != "tests.seeded_defects.alive")
     assert bool(killer) != bool(reason)
+
+
+def test_skipped_tests_are_told_from_tests_that_pass(tmp_path):
+    """A machine without a server runs no test of the server's ledger."""
+    alive = '<testcase classname="tests.seeded_defects.alive" name="a"/>'
+    skipped = '<testcase classname="tests.x" name="b"><skipped/></testcase>'
+    passed = '<testcase classname="tests.x" name="c"/>'
+    report = tmp_path / "report.xml"
+    for cases, expected in ((alive + skipped, True), (skipped + passed, False)):
+        report.write_text(f"<testsuite>{cases}</testsuite>")
+        assert all_skipped(report) is expected
