@@ -122,19 +122,18 @@ def remaining(
     """
     if not fits:
         return budget["epsilon"]
-    full, before = all(e.is_full for e in kind), all(e.is_full for e in events)
-    mixed = not (full and before)
-    if (before and not full) or (
-        mixed and not _has_divergence([*events, *kind], relation)
-    ):
-        return 0.0  # `Ledger._check` refuses these whatever their noise
+    full = all(e.is_full for e in kind)
+    if not full and all(e.is_full for e in events):
+        return 0.0  # the first fit fixed full batches (`Ledger._check`)
     delta = budget["delta"]
 
     def scaled(exponent: float) -> list[GaussianEvent]:
+        """Return the further fit with 2**exponent times its noise."""
         factor = 2.0**exponent
         return [replace(e, noise_multiplier=e.noise_multiplier * factor) for e in kind]
 
     def within(exponent: float) -> bool:
+        """Return whether the budget takes the scaled fit; `spent` may be infinite."""
         both = [*events, *scaled(exponent)]
         total = spent(both, fits + 1, delta, relation, budget).epsilon
         return total <= budget["epsilon"]
