@@ -34,23 +34,13 @@ from dphead.estimators.labels import (
     unmatched_labels,
     unread_rows,
 )
-from dphead.fit.files import classes_declared, extraction
+from dphead.fit.files import classes_declared, extraction, extraction_of_arrays
 from dphead.fit.run_folder import Source
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import shown
 
 _MOST_CLASSES = 2**20  # chosen, not measured
-# how rows of arrays were made, in a run folder: nothing is known of it
-ARRAYS = {
-    "backbone": "arrays",
-    "backbone_kwargs": {},
-    "weights_sha256": "",
-    "transform": {},
-    "normalization": {},
-    "library_versions": {},
-    "views": 1,
-}
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 
@@ -86,7 +76,7 @@ class TrainingData:
     classes_seen: bool = False
     grouped: bool = False
     declared: str = "fit-flag"
-    extraction: dict[str, Any] = field(default_factory=lambda: ARRAYS)
+    extraction: dict[str, Any] = field(default_factory=extraction_of_arrays)
     notice: Callable[[], str] = str
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.format import FeaturesFile, open_features
+from dphead_extract.features.rows import Header
 from dphead_extract.features.seal import MAGIC
 
 from dphead.analysis.metrics import evaluate_scores
@@ -24,6 +25,16 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import load_head
 from dphead.solvers.head import LinearHead
+
+# what an `extraction` records of how rows were made
+_MADE_BY = (
+    "backbone",
+    "backbone_kwargs",
+    "weights_sha256",
+    "transform",
+    "normalization",
+    "library_versions",
+)
 
 
 def is_features_file(path: Path) -> bool:
@@ -75,15 +86,13 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
 
     "views" is the number of views of each training row.
     """
-    keys = (
-        "backbone",
-        "backbone_kwargs",
-        "weights_sha256",
-        "transform",
-        "normalization",
-        "library_versions",
-    )
-    return {k: file.config[k] for k in keys} | {"views": file.views}
+    return {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
+
+
+def extraction_of_arrays() -> dict[str, Any]:
+    """Return the `extraction` of rows of arrays: how they were made is not known."""
+    unknown = Header(n_rows=1, n_features=1)
+    return {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
 
 
 def check_features(
