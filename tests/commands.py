@@ -25,6 +25,19 @@ from dphead.privacy.ledger import Ledger
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
 HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\. [^\n]+")  # of an error
+# of each parameter that all classifiers have a value that cannot be
+WRONG_FOR_ALL = {
+    "epsilon": 0.0,
+    "delta": 1.0,
+    "relation": "nothing",
+    "nominal_n": 0,
+    "ledger": "",
+    "allow_large_delta": "no",
+    "random_state": 1.5,
+    "classes": [[0], [1, 2]],
+    "protect": "group",
+    "accountant": "nothing",
+}
 # of features that say that they were extracted from images, by pixels as they are
 OF_IMAGES = {"backbone": "resnet18", "transform": {"mean": None}}
 

@@ -192,6 +192,20 @@ def without_the_group(relation, x, y, groups):
     return [(opposite, y, groups), (opposite, one_row, groups)]
 
 
+def largest_move(query, relation, x, y, groups, **more):
+    """The largest squared length by which group 7 moves a sum, in integers."""
+
+    def total(x, y, groups):
+        rows = ArrayRows(x, y, groups=groups, **more)
+        return integer_sum(query, Params(weights=np.zeros((D, M))), rows)
+
+    sizes = []
+    for other in without_the_group(relation, x, y, groups):
+        moved = (total(x, y, groups) - total(*other)).ravel().astype(object)
+        sizes.append(moved @ moved)
+    return max(sizes)
+
+
 SIZES = np.array([0, 1e-45, 1e-38, 1e-19, 1e-3, 1, 1, 1, 1e4, 1e19, 3e38])
 
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from commands import HOUSE_FORM
+from commands import HOUSE_FORM, WRONG_FOR_ALL
 
 import dphead
 from dphead.estimators import inputs
@@ -15,17 +15,8 @@ from dphead.privacy.ledger import Ledger
 
 # of each parameter a value that cannot be; `check_settings` has tests of its own
 WRONG = {
-    "epsilon": 0.0,
-    "delta": 1.0,
-    "relation": "nothing",
-    "nominal_n": 0,
-    "ledger": "",
-    "allow_large_delta": "no",
-    "random_state": 1.5,
-    "classes": [[0], [1, 2]],
-    "protect": "group",
+    **WRONG_FOR_ALL,
     "preset": "nothing",
-    "accountant": "nothing",
     "group_cap": 0,
     "group_mean": 1,
     "split": "",

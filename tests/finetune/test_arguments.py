@@ -8,7 +8,7 @@ import math
 import click
 import numpy as np
 import pytest
-from commands import HOUSE_FORM, charges, dphead, features_file
+from commands import HOUSE_FORM, WRONG_FOR_ALL, charges, dphead, features_file
 from finetune.core import images
 
 from dphead.cli.finetune import finetune
@@ -129,17 +129,8 @@ def test_what_cannot_be_is_refused_before_the_charge(name, tmp_path, places):
 
 # of each parameter of the estimator a value that cannot be
 WRONG = {
-    "epsilon": 0.0,
-    "delta": 1.0,
-    "relation": "nothing",
-    "nominal_n": 0,
-    "ledger": "",
-    "allow_large_delta": "no",
-    "random_state": 1.5,
-    "classes": [[0], [1, 2]],
-    "protect": "group",
+    **WRONG_FOR_ALL,
     "preset": "fc23",
-    "accountant": "nothing",
     "model": "wrn-5-1",
     "noise_multiplier": 1e300,
     "batch_size": 61,
