@@ -47,8 +47,8 @@ class GroupMeans:
         read : callable
             Returns the features (j, n_features) float32 of j increasing positions.
         out : ndarray of float32
-            Where to write. A slot without rows becomes zeros. A slot of which no row is
-            finite becomes NaN, so that it adds zero to every sum.
+            Where to write. A slot without rows becomes zeros. If no row of a slot is
+            finite, the slot becomes NaN, so that it adds zero to every sum.
 
         Guarantee
         ---------

@@ -185,6 +185,7 @@ def held(url: str) -> Iterator[Callable[[], None]]:
     """
 
     def check() -> None:
+        """Raise LedgerError if the connection, and so the lock, was lost."""
         with one_error():
             connection.exec_driver_sql("SELECT 1")
 
