@@ -185,7 +185,7 @@ def _budget_before(options: Any, plan: Any) -> list[str]:
     from dphead_extract.features.format import open_features
 
     from dphead.fit.ledgers import ledger_path
-    from dphead.privacy.ledger import Ledger, rounded_down
+    from dphead.privacy.ledger import Ledger, in_words
     from dphead.privacy.ledger.store import IN_MEMORY
 
     own = f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}"
@@ -202,12 +202,12 @@ def _budget_before(options: Any, plan: Any) -> list[str]:
     limit, spent = book.budget(), book.spent(plan.delta).epsilon
     if limit is None:
         return [*lines, f"{tied(f'epsilon {spent:.4g}')} was spent before; no limit"]
-    left = rounded_down(book.remaining(plan.events()) or 0.0)
+    left = book.remaining(plan.events(), plan.delta) or 0.0
     total = tied(f"epsilon {spent:.4g} of {limit['epsilon']:g}")
     return [
         *lines,
         f"{total} spent before (delta {limit['delta']:g}); "
-        f"{tied(f'epsilon {left}')} remaining for a fit like this one",
+        f"{in_words(left, plan.delta, limit)}",
     ]
 
 

@@ -82,7 +82,7 @@ def _show(book: Any, as_json: bool) -> None:
     from dphead.analysis.profiles import about_sum
     from dphead.analysis.records import fit_events
     from dphead.fit.ledgers import charged_elsewhere
-    from dphead.privacy.ledger import rounded_down
+    from dphead.privacy.ledger import in_words
     from dphead.privacy.ledger.store import IN_MEMORY, MOVED
 
     fits = book.fits()
@@ -108,9 +108,9 @@ def _show(book: Any, as_json: bool) -> None:
     click.echo(section("Spent", [every, why] if why else [every]))
     lines = [_budget_in_words(limit, bool(fits))]
     if limit and fits:
-        left = book.remaining(fit_events(fits[-1:]))
-        text = tied(f"epsilon {rounded_down(left)} remaining")
-        lines.append(f"{text} for a fit like the last one")
+        last = fits[-1]["delta"]
+        left = book.remaining(fit_events(fits[-1:]), last) or 0.0
+        lines.append(in_words(left, last, limit, "the last one"))
     click.echo(section("Budget", lines))
 
 

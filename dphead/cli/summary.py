@@ -14,7 +14,7 @@ import numpy as np
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
 from dphead.cli.text import section, tied
-from dphead.privacy.ledger import rounded_down
+from dphead.privacy.ledger import in_words
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 
@@ -37,7 +37,9 @@ def outcome(
         "Trained": [trained(report), *_selected(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
-        "Budget": budget(report["ledger"], name_unit_in(report)),
+        "Budget": budget(
+            report["ledger"], name_unit_in(report), report["guarantee"]["delta"]
+        ),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": _next_commands(out, report),
     }
@@ -265,7 +267,7 @@ def _weak_classes(metrics: dict[str, Any]) -> list[int]:
     return sorted(low.tolist(), key=lambda position: each[position])
 
 
-def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
+def budget(ledger: dict[str, Any], thing: str, delta: float) -> Iterator[str]:
     """State what all fits of the data set have spent, and the limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
@@ -274,8 +276,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     limit, alone = ledger["budget"], ledger["path"] == IN_MEMORY
     if limit:
         total = f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g})"
-        left = tied(f"epsilon {rounded_down(ledger['remaining'])}")
-        yield f"{total} in {fits}; {left} remaining for a fit like this one"
+        yield f"{total} in {fits}; {in_words(ledger['remaining'], delta, limit)}"
     elif alone:
         yield f"{spent} spent; other fits of these {thing}s are not counted"
     else:

@@ -372,7 +372,7 @@ def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
         "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
-        "remaining": result.ledger.remaining(result.plan.events()),
+        "remaining": result.ledger.remaining(result.plan.events(), result.plan.delta),
         "elsewhere": list(beside.elsewhere),
     }
 

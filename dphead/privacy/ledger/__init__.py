@@ -6,8 +6,16 @@ a fit's reserved releases, `seals` detects damage, and `moving` takes a ledger
 elsewhere.
 """
 
-from dphead.privacy.ledger.budget import Spent, rounded_down, spent
-from dphead.privacy.ledger.ledger import Ledger, new_fit_id
+from dphead.privacy.ledger.budget import Spent, in_words, spent
+from dphead.privacy.ledger.ledger import Ledger, Tried, new_fit_id
 from dphead.privacy.ledger.schema import LedgerError
 
-__all__ = ["Ledger", "LedgerError", "Spent", "new_fit_id", "rounded_down", "spent"]
+__all__ = [
+    "Ledger",
+    "LedgerError",
+    "Spent",
+    "Tried",
+    "in_words",
+    "new_fit_id",
+    "spent",
+]

@@ -101,11 +101,11 @@ def remaining(
     kind: Sequence[GaussianEvent],
     relation: str,
     budget: Mapping[str, float],
+    delta: float,
 ) -> float:
     """Return the largest epsilon that one more fit of a kind may take from a budget.
 
-    The result is a figure for users, at the budget's delta. The filter decides each
-    charge.
+    The result is a figure for users. The filter decides each charge.
 
     Parameters
     ----------
@@ -113,19 +113,20 @@ def remaining(
         As for `spent`.
     kind : sequence of GaussianEvent
         Releases of the further fit. Only their noise is scaled.
+    delta : float
+        The further fit's own delta. The filter uses the budget's delta.
 
     Returns
     -------
     float
-        Epsilon of the further fit, without earlier fits; 0 if the filter takes no such
-        fit.
+        Epsilon of the further fit at `delta`, without earlier fits. 0 if the filter
+        takes no such fit.
     """
-    if not fits:
+    if not fits and delta == budget["delta"]:
         return budget["epsilon"]
     full = all(e.is_full for e in kind)
-    if not full and all(e.is_full for e in events):
+    if fits and not full and all(e.is_full for e in events):
         return 0.0  # the first fit fixed full batches (`Ledger._check`)
-    delta = budget["delta"]
 
     def scaled(exponent: float) -> list[GaussianEvent]:
         """Return the further fit with 2**exponent times its noise."""
@@ -135,7 +136,7 @@ def remaining(
     def within(exponent: float) -> bool:
         """Return whether the budget takes the scaled fit; `spent` may be infinite."""
         both = [*events, *scaled(exponent)]
-        total = spent(both, fits + 1, delta, relation, budget).epsilon
+        total = spent(both, fits + 1, budget["delta"], relation, budget).epsilon
         return total <= budget["epsilon"]
 
     low, high = -20.0, 20.0  # far beyond the noise of any useful fit; chosen
@@ -146,6 +147,22 @@ def remaining(
         low, high = (low, middle) if within(middle) else (middle, high)
     accountant = "exact" if full else "auto"
     return compose_epsilon(scaled(high), delta, relation, accountant)
+
+
+def in_words(
+    left: float, delta: float, budget: Mapping[str, float], which: str = "this one"
+) -> str:
+    """Say which epsilon remains for one more fit, to be typed with its delta.
+
+    Parameters
+    ----------
+    left, delta, budget
+        The result of `remaining`, and its last two arguments.
+    which : str, default "this one"
+        The fit that the further fit is like.
+    """
+    at = "" if delta == budget["delta"] else f" at delta {delta:g}"
+    return f"epsilon {rounded_down(left)}{at} remaining for a fit like {which}"
 
 
 def rounded_down(epsilon: float) -> str:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -28,8 +28,8 @@ from dphead.privacy.ledger.budget import (
     Spent,
     check_divergence,
     check_epochs,
+    in_words,
     remaining,
-    rounded_down,
     spent,
 )
 from dphead.privacy.ledger.charge import Charge
@@ -38,12 +38,31 @@ from dphead.privacy.ledger.schema import (
     FITS,
     PROGRESS,
     RELEASES,
+    TABLES,
     LedgerError,
     LostAnswer,
     canonical,
     whole_hour,
 )
 from dphead.privacy.ledger.store import LedgerFile
+
+
+class Tried(NamedTuple):
+    """Hold what becomes of planned fits (`Ledger.try_fits`).
+
+    Attributes
+    ----------
+    refused : int or None
+        Position of the first fit that is refused, from 0. None if all are charged.
+    reason : str or None
+        Why it is refused.
+    spent : Spent
+        The total after the fits before it.
+    """
+
+    refused: int | None
+    reason: str | None
+    spent: Spent
 
 
 class _ExceededError(LedgerError):
@@ -153,18 +172,58 @@ class Ledger(LedgerFile):
         delta = budget["delta"] if budget else delta
         return spent(together(events), number, delta, relation, budget)
 
-    def remaining(self, kind: Sequence[GaussianEvent]) -> float | None:
-        """Return the largest epsilon that one more fit like `kind` may take.
+    def remaining(self, kind: Sequence[GaussianEvent], delta: float) -> float | None:
+        """Return the largest epsilon at `delta` that one more fit may take.
 
-        The value is at the budget's delta. Return None if there is no budget
-        (`budget.remaining`).
+        The further fit is like `kind` (`budget.remaining`). Return None if there is no
+        budget.
         """
         with self.snapshot():
             budget, relation = self.budget(), self.meta("relation") or "zero_out"
             events, number = self.events(), self.count_fits()
         if budget is None:
             return None
-        return remaining(events, number, kind, relation, budget)
+        return remaining(events, number, kind, relation, budget, delta)
+
+    def try_fits(
+        self, plans: Sequence[tuple[Sequence[dict[str, Any]], float]]
+    ) -> Tried:
+        """Return whether several planned fits can all be charged, in this order.
+
+        Parameters
+        ----------
+        plans : sequence of (specs, delta), not empty
+            For each fit, `ReleaseSpec.row()` of its releases, and its own delta.
+
+        Returns
+        -------
+        Tried
+            The first fit that is refused, if any, and the total without it.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger cannot be read.
+
+        Guarantee
+        ---------
+        Nothing is charged or written. `reserve` charges the fits to a copy of the
+        ledger in memory, so the decision is the filter's own. It holds until another
+        fit is charged.
+        """
+        copy = Ledger()
+        with self.snapshot():
+            for table in TABLES.sorted_tables:
+                copy.add(table, *self.rows(table))
+        refused = reason = None
+        for number, (specs, delta) in enumerate(plans):
+            fit = {"relation": specs[0]["relation"], "epsilon": 0.0, "delta": delta}
+            try:
+                copy.reserve(specs, **fit, description="", plan_hash="")
+            except LedgerError as error:
+                refused, reason = number, str(error)
+                break
+        return Tried(refused, reason, copy.spent(plans[0][1]))
 
     def reserve(
         self,
@@ -265,11 +324,10 @@ class Ledger(LedgerFile):
                 seals.seal(self)
         except _ExceededError as error:
             reserved.leave()
-            left = self.remaining(together(event_of(s) for s in specs)) or 0.0
-            raise LedgerError(
-                f"{error} Remaining for a fit like this one, at that delta: "
-                f"epsilon={rounded_down(left)}."
-            ) from None
+            events = together(event_of(s) for s in specs)
+            budget = self.budget() or {}
+            left = in_words(self.remaining(events, delta) or 0.0, delta, budget)
+            raise LedgerError(f"{error} Nothing was charged: {left}.") from None
         except IntegrityError:
             reserved.leave()
             raise LedgerError(
@@ -364,7 +422,7 @@ class Ledger(LedgerFile):
         if not total <= target * (1 + 1e-9) or before >= target:
             raise _ExceededError(
                 f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
-                f"> {target:g} at delta={delta:g}. Nothing was charged."
+                f"> {target:g} at delta={delta:g}."
             )
 
     def fits(self) -> list[dict[str, Any]]:

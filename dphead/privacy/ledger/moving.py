@@ -1,10 +1,10 @@
 """Move a data set's ledger to another place, once, so that one counts its fits."""
 
-from sqlalchemy import Table, column, select
+from sqlalchemy import Table, select
 
 from dphead.privacy.ledger import seals
 from dphead.privacy.ledger.ledger import Ledger
-from dphead.privacy.ledger.schema import META, PROGRESS, SEALS, TABLES, LedgerError
+from dphead.privacy.ledger.schema import META, SEALS, TABLES, LedgerError
 from dphead.privacy.ledger.store import MOVED
 
 
@@ -69,13 +69,9 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
 
 
 def _copy(table: Table, source: Ledger, target: Ledger) -> None:
-    # the server numbers progress and fits in the order in which they arrive
-    order = column("rowid") if "id" not in table.c else table.c.id
-    kept = [one for one in table.c if one is not PROGRESS.c.id]
-    found = [dict(row._mapping) for row in source.query(select(*kept).order_by(order))]
+    found = source.rows(table)
     if table is META:
         found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
     if table is SEALS:
         found.pop()  # of the move itself
-    if found:
-        target.add(table, *found)
+    target.add(table, *found)

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from sqlalchemy import (
     Executable,
     Table,
+    column,
     create_engine,
     exc,
     func,
@@ -32,6 +33,7 @@ from dphead.privacy.ledger import server
 from dphead.privacy.ledger.schema import (
     FITS,
     META,
+    PROGRESS,
     SCHEMA,
     HeldLedger,
     LedgerError,
@@ -225,7 +227,18 @@ class LedgerFile:
 
     def add(self, table: Table, *rows: dict[str, Any]) -> None:
         """Add rows to a table."""
-        self.query(table.insert(), rows)
+        if rows:
+            self.query(table.insert(), rows)
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        """Return a table's rows in the order in which they were added.
+
+        The numbers of `progress` and `fits` are left out: another ledger numbers them.
+        """
+        order = [table.c.id] if "id" in table.c else []
+        order = [column("rowid")] if table is FITS else order
+        kept = select(*(one for one in table.c if one is not PROGRESS.c.id))
+        return [dict(row._mapping) for row in self.query(kept.order_by(*order))]
 
     def query(self, statement: Executable | str, rows: Any = None) -> list[Any]:
         """Return a statement's rows; raise LedgerError if the file or disk fails.

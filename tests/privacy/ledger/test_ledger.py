@@ -13,13 +13,8 @@ from ledgers import DELTA, specs
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import (
-    Ledger,
-    LedgerError,
-    new_fit_id,
-    rounded_down,
-    spent,
-)
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id, spent
+from dphead.privacy.ledger.budget import rounded_down
 
 
 def test_one_ledger_holds_one_relation(path):
@@ -53,12 +48,12 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
 def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
     """A fit of that epsilon is taken, one of 1 % less noise is refused."""
     ledger = Ledger(path)
-    assert ledger.remaining([GaussianEvent(1.0)]) is None
+    assert ledger.remaining([GaussianEvent(1.0)], DELTA) is None
     ledger.set_budget(2.0, DELTA)
     kind = [GaussianEvent(sigma, q, 50)]
-    assert ledger.remaining(kind) == 2.0
+    assert ledger.remaining(kind, DELTA) == 2.0
     reserve(specs(50, sigma, sampling_prob=q), ledger)
-    left = ledger.remaining(kind)
+    left = ledger.remaining(kind, DELTA)
     alone = accounting.compose_epsilon(kind, DELTA)
     assert 0 < left < 2.0
     low, high = 1e-3, 1e3  # factors of the noise for which the epsilon is `left`
@@ -68,7 +63,9 @@ def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
         larger = accounting.compose_epsilon(found, DELTA) > left
         low, high = (factor, high) if larger else (low, factor)
     assert (alone > left) == (high > 1)
-    with pytest.raises(LedgerError, match="Remaining for a fit like this one"):
+    with pytest.raises(
+        LedgerError, match=r"epsilon [\d.]+ remaining for a fit like this one"
+    ):
         reserve(specs(50, sigma * high * 0.99, sampling_prob=q), ledger)
     reserve(specs(50, sigma * high * (1 + 1e-6), sampling_prob=q), ledger)
 
@@ -77,17 +74,80 @@ def test_nothing_remains_for_a_kind_that_the_filter_refuses(path):
     ledger = Ledger(path)
     ledger.set_budget(2.0, DELTA)
     reserve(specs(1, 30.0), ledger)
-    assert ledger.remaining([GaussianEvent(30.0, 0.01, 50)]) == 0
-    assert ledger.remaining([GaussianEvent(0.0)]) == 0
+    assert ledger.remaining([GaussianEvent(30.0, 0.01, 50)], DELTA) == 0
+    assert ledger.remaining([GaussianEvent(0.0)], DELTA) == 0
     sampled = Ledger(path.with_name("sampled.sqlite"))
     sampled.set_budget(8.0, DELTA)
     grouped = {"sampling_prob": 0.01, "group_cap": 4}
     reserve(specs(5, 3.0, **grouped), sampled)
     # groups in random batches have no divergence: no second fit, full or not
-    assert sampled.remaining([GaussianEvent(1e6, rows_per_unit=4)]) == 0
+    assert sampled.remaining([GaussianEvent(1e6, rows_per_unit=4)], DELTA) == 0
     rest = math.sqrt(mu_from_epsilon(2.0, DELTA) ** 2 - 1 / 30.0**2)
     reserve(specs(1, 1 / rest), ledger)
-    assert rounded_down(ledger.remaining([GaussianEvent(30.0)])) == "0"
+    assert rounded_down(ledger.remaining([GaussianEvent(30.0)], DELTA)) == "0"
+
+
+@pytest.mark.parametrize("before", [(), (3.0,)])
+@pytest.mark.parametrize("delta", [DELTA / 1000, DELTA * 1000])
+def test_what_remains_at_another_delta_is_taken_if_it_is_typed_with_it(before, delta):
+    """The remaining epsilon at the budget's delta has less noise at a larger delta: a
+    fit with it would be refused.
+    """
+    ledger = Ledger()
+    ledger.set_budget(2.0, DELTA)
+    for sigma in before:
+        reserve(specs(1, sigma), ledger)
+    left = ledger.remaining([GaussianEvent(5.0)], delta)
+    noise = 1 / mu_from_epsilon(left, delta)
+    less = [spec.row() for spec in specs(1, noise * 0.999)]
+    assert ledger.try_fits([(less, delta)]).refused == 0
+    reserve(specs(1, noise), ledger, epsilon=left, delta=delta)
+
+
+KINDS = {
+    "full batches": [specs(2, 3.0)] * 7,
+    "Poisson batches": [specs(300, 0.8, sampling_prob=0.02)] * 7,
+    "Poisson batches, then full ones": [
+        specs(300, 2.0, sampling_prob=0.01),
+        *[specs(1, 2.0)] * 6,
+    ],
+    "full batches, then Poisson ones": [
+        specs(1, 3.0),
+        specs(300, 2.0, sampling_prob=0.01),
+    ],
+    "groups of another size": [specs(), specs(group_cap=2)],
+    "a seed": [specs(1, 9.0), specs(1, 9.0, private=False)],
+    "a part of an epoch": [specs(1, 9.0), specs(3, 9.0, epoch_steps=2)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planned_fits_are_refused_where_their_charges_would_be(path, kind):
+    """`try_fits` names the first fit that `reserve` refuses, and writes nothing."""
+    ledger = Ledger(path, "data")
+    ledger.set_budget(5.0, DELTA)
+    reserve([KINDS[kind][0][0]] * len(KINDS[kind][0]), ledger)
+    before = path.read_bytes()
+    plans = [([spec.row() for spec in fit], DELTA) for fit in KINDS[kind][1:]]
+    tried = Ledger(path, read_only=True).try_fits(plans)
+    assert path.read_bytes() == before
+    for fit in KINDS[kind][1 : tried.refused + 1]:
+        reserve(fit, ledger)
+    assert tried.spent == ledger.spent(DELTA)
+    with pytest.raises(LedgerError) as error:
+        reserve(KINDS[kind][tried.refused + 1], ledger)
+    assert str(error.value) == tried.reason
+
+
+def test_planned_fits_that_fit_are_not_refused():
+    ledger = Ledger()
+    ledger.set_budget(1.0, DELTA)
+    plans = [([spec.row() for spec in specs(1, sigma_for(1.0, 3))], DELTA)] * 3
+    tried = ledger.try_fits(plans)
+    assert (tried.refused, tried.reason) == (None, None)
+    assert tried.spent.epsilon == pytest.approx(1.0, rel=1e-9)
+    assert ledger.try_fits([*plans, *plans]).refused == 3
+    assert ledger.fits() == []
 
 
 @given(st.floats(1e-6, 1e6))

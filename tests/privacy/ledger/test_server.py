@@ -99,7 +99,11 @@ def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
             if told
             else ledger.query("SELECT id, fits, digest FROM seals ORDER BY id")
         )
+        plans = [
+            ([spec.row() for spec in specs(1, sigma)], DELTA) for sigma in (1e3, 1)
+        ]
         told.append((ledger.fits(), ledger.facts(), ledger.spent(0.5), seals))
+        told[-1] += (ledger.try_fits(plans),)
         ledger.close()
     assert told[0] == told[1]
 
