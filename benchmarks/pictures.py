@@ -57,7 +57,7 @@ COMMANDS = {
     "--test-is public --epsilon 1 --batch-size 1347 --steps 20",
     "tan": "dphead tan plan --n-rows 50000 --epsilon 8 --delta 1e-5",
     "tan-show": "dphead tan show --n-rows 50000 --batch-size 4096 --steps 2500 "
-    "--noise-multiplier 3 --delta 1e-5 --more-data 2",
+    "--noise-multiplier 3 --delta 1e-5",
 }
 EXIT_CODES = {"verify": 1}  # of what has something to say
 COLORS = re.compile(r"\x1b\[[0-9;]*m")

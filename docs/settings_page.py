@@ -7,6 +7,7 @@ code.
 from collections.abc import Iterable
 from pathlib import Path
 
+from dphead.finetune.settings import Settings
 from dphead.planning.methods import settable
 from dphead.planning.option_aliases import Batches, RowPreparation
 from dphead.planning.registry import OURS
@@ -16,11 +17,13 @@ PAGE = Path(__file__).parent / "settings.md"
 HEAD = f"""# Settings
 
 Written by `python docs/settings_page.py` from the solvers' own declarations.
-An estimator has its method's settings as parameters, `dphead account` takes all of them
-with `--set NAME=VALUE`, and `dphead fit` has those marked *option*. A source is the
-default's. "{TRIALS}": on held-out rows of CIFAR-10 and digits.
+An estimator has its method's settings as parameters, and `dphead account` takes all of
+them with `--set NAME=VALUE`. `dphead fit` (`dphead finetune` for networks) has the
+settings marked *option*. A source is the default's. "{TRIALS}": on held-out rows of
+CIFAR-10 and digits.
 """
 COLUMNS = ("setting", "must be", "default", "source", "", "what it is")
+NETWORKS = "networks (`dphead finetune`, `DPFinetuneClassifier`)"
 BATCHES = "batches, in other words (where there are steps, or rows are sampled)"
 
 
@@ -32,14 +35,21 @@ def page() -> str:
         parts.append(section(name, found))
     parts.append(section(BATCHES, settings_of(Batches).values()))
     parts.append(section("preparation of rows", settings_of(RowPreparation).values()))
+    networks = settings_of(Settings).values()
+    parts.append(section(NETWORKS, networks, command="finetune"))
     return "\n".join(parts)
 
 
-def section(title: str, found: Iterable[Declared]) -> str:
-    """Return a section of the page: a title and a table of settings."""
+def section(title: str, found: Iterable[Declared], command: str = "fit") -> str:
+    """Return a section of the page: a title and a table of settings.
+
+    `command` is the command of the options. `dphead finetune` has an option for every
+    setting except tables.
+    """
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for d in found:
-        option = "option" if d.setting.option else ""
+        optional = d.setting.option if command == "fit" else dict not in d.types
+        option = "option" if optional else ""
         cells = (
             f"`{d.name}`",
             d.must_be,

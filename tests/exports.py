@@ -1,4 +1,4 @@
-"""The examples of docs/export.md, and a process in which dphead cannot be imported."""
+"""The examples of pages, and a process in which dphead cannot be imported."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs/export.md"
+DOCS = Path(__file__).parents[1] / "docs"
 BLOCKED = """
 import sys
 
@@ -35,8 +35,8 @@ def without_dphead(folder, code):
     return done.stdout
 
 
-def documented(name):
-    """The code block of docs/export.md after `<!-- example: name -->`."""
+def documented(name, page="export.md"):
+    """The code block of a page of docs/ after `<!-- example: name -->`."""
     pattern = f"<!-- example: {name} -->\n```python\n(.*?)```"
-    (code,) = re.findall(pattern, DOCS.read_text(), re.DOTALL)
+    (code,) = re.findall(pattern, (DOCS / page).read_text(), re.DOTALL)
     return code

@@ -101,15 +101,18 @@ def _setting_options() -> list[click.Parameter]:
         flag = bool in declared.types
         name = f"--{words}/--no-{words}" if flag else f"--{words}"
         text = whose + declared.setting.help
-        kind = None if flag else _type(declared)
+        kind = None if flag else setting_type(declared)
         found.append(click.Option([name], type=kind, default=None, help=text))
     found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
     return found
 
 
-def _type(declared: Any) -> Any:
-    """Return the type of a setting's option; the library checks the setting's range."""
+def setting_type(declared: Any, text: Any = PATH) -> Any:
+    """Return the type of a setting's option; the library checks the setting's range.
+
+    `text` is the type of a setting that is a text.
+    """
     number = next((t for t in declared.types if t in (int, float)), None)
     if number is not None:
         return Whole(-LARGEST) if number is int else Number(-LARGEST)
-    return click.Choice(declared.choices) if declared.choices else PATH
+    return click.Choice(declared.choices) if declared.choices else text

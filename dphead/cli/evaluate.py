@@ -39,6 +39,10 @@ READING = option_group(
         help="Weights file of the head's backbone, if SOURCE is images.",
     ),
     click.option(
+        "--model",
+        help="package.module:function of a network of your own, as in training.",
+    ),
+    click.option(
         "--device", default="auto", show_default=True, help="auto, cpu or cuda."
     ),
 )
@@ -56,6 +60,7 @@ class Asked:
     intensity: tuple[float, float] | None
     vote: int
     weights: Path | None
+    model: str | None
     device: str
 
     def __post_init__(self) -> None:
@@ -172,7 +177,7 @@ def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], d
     """Return ((network, state, rows), the network's facts)."""
     from dphead.finetune import saved
 
-    network, state, facts = saved.load_network(asked.run, asked.device)
+    network, state, facts = saved.load_network(asked.run, asked.device, asked.model)
     _check_range(asked, facts.get("pixels", {}))
     read = (asked.source, asked.split, asked.layout, measured)
     return (network, state, saved.open_rows(network, facts, *read)), facts

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH, check_private
+from dphead.cli.choices import PATH, check_private, setting_type
 from dphead.cli.command import Sectioned, config_text, option_group
 from dphead.cli.options import (
     BITS,
@@ -23,7 +23,6 @@ from dphead.cli.options import (
     INTENSITY,
     LAYOUT,
     NEW_DATA_SET,
-    NORM,
     PRINTED,
     RUN_FILES,
     SAME_DATA_AS,
@@ -34,7 +33,39 @@ from dphead.cli.progress import Progress, is_first, shown
 from dphead.cli.releases import releases_table
 
 
-@click.command(cls=Sectioned)
+class WithSettings(Sectioned):
+    """Add the settings of a training as options, after `--preset`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's own options, with the settings' after `--preset`."""
+        own = super().get_params(ctx)
+        at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
+        return [*own[:at], *_setting_options(), *own[at:]]
+
+
+def _setting_options() -> list[click.Parameter]:
+    """Return one option per field of `Settings`."""
+    from dphead.finetune.settings import Settings
+    from dphead.solvers.settings import settings_of
+
+    found: list[click.Parameter] = []
+    for declared in settings_of(Settings).values():
+        if dict in declared.types:
+            continue  # only presets have a table
+        name = declared.name.replace("_", "-")
+        more: dict[str, Any] = {"type": setting_type(declared, str)}
+        if bool in declared.types:
+            name, more = f"{name}/--no-{name}", {}
+        elif tuple in declared.types:
+            more = {"callback": values.names}
+        text = declared.setting.help
+        if declared.default not in (None, ()):
+            text += f" [default: {declared.default}]"
+        found.append(click.Option([f"--{name}"], default=None, help=text, **more))
+    return found
+
+
+@click.command(cls=WithSettings)
 @click.argument("images", type=PATH)
 @option_group(
     "Images and files",
@@ -84,48 +115,7 @@ from dphead.cli.releases import releases_table
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help="Accountant that computes the omitted setting.",
-    ),
-)
-@option_group(
-    "Network",
-    click.option(
-        "--model",
-        help=(
-            "wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: "
-            "wrn-16-4)."
-        ),
-    ),
-    click.option(
-        "--weights",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Public weights to start from.",
-    ),
-    click.option(
-        "--layers",
-        callback=values.parts,
-        help="Comma-separated regexes; train only parameters with a matching name.",
-    ),
-    NORM,
-    click.option(
-        "--groups",
-        type=values.WHOLE,
-        default=16,
-        show_default=True,
-        help="Number of groups in group norm; 0: no norm.",
-    ),
-    click.option(
-        "--standardize/--no-standardize",
-        default=True,
-        show_default=True,
-        help="Standardize the weights of convolutions.",
-    ),
-    click.option(
-        "--init-seed",
-        type=values.WHOLE,
-        default=0,
-        show_default=True,
-        help="Public seed of the initial weights.",
+        help="Accountant that computes the omitted setting (default: auto).",
     ),
 )
 @option_group(
@@ -134,69 +124,14 @@ from dphead.cli.releases import releases_table
         "--preset",
         help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...",
     ),
-    click.option(
-        "--noise-multiplier",
-        type=values.NUMBER,
-        help="Noise multiplier (default: set from the budget).",
-    ),
-    click.option(
-        "--batch-size",
-        type=values.WHOLE,
-        help="Expected batch size (default: set from the budget).",
-    ),
-    click.option(
-        "--sampling",
-        type=click.Choice(["poisson", "allocation"]),
-        help=(
-            "poisson (default), or allocation: each image is in one random step of "
-            "an epoch."
-        ),
-    ),
-    click.option(
-        "--steps",
-        type=values.WHOLE,
-        help="Number of steps (default: set from the budget).",
-    ),
-    click.option(
-        "--epochs", type=values.NUMBER, help=("Number of epochs, instead of --steps.")
-    ),
-    click.option("--learning-rate", type=values.NUMBER, help="Learning rate."),
-    click.option("--optimizer", type=click.Choice(["sgd", "adam"]), help="Optimizer."),
-    click.option("--momentum", type=values.NUMBER, help="Momentum; beta1 of Adam."),
-    click.option("--clip-norm", type=values.NUMBER, help="Clip norm of gradients."),
-    click.option("--weight-decay", type=values.NUMBER, help="Weight decay."),
-    click.option(
-        "--decoupled/--no-decoupled",
-        default=None,
-        help="Decouple weight decay, as AdamW does.",
-    ),
-    click.option(
-        "--average",
-        type=click.Choice(["ema", "last"]),
-        help="Weights to return (default: ema).",
-    ),
-    click.option(
-        "--ema-decay", type=values.NUMBER, help="Decay of the moving average."
-    ),
-    click.option(
-        "--views",
-        type=values.Whole(0, values.SEVERAL),
-        help="Augmented views averaged per image before clipping.",
-    ),
-    click.option(
-        "--augment",
-        type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]),
-        help="Augmentation of the views.",
-    ),
 )
 @option_group(
     "Memory and devices",
     click.option(
         "--memory",
-        default="2GB",
-        show_default=True,
         callback=values.n_bytes,
-        help="Memory for the per-example gradients of a chunk of images.",
+        help="Memory for the per-example gradients of a chunk of images, such as 2GB "
+        "(default: 2 GB on a CPU, half of a GPU's free memory).",
     ),
     click.option(
         "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
@@ -212,6 +147,12 @@ from dphead.cli.releases import releases_table
         default=20,
         show_default=True,
         help="Number of steps between checkpoints.",
+    ),
+    click.option(
+        "--evaluate-every",
+        type=values.Whole(0, 2**20),
+        default=0,
+        help="Number of steps between measurements on test rows declared public.",
     ),
 )
 @option_group("What is printed", *PRINTED)
@@ -285,7 +226,6 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
     from dphead.finetune.options import FinetuneOptions
     from dphead.finetune.settings import NAMES, make_settings
 
-    given["layers"] = given["layers"] or None
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )

@@ -7,16 +7,13 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
-from dphead.cli.options import NORM
+from dphead.cli.finetune import WithSettings
 from dphead.cli.paths import check_there
-from dphead.cli.text import table, tied
+from dphead.cli.text import filled, table, tied
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
-_SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
+_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 _TAN_COLUMNS = (
-    "",
-    ">rows",
-    ">delta",
     ">eta",
     ">Sigma",
     ">epsilon TAN",
@@ -32,15 +29,11 @@ _PLAN_COLUMNS = (
     ">rows processed",
     ">cost",
 )
-_SIMULATED_SETTINGS = (  # settings of the predicted full run
-    "model",
-    "norm",
-    "batch_size",
-    "noise_multiplier",
-    "steps",
-    "learning_rate",
-    "views",
-    "augment",
+_N_ROWS = click.option(
+    "--n-rows", type=values.COUNT, required=True, help="Number of training images."
+)
+_DELTA = click.option(
+    "--delta", type=values.NUMBER, required=True, help="Failure probability."
 )
 
 
@@ -50,20 +43,22 @@ def tan() -> None:
 
 
 @tan.command()
-@click.option("--n-rows", type=values.WHOLE, required=True)
-@click.option("--batch-size", type=values.WHOLE, required=True)
-@click.option("--noise-multiplier", type=values.NUMBER, required=True)
-@click.option("--steps", type=values.WHOLE, required=True)
-@click.option("--delta", type=values.NUMBER, required=True)
+@_N_ROWS
 @click.option(
-    "--more-data",
-    type=values.NUMBER,
-    help="Also show the cost with this many times the rows (Table 5).",
+    "--batch-size", type=values.COUNT, required=True, help="Expected size of a batch."
 )
+@click.option(
+    "--noise-multiplier",
+    type=values.NUMBER,
+    required=True,
+    help="Noise multiplier of each step.",
+)
+@click.option("--steps", type=values.COUNT, required=True, help="Number of steps.")
+@_DELTA
 @click.option(
     "--plot",
     type=PATH,
-    help=("Draw Figures 2 and 3 for these settings (png, svg or pdf)."),
+    help="Draw Figures 2 and 3 for these settings (png, svg or pdf).",
 )
 def show(
     n_rows: int,
@@ -71,64 +66,47 @@ def show(
     noise_multiplier: float,
     steps: int,
     delta: float,
-    more_data: float | None,
     plot: Path | None,
 ) -> None:
     """Print TAN's eta, Sigma and epsilon beside the exact epsilon.
 
     \b
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
-      --steps 2500 --delta 1e-5 --more-data 2
+      --steps 2500 --delta 1e-5
     """
-    from dphead.analysis import tan as analysis
-    from dphead.analysis.tan_plot import draw
+    from dphead.analysis.tan import total_amount_of_noise
+    from dphead.privacy import accounting
 
-    if not 0 < batch_size <= n_rows:
+    if batch_size > n_rows:
         raise ValueError(
-            f"batch_size must be from 1 to n_rows, got {batch_size=}, {n_rows=}. "
-            "Correct it."
+            f"--batch-size must be from 1 to --n-rows {n_rows}, got {batch_size}."
         )
     prob = batch_size / n_rows
-    settings = [("this setting", n_rows, prob, delta)]
-    if more_data is not None:
-        changed = analysis.more_data(noise_multiplier, prob, steps, delta, more_data)
-        name = f"{more_data:g} x the rows"
-        settings.append((name, round(n_rows * more_data), *changed))
-    rows, reason = [], ""
-    for name, n, q, d in settings:
-        found = analysis.total_amount_of_noise(noise_multiplier, q, steps, d)
-        exact = _exact_epsilons(noise_multiplier, q, steps, d)
-        numbers = (found.eta, found.total_noise, found.epsilon, *exact)
-        rows.append((tied(name), str(n), f"{d:g}", *(f"{v:.4g}" for v in numbers)))
-        reason = found.reason
-    click.echo(table(_TAN_COLUMNS, rows))
+    found = total_amount_of_noise(noise_multiplier, prob, steps, delta)
+    events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
+    exact = [
+        accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
+    ]
+    numbers = (found.eta, found.total_noise, found.epsilon, *exact)
+    click.echo(table(_TAN_COLUMNS, [tuple(f"{v:.4g}" for v in numbers)]))
     click.echo(
         "epsilon TAN is an approximation, not a guarantee."
-        + (f" Not to be relied on: {reason}." if reason else "")
+        + (f" Do not rely on it: {found.reason}." if found.reason else "")
     )
     if plot is not None:
-        eta = analysis.total_amount_of_noise(noise_multiplier, prob, steps, delta).eta
+        from dphead.analysis.tan_plot import draw
+
         counts = (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps)
-        draw(plot, eta, delta, counts, eta / steps**0.5)
+        draw(plot, found.eta, delta, counts, found.eta / steps**0.5)
         click.echo(f"{plot}: written")
 
 
-def _exact_epsilons(
-    noise_multiplier: float, prob: float, steps: int, delta: float
-) -> list[float]:
-    """Return epsilon by RDP and by PLD."""
-    from dphead.privacy import accounting
-
-    events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
-    return [
-        accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
-    ]
-
-
 @tan.command()
-@click.option("--n-rows", type=values.WHOLE, required=True)
-@click.option("--epsilon", type=values.NUMBER, required=True)
-@click.option("--delta", type=values.NUMBER, required=True)
+@_N_ROWS
+@click.option(
+    "--epsilon", type=values.NUMBER, required=True, help="Budget of the training."
+)
+@_DELTA
 @click.option(
     "--noise-multiplier",
     type=values.NUMBER,
@@ -141,28 +119,38 @@ def _exact_epsilons(
     callback=values.separated(values.COUNT, "whole numbers: 250,500"),
     help="Numbers of steps to compare, T1,T2,... (default: 250 to 64000).",
 )
+@click.option(
+    "--simulated",
+    type=PATH,
+    multiple=True,
+    help="JSON file of `dphead tan simulate`; repeat for each number of steps.",
+)
 def plan(
     n_rows: int,
     epsilon: float,
     delta: float,
     noise_multiplier: float,
     steps: tuple[int, ...] | None,
+    simulated: tuple[Path, ...],
 ) -> None:
     """Print the smallest batch size for a budget at each number of steps.
 
     All settings lie where epsilon follows TAN. Only training shows which number of
-    steps is best: simulate a few on public images.
+    steps is best. Simulate some on public images, and pass the results with
+    --simulated.
     """
-    from dphead.finetune.tan import cheapest, plans
+    from dphead.finetune.tan import decide, plans
 
+    predictions = dict(map(_prediction, simulated))
+    counts = steps or tuple(predictions) or _STEPS
     found = plans(
         n_rows,
         epsilon=epsilon,
         delta=delta,
-        steps=steps or _SIMULATED_STEPS,
+        steps=counts,
         noise_multiplier=noise_multiplier,
     )
-    least = cheapest(found)
+    least = min(s.batch_size * s.steps for s in found)
     rows = []
     for s in found:
         work = s.batch_size * s.steps
@@ -174,40 +162,45 @@ def plan(
                 f"{s.epsilon:.4g}",
                 f"{work / n_rows:.1f}",
                 f"{work:,}",
-                f"{work / (least.batch_size * least.steps):.2f}",
+                f"{work / least:.2f}",
             )
         )
     click.echo(table(_PLAN_COLUMNS, rows))
+    text = (
+        "No number of steps is recommended, because no accuracy is known. T = "
+        f"{found[0].steps} is cheapest. Run `dphead tan simulate --json FILE` for some "
+        "numbers of steps, and pass --simulated FILE for each."
+    )
+    if predictions:
+        best, reason = decide(predictions)
+        text = f"Recommended: T = {best}, {reason}."
+    click.echo("\n".join(filled(text)))
 
 
-@tan.command()
+def _prediction(path: Path) -> tuple[int, Any]:
+    """Return the number of steps and the prediction in a file of `simulate`."""
+    from dphead.analysis.sealed import explain_damage, read_json
+    from dphead.analysis.tan import Prediction
+
+    with explain_damage("a simulation", path):
+        found = read_json(path, "simulation")
+        return found["settings"]["steps"], Prediction(**found["prediction"])
+
+
+@tan.command(cls=WithSettings)
 @click.argument("images", type=PATH)
 @click.option(
     "--data-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
+    help="public: confirm that the images need no protection.",
 )
-@click.option("--model", default="wrn-16-4", show_default=True)
-@NORM
 @click.option(
-    "--classes", required=True, help=("Class names, such as a,b,c, or their number.")
+    "--classes", required=True, help="Class names, such as a,b,c, or their number."
 )
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
-@click.option(
-    "--batch-size",
-    type=values.WHOLE,
-    required=True,
-    help=("Batch size B of the full run."),
-)
-@click.option(
-    "--noise-multiplier",
-    type=values.NUMBER,
-    required=True,
-    help="Noise multiplier sigma of the full run.",
-)
-@click.option("--steps", type=values.WHOLE, required=True)
 @click.option(
     "--factors",
     callback=values.separated(values.NUMBER, "numbers: 4,8"),
@@ -221,18 +214,17 @@ def plan(
     show_default=True,
     help="Number of seeds for each factor.",
 )
-@click.option("--learning-rate", type=values.NUMBER)
-@click.option("--views", type=values.WHOLE)
-@click.option("--augment", type=click.Choice(["crop", "rrc", "ours", "simclr"]))
-@click.option("--delta", type=values.NUMBER, default=1e-5, show_default=True)
-@click.option("--image-size", type=values.WHOLE)
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--image-size", type=values.WHOLE, help="Resize images to this side.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
+)
 @click.option(
     "--json",
     "out",
     type=PATH,
-    help=("Write the runs and the prediction to this JSON file."),
+    help="Write the runs and the prediction to this JSON file.",
 )
+@click.option("--preset", help="A paper's settings of the full run, such as de22-13/8.")
 def simulate(
     images: Path,
     data_is: str,
@@ -243,18 +235,26 @@ def simulate(
 ) -> None:
     """Predict a full run from runs that are k times cheaper.
 
-    The total amount of noise stays constant. Each cheap run would spend a very large
-    epsilon, so this command refuses private images.
+    Describe the full run by a preset and the settings of `dphead finetune`, with its
+    noise multiplier, batch size and steps. The total amount of noise stays constant.
+    Each cheap run would spend a very large epsilon, so this command refuses private
+    images.
     """
     check_there("images", images)
 
-    import json
+    from dphead.analysis.sealed import write_json
+    from dphead.finetune.settings import NAMES, make_settings
+    from dphead.finetune.tan import in_percent, predict, run_simulations
 
-    from dphead.finetune.settings import make_settings
-    from dphead.finetune.tan import predict, run_simulations
-    from dphead.privacy.atomic_write import write_text
-
-    settings, _ = make_settings({k: given[k] for k in _SIMULATED_SETTINGS})
+    own = {k: given[k] for k in NAMES & set(given)}
+    settings, source = make_settings(own, given["preset"])
+    full = (settings.batch_size, settings.noise_multiplier, settings.steps)
+    if None in full:
+        raise ValueError(
+            "the full run needs --batch-size, --noise-multiplier and --steps, got "
+            f"{full}. `dphead tan plan` prints them for a budget."
+        )
+    click.echo("\n".join(filled(f"full run ({source}): {_described(settings)}")))
 
     def train(small: Any, seed: int) -> float:
         return _simulated(images, small, seed, given)
@@ -269,25 +269,28 @@ def simulate(
     found = run_simulations(
         settings, factors, range(runs), train, data_is_public=public, done=tell
     )
-    prediction = predict(found, given["batch_size"])
-    full = f"B {given['batch_size']}, sigma {given['noise_multiplier']:g}"
-    click.echo(f"\npredicted at {full}: {_predicted(prediction)}")
+    prediction = predict(found, settings.batch_size or 0)
+    click.echo(
+        f"\npredicted at B {full[0]}, sigma {full[1]:g}: "
+        f"{tied(f'{100 * prediction.accuracy:.2f} %')}, "
+        f"{100 * prediction.slope:+.2f} per doubling of B\n"
+        f"95 % of runs: {in_percent(prediction)}"
+    )
     click.echo(
         "Simulated runs used public data: they cost no budget and are not private."
     )
     if out is not None:
-        rows = [vars(one) for one in found]
-        found = {"runs": rows, "prediction": prediction._asdict()}
-        write_text(out, json.dumps(found, indent=2) + "\n")
+        kept = {"runs": [vars(one) for one in found], "settings": settings.record()}
+        write_json(out, kept | {"prediction": prediction._asdict()})
 
 
-def _predicted(prediction: Any) -> str:
-    """Return a prediction as two lines of text."""
-    middle, low, high, slope = (100 * value for value in prediction)
-    # the fitted line may leave the range of an accuracy
-    return (
-        f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
-        f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
+def _described(settings: Any) -> str:
+    """Return the settings that differ from the defaults, as options."""
+    default = type(settings)().record()
+    return " ".join(
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in settings.record().items()
+        if name == "model" or value != default[name]
     )
 
 
@@ -297,6 +300,7 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
     The run spends a very large epsilon. `given` holds the options of `simulate`.
     """
     import tempfile
+    from dataclasses import replace
 
     from dphead_extract.sources.classes import Classes
 
@@ -309,7 +313,6 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
             features=images,
             out=Path(folder) / "run",
             epsilon=1e9,
-            delta=given["delta"],
             accountant="rdp",
             split=given["split"],
             test_split=given["test_split"],
@@ -317,10 +320,9 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
             ledger=IN_MEMORY,
             seed=seed,
             tuning="public data",
-            settings=settings,
+            settings=replace(settings, init_seed=seed),
             classes=Classes.parse(given["classes"]),
             image_size=given["image_size"],
-            init_seed=seed,
             device=given["device"],
         )
         result = finetune(options)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-STEM = 16  # channels of a Wide-ResNet's first layer
+_STEM = 16  # channels of a Wide-ResNet's first layer
 
 
 class WSConv2d(nn.Conv2d):
@@ -86,11 +86,6 @@ class WideResNet(nn.Module):
         Whether the convolutions' weights are standardized.
     norm : {"before", "after"}, default "before"
         "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
-
-    Raises
-    ------
-    ValueError
-        If `depth`, `width` or `norm` is invalid.
     """
 
     def __init__(
@@ -104,16 +99,6 @@ class WideResNet(nn.Module):
         norm: Literal["before", "after"] = "before",
     ) -> None:
         super().__init__()
-        if depth < 10 or (depth - 4) % 6 or width < 1:
-            raise ValueError(
-                "a Wide-ResNet needs depth 6k + 4 and a width of 1 or more, got "
-                f"{depth=}, {width=}. Try wrn-16-4."
-            )
-        if norm not in ("before", "after"):
-            raise ValueError(
-                f"norm must be 'before' or 'after' the activation, got {norm=}. Choose "
-                "one."
-            )
         conv = WSConv2d if standardize else nn.Conv2d
 
         def pre(channels: int) -> nn.Module:
@@ -123,9 +108,9 @@ class WideResNet(nn.Module):
             ]
             return nn.Sequential(*(layers if norm == "before" else layers[::-1]))
 
-        self.stem = conv(channels, STEM, 3, 1, 1, bias=False)
-        blocks, inputs = [], STEM
-        for stage, outputs in enumerate(STEM * width * k for k in (1, 2, 4)):
+        self.stem = conv(channels, _STEM, 3, 1, 1, bias=False)
+        blocks, inputs = [], _STEM
+        for stage, outputs in enumerate(_STEM * width * k for k in (1, 2, 4)):
             for k in range((depth - 4) // 6):
                 blocks.append(
                     _Block(inputs, outputs, 2 if stage and not k else 1, conv, pre)
@@ -152,11 +137,6 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
         (243, 8, 8).
     n_classes : int
         Number of public classes.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
 
     Notes
     -----
@@ -205,9 +185,6 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
         "cifar10": [[32, 32], [64, 64], [128, 128]],
         "cifar10-small": [[16, 16], [32, 32], [64]],
     }
-    if name not in plans:
-        known = ["mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10"]
-        raise ValueError(f"a TB21 CNN must be one of {known}, got {name=}. Choose one.")
     layers, inputs = [], 3
     for stage in plans[name]:
         for outputs in stage:

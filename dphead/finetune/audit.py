@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from dphead.finetune.gradients import ModelGradient
-from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
+from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import NetworkDescent
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Statistic
 from dphead.solvers.base import ProblemInfo
 
 
-class UsedRows(TorchSums):
+class _UsedRows(TorchSums):
     """Sum clipped gradients, leaving out padding slots."""
 
     def is_compared(self, query: Statistic) -> bool:
@@ -46,15 +46,15 @@ class UsedRows(TorchSums):
 
 
 @dataclass(frozen=True)
-class AuditedGradient(ModelGradient):
+class _AuditedGradient(ModelGradient):
     """Describe a `ModelGradient` with its own summation backend.
 
     An audit takes the block sum from the statistic. `sums` is the network's.
     """
 
-    sums: UsedRows | None = field(default=None, repr=False, compare=False)
+    sums: _UsedRows | None = field(default=None, repr=False, compare=False)
 
-    def block_sum(self) -> UsedRows:
+    def block_sum(self) -> _UsedRows:
         """Return the summation backend of its blocks."""
         assert self.sums is not None
         return self.sums
@@ -64,8 +64,6 @@ def audited(
     model: str,
     shape: tuple[int, int, int],
     facts: ProblemInfo,
-    *,
-    groups: int = 16,
     **settings: Any,
 ) -> NetworkDescent:
     """Return a solver for `dphead.analysis.audit`.
@@ -78,8 +76,6 @@ def audited(
         (channels, h, w) of a row.
     facts : ProblemInfo
         The public facts of the audit's rows.
-    groups : int, default 16
-        Groups of the group norms.
     **settings
         Settings of `NetworkDescent`.
 
@@ -90,17 +86,12 @@ def audited(
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(
-            "n_features must equal the product of shape, got "
-            f"n_features={facts.n_features}, {shape=}. Change one of them."
+            f"--n-features must equal the product of --shape, got {facts.n_features} "
+            f"for {shape}. Pass --n-features {int(np.prod(shape))}."
         )
-    network = Network(
-        NetworkSpec(
-            ModelSpec(model, shape[0], groups=groups),
-            shape,
-            facts.n_classes,
-            pixels=False,
-        )
-    )
-    own = {f.name: getattr(network.query, f.name) for f in fields(ModelGradient)}
-    query = AuditedGradient(**own, sums=UsedRows(network, chunk=16))
+    spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
+    network = Network(spec)
+    query = network.query
+    given = {f.name: getattr(query, f.name) for f in fields(ModelGradient)}
+    query = _AuditedGradient(**given, sums=_UsedRows(network, chunk=16))
     return NetworkDescent(query, network.start, **settings)

@@ -1,6 +1,6 @@
 """Make random views of images from public random numbers of each row.
 
-A view's numbers depend only on (seed, step, the row's content, view). So a row's
+A view's numbers depend only on (step, the row's content, view). So a row's
 statistic is the same in any slot and with any other rows. Slots cannot seed the views,
 because removing a row shifts all later rows. The numbers need not be secret: the
 guarantee holds against an attacker who knows them. Equal rows have equal views.
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
 _NUMBERS_A_VIEW = 16  # uniform numbers per view: more than any augmentation uses
-GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
+_GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
 def row_keys(x: np.ndarray) -> np.ndarray:
@@ -25,13 +24,13 @@ def row_keys(x: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<u8")
 
 
-def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
+def uniforms(step: int, keys: np.ndarray, views: int) -> np.ndarray:
     """Return uniform numbers in [0, 1) for row keys (k,).
 
     Returns (k, views, NUMBERS_A_VIEW) float32, by splitmix64 (Steele et al. 2014).
     """
     with np.errstate(over="ignore"):
-        start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
+        start = _mixed(_mixed(np.uint64(0)) + np.uint64(step))
         row = _mixed(start + keys.astype(np.uint64))[:, None]
         bits = _mixed(row + np.arange(views * _NUMBERS_A_VIEW, dtype=np.uint64))
     return (
@@ -113,7 +112,7 @@ def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
     if hue == 0:
         return x
     angle = 2 * np.pi * hue * (2 * u[:, 3] - 1)
-    yiq = x.new_tensor([GRAY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
+    yiq = x.new_tensor([_GRAY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
     one = torch.ones_like(angle)
     zero = torch.zeros_like(angle)
     c = angle.cos()
@@ -128,7 +127,7 @@ def _gray(x: Tensor) -> Tensor:
     """Return the gray image, with one channel."""
     if x.shape[1] != 3:
         return x.mean(dim=1, keepdim=True)
-    return (x * x.new_tensor(GRAY)[:, None, None]).sum(dim=1, keepdim=True)
+    return (x * x.new_tensor(_GRAY)[:, None, None]).sum(dim=1, keepdim=True)
 
 
 def _blurred(x: Tensor, sd: Tensor) -> Tensor:
@@ -190,7 +189,7 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def views_of(
-    x: Tensor, keys: np.ndarray, views: int, augment: str, seed: int, step: int
+    x: Tensor, keys: np.ndarray, views: int, augment: str, step: int
 ) -> Tensor:
     """Return the views of images.
 
@@ -204,8 +203,8 @@ def views_of(
         Number of views. 0 returns the images unchanged.
     augment : str
         "none" or a name of AUGMENTATIONS.
-    seed, step : int
-        Seed and step of the random numbers.
+    step : int
+        Step of the training, which seeds the random numbers.
 
     Returns
     -------
@@ -214,7 +213,7 @@ def views_of(
     """
     if views == 0 or augment == "none":
         return x[:, None].expand(-1, max(views, 1), -1, -1, -1)
-    u = torch.from_numpy(uniforms(seed, step, keys, views))
+    u = torch.from_numpy(uniforms(step, keys, views))
     u = u.to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)
     return AUGMENTATIONS[augment](many, u).unflatten(0, (len(x), views))

@@ -54,12 +54,12 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
         state = Progress(step, **values)
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
-            f"a checkpoint must be intact, got {path} damaged. Earlier releases are "
-            "lost: start in a new folder, which is charged again."
+            f"a checkpoint must be intact, got a damaged {path}. Start in a new "
+            "folder, which is charged again: the run cannot resume."
         ) from error
     if found != fit_id:
         raise ValueError(
             f"a checkpoint must be from this fit, got {path} of another one. Choose "
-            "another folder."
+            "another folder with -o."
         )
     return state

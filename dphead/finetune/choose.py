@@ -11,8 +11,6 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.settings import RELEASES
 
-_MOST_STEPS = RELEASES  # bound of the search: the largest number of planned releases
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -78,17 +76,23 @@ def schedule(
     Raises
     ------
     ValueError
-        Unless two of noise_multiplier, batch_size and steps are given, or all three
-        within the budget; or if no value fits.
+        If the given values exceed the budget, or no value of the missing one fits.
+
+    Notes
+    -----
+    At least two of noise_multiplier, batch_size and steps must be given.
     """
     epsilon = target.epsilon
     check_budget(epsilon, target.delta)
-    _check_given(
-        n_rows,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        steps=steps,
-    )
+    if steps is not None and steps > RELEASES:
+        raise ValueError(
+            f"steps must be at most {RELEASES}, got {steps=}. Use larger batches."
+        )
+    if batch_size is not None and batch_size > n_rows:
+        raise ValueError(
+            f"batch_size must be at most the {n_rows} rows, got {batch_size=}. Use "
+            f"{n_rows} for a full batch."
+        )
     whole = epoch_steps or 1  # steps must be a multiple of this
     accounting.require(
         (steps or 0) % whole == 0,
@@ -117,14 +121,14 @@ def schedule(
         )
     elif steps is None:
         assert noise_multiplier is not None
-        sigma, batch, most = noise_multiplier, batch_size, _MOST_STEPS // whole
+        sigma, batch, most = noise_multiplier, batch_size, RELEASES // whole
         epochs = _largest(
             lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
         )
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"the budget allows more than {_MOST_STEPS} steps, got "
+                f"the budget allows more than {RELEASES} steps, got "
                 f"{noise_multiplier=}, {batch_size=}. Pass steps, or less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
@@ -134,36 +138,12 @@ def schedule(
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"epsilon must be at least {spent:.6g} for these settings, got "
-            f"{epsilon=}. Drop one of them."
+            f"epsilon must be at least {spent:.6g} for this noise multiplier, batch "
+            f"size and number of steps, got {epsilon=}. Drop one of the three, and it "
+            "is set from the budget."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
-
-
-def _check_given(n_rows: int, **given: float | None) -> None:
-    """Raise ValueError if two values are missing, or one is out of range."""
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) > 1:
-        raise ValueError(
-            "two of noise_multiplier, batch_size and steps are required, got none of "
-            f"{missing}. Pass one of these."
-        )
-    for name, value in ({"n_rows": n_rows} | given).items():
-        if value is not None and not value > 0:
-            raise ValueError(
-                f"{name} must be positive, got {name}={value}. Correct it."
-            )
-    batch_size, steps = given["batch_size"], given["steps"]
-    if steps is not None and steps > _MOST_STEPS:
-        raise ValueError(
-            f"steps must be at most {_MOST_STEPS}, got {steps=}. Use larger batches."
-        )
-    if batch_size is not None and batch_size > n_rows:
-        raise ValueError(
-            f"batch_size must be at most n_rows={n_rows}, got {batch_size=}. Use "
-            "n_rows for a full batch."
-        )
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:
@@ -174,8 +154,8 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
     """
     if not fits(1):
         raise ValueError(
-            f"the budget must allow {name} = 1, got {epsilon=}. Raise epsilon or "
-            "the noise."
+            f"the budget must allow {name} = 1, got {epsilon=}. Raise epsilon, or "
+            "the noise multiplier."
         )
     low, high = 1, 2
     while high <= most and fits(high):

@@ -1,10 +1,12 @@
 """Train a network on images as a scikit-learn classifier."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
 from dphead.analysis.metrics import probabilities
 from dphead.data.arrays import declared_dtype
@@ -21,12 +23,13 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
-from dphead.finetune.models import Scale
+from dphead.finetune.models import Loss, loss_of
 from dphead.finetune.network import Network, TorchSums
+from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
-from dphead.finetune.settings import LAYERS, NAMES, Settings, make_settings
+from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.fit.loop import Planned, check_fit
 from dphead.fit.run_folder import public_facts
 from dphead.planning.plan import Target, check_unit
@@ -44,18 +47,26 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label add
     zero to every sum. For parameters that are not listed here, see `DPClassifier` and
-    `dphead.finetune.settings.Settings`.
+    `dphead.finetune.settings.Settings`. None uses the preset's value, else the default
+    of `Settings`.
 
     Parameters
     ----------
-    model, layers, weights, norm, groups
-        As in `ModelSpec`.
+    model : str or nn.Module, default "wrn-16-4"
+        A name as in `ModelSpec`, or a module of your own. The module is copied; its
+        weights are the public start of the training.
+    loss : callable, optional
+        Loss of scores (k, n_classes) and labels (k,), such as
+        `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`. It is called for each image
+        apart. None uses cross entropy.
     noise_multiplier, batch_size, steps
         If one of the three is None, it follows from (epsilon, delta).
     delta : float, optional
         None uses the preset's, else 1e-5.
     mean, std : float or tuple of float, optional
         Public mean and standard deviation of pixels in [0, 1]. None uses the model's.
+    memory : int, optional
+        Memory for a chunk's gradients in bytes, as in `TorchSums`.
     protect : str, optional
         "image" protects single images even if `fit` gets groups.
 
@@ -67,28 +78,37 @@ class DPFinetuneClassifier(PrivateClassifier):
         Averaged weights of the trained parameters.
     """
 
-    model: str = "wrn-16-4"
+    model: str | nn.Module = "wrn-16-4"
+    loss: Annotated[Callable[..., Any] | None, Setting("Training loss.")] = None
+    weights: str | None = None
+    layers: tuple[str, ...] | list[str] = ()
+    norm: Literal["before", "after"] | None = None
+    groups: int | None = None
+    standardize: bool | None = None
+    init_seed: int | None = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
-    sampling: Literal["poisson", "allocation"] = "poisson"
+    sampling: Literal["poisson", "allocation"] | None = None
     steps: int | None = None
     epochs: float | None = None
     optimizer: Literal["sgd", "adam"] | None = None
     learning_rate: float | None = None
+    learning_rate_schedule: str | Callable[[int, int], float] | None = None
+    base_learning_rate: float | None = None
     momentum: float | None = None
+    dampening: float | None = None
+    beta2: float | None = None
     clip_norm: float | None = None
+    normalize: bool | None = None
     weight_decay: float | None = None
+    decoupled: bool | None = None
     average: Literal["last", "ema"] | None = None
     ema_decay: float | None = None
     views: int | None = None
     augment: str | None = None
-    weights: str | None = None
-    layers: Annotated[tuple[str, ...] | list[str], LAYERS] = ()
-    norm: Literal["before", "after"] | None = None
-    groups: int = 16
     mean: Scale | None = None
     std: Scale | None = None
-    memory: Annotated[int, _MEMORY] = 2 << 30
+    memory: Annotated[int | None, _MEMORY] = None
     device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Compute gradients in bfloat16.")] = False
 
@@ -160,19 +180,23 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     def _settings(self) -> Settings:
         """Return the preset's settings, overridden by the given parameters."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
-        default = next(f.default for f in fields(self) if f.name == "model")
-        given["model"] = None if self.preset and self.model == default else self.model
+        given = {name: getattr(self, name, None) for name in NAMES}
         given["layers"] = tuple(self.layers) or None
+        if isinstance(self.model, nn.Module):
+            given["model"] = _name_of(self.model)
+        elif self.preset and self.model == ModelSpec.model:
+            given["model"] = None
         settings, _ = make_settings(given, self.preset, self.epsilon)
+        settings.check_complete()
         return settings
 
     def _network(self, settings: Settings, shape: Any, n_classes: int) -> Network:
         """Return the network for images of a shape, channels first."""
-        given = {"groups": self.groups, "weights": self.weights}
-        given |= {"mean": self.mean, "std": self.std}
-        spec = network_spec(settings, shape, n_classes, **given)
-        return Network(spec, usable_device(self.device), self.bf16)
+        own = self.model if isinstance(self.model, nn.Module) else None
+        scale = (self.mean, self.std)
+        spec = network_spec(settings, shape, n_classes, True, *scale)
+        loss: Loss = self.loss or loss_of
+        return Network(spec, usable_device(self.device), self.bf16, own, loss)
 
     def _plan(
         self, settings: Settings, network: Network, rows: Rows, facts: ProblemInfo
@@ -207,13 +231,19 @@ class DPFinetuneClassifier(PrivateClassifier):
         return self.network_.scores(self.weights_, _images(X))
 
 
+def _name_of(module: nn.Module) -> str:
+    """Return package.module:class of a module."""
+    kind = type(module)
+    return f"{kind.__module__}:{kind.__name__}"
+
+
 def _images(x: Any) -> np.ndarray:
     """Return images as uint8 (n, channels, h, w)."""
     x = np.asarray(*as_arrays(x))
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise ValueError(
-            f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, "
-            f"{x.dtype=}. Convert them."
+            f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.dtype} "
+            f"{x.shape}. Convert images in [0, 1] with (255 * x).astype(np.uint8)."
         )
     if x.ndim == 3:
         return x[:, None]

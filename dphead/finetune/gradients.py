@@ -18,7 +18,7 @@ from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dphead.finetune.models import loss_of, trained
+from dphead.finetune.models import Loss, loss_of, trained
 from dphead.privacy.query import Statistic
 
 # Numbers converted to float64 at a time; chosen, not measured.
@@ -30,7 +30,7 @@ CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 
 @dataclass(frozen=True)
 class ModelGradient(Statistic):
-    """Describe the sum of a network's cross-entropy gradients, each clipped to norm C.
+    """Describe the sum of the gradients of a network's loss, each clipped to norm C.
 
     Parameters
     ----------
@@ -181,10 +181,14 @@ class PerExample:
         The network.
     bf16 : bool, default False
         Whether products are computed in bfloat16.
+    loss : callable, default `loss_of`
+        Loss of the scores of one row's views. torch.func calls it for each row apart.
     """
 
-    def __init__(self, model: nn.Module, bf16: bool = False) -> None:
-        self.model, self.bf16 = model, bf16
+    def __init__(
+        self, model: nn.Module, bf16: bool = False, loss: Loss = loss_of
+    ) -> None:
+        self.model, self.bf16, self.loss = model, bf16, loss
         self.names = [name for name, _ in trained(model)]
 
     def set(self, weights: Tensor) -> None:
@@ -215,7 +219,7 @@ class PerExample:
         def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
                 scores = functional_call(self.model, weights, (views,))
-            return loss_of(scores, label.expand(len(views))).mean()
+            return self.loss(scores.float(), label.expand(len(views))).mean()
 
         found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
             weights, x, y

@@ -106,7 +106,7 @@ def load_images(
     tell_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
-            "the classes must be declared public, got classes=None. Pass --classes "
+            "the classes must be declared public, got no --classes. Pass --classes "
             "a,b,c."
         )
     labels = source.labels.astype(np.int64)
@@ -116,7 +116,7 @@ def load_images(
         x, digests = _as_they_are(source, source.arrays, index)
     elif size is None and source.arrays is None:
         raise ValueError(
-            f"image files need one size, got {size=} for {path}. Pass --image-size."
+            f"image files need one size, got none for {path}. Pass --image-size 32."
         )
     else:
         x, readable, digests = _resized(source, size, channels, index)

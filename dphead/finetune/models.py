@@ -1,158 +1,147 @@
-"""Build a network by name, load weights, and refuse networks that mix rows.
+"""Build a network, load weights, and refuse networks that mix rows.
 
-The name is one of `architectures`, or a timm model without batch normalization.
+The network is one of `architectures`, a timm model without batch normalization, or a
+module of the user's.
 """
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from dphead_extract.backbones.weights import first_line, read_state
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dphead.finetune.architectures import STEM, WideResNet, tb21_cnn
-from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
+from dphead.finetune.architectures import WideResNet, tb21_cnn
+from dphead.finetune.options import Scale
+from dphead.finetune.settings import ModelSpec
+from dphead.solvers.settings import is_a, shown
 
 # Layers that mix the rows of a batch, or keep statistics of rows between calls.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
-# Valid numbers of groups: all widths of a Wide-ResNet are multiples of STEM.
-_DIVISOR = Range(
-    f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
-)
-GROUPS = Setting("Number of groups in group norms; 0: no norms.", _DIVISOR)
-SEED = Setting(
-    "Seed of the initial weights.",
-    Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63),
-)
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
-MOST_SCALE, LEAST_STD = 1e6, 1e-6
-_OWN_PREFIXES = ("wrn-", "tb21-")  # prefixes of names that are not timm's
+_MOST_SCALE, _LEAST_STD = 1e6, 1e-6
+
+# of scores (k, n_classes), float32, and labels (k,): losses (k,), or their mean
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class ModelSpec:
-    """Describe a network by its name and options.
+def build(
+    spec: ModelSpec, n_classes: int, channels: int = 3, module: nn.Module | None = None
+) -> nn.Module:
+    """Return the network on the CPU in training mode, with other parameters frozen.
 
     Parameters
     ----------
-    name : str, default "wrn-16-4"
-        "wrn-DEPTH-WIDTH", "tb21-NAME" or a timm name.
+    spec : ModelSpec
+        The network's name and options.
+    n_classes : int
+        Number of public classes.
     channels : int, default 3
         Image channels (timm models and Wide-ResNets).
-    norm : {"before", "after"}, default "before"
-        Place of a Wide-ResNet's norms relative to activations.
-    groups : int, default 16
-        Groups of a Wide-ResNet's group norms; 0 for no norms.
-    standardize : bool, default True
-        Whether a Wide-ResNet's weights are standardized.
-    seed : int, default 0
-        Seed of the initial weights, which are public.
-    trainable : tuple of str, default ()
-        Regular expressions. A parameter is trained if its name matches one of them; ()
-        trains all.
-    weights : str, optional
-        A local file of public weights (safetensors or a state dict).
+    module : nn.Module, optional
+        The user's own network, which is copied. Its weights are public.
+
+    Returns
+    -------
+    nn.Module
+        The network. Only its trained parameters require a gradient.
 
     Raises
     ------
     ValueError
-        If a setting is out of range.
+        If the name is unknown, a layer mixes rows, the weights do not match, or
+        `layers` matches no parameter.
     """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.init_seed)
+        if module is not None:
+            model = deepcopy(module).train()
+        elif spec.of_user:
+            model = _of_user(spec.model, n_classes)
+        elif spec.of_timm:
+            model = _of_timm(spec.model, n_classes, channels)
+        else:
+            model = _of_paper(spec, n_classes, channels)
+            _initialize(model)
+    refuse_mixing(model)
+    if spec.weights is not None:
+        load_weights(model, spec.weights)
+    _choose(model, spec.layers)
+    return model
 
-    name: Annotated[str, Setting("Which one.")] = "wrn-16-4"
-    channels: int = 3
-    norm: Annotated[Literal["before", "after"], Setting("Where norms are.")] = "before"
-    groups: Annotated[int, GROUPS] = 16
-    standardize: Annotated[bool, Setting("Weights.")] = True
-    seed: Annotated[int, SEED] = 0
-    trainable: tuple[str, ...] = ()
-    weights: Annotated[str | None, Setting("A file of public weights.")] = None
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+def _of_paper(spec: ModelSpec, n_classes: int, channels: int) -> nn.Module:
+    """Return a Wide-ResNet or a CNN of TB21."""
+    kind, name = spec.model.split("-", 1)
+    if kind == "tb21":
+        return tb21_cnn(name, n_classes)
+    depth, width = map(int, name.split("-"))
+    norms = (spec.groups, spec.standardize, spec.norm)
+    return WideResNet(depth, width, n_classes, channels, *norms)
 
-    def build(self, n_classes: int) -> nn.Module:
-        """Return the network on the CPU in training mode, with other parameters frozen.
 
-        Parameters
-        ----------
-        n_classes : int
-            Number of public classes.
+def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
+    """Return a timm model without dropout and stochastic depth.
 
-        Returns
-        -------
-        nn.Module
-            The network. Only its trained parameters require a gradient.
+    De22 C.1 removes explicit regularizers.
+    """
+    import timm
 
-        Raises
-        ------
-        ValueError
-            If the name is unknown, a layer mixes rows, the weights do not match, or
-            `trainable` matches no parameter.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            model = self._network(n_classes)
-            if self.name.startswith(_OWN_PREFIXES):
-                _initialize(model)
-        refuse_mixing(model)
-        if self.weights is not None:
-            load_weights(model, self.weights)
-        _choose(model, self.trainable)
-        return model
-
-    def _network(self, n_classes: int) -> nn.Module:
-        if self.name.startswith("wrn-"):
-            try:
-                depth, width = (int(part) for part in self.name.split("-")[1:])
-            except ValueError:
-                raise ValueError(
-                    f"a Wide-ResNet is wrn-DEPTH-WIDTH, got name={self.name!r}. Try "
-                    "wrn-16-4."
-                ) from None
-            return WideResNet(
-                depth,
-                width,
-                n_classes,
-                self.channels,
-                self.groups,
-                self.standardize,
-                self.norm,
-            )
-        if self.name.startswith("tb21-"):
-            return tb21_cnn(self.name.removeprefix("tb21-"), n_classes)
-        import timm
-
-        if not timm.is_model(self.name):
-            raise ValueError(
-                "model must be wrn-D-W, tb21-NAME or a timm model, got "
-                f"name={self.name!r}. Correct the name."
-            )
-        model = timm.create_model(
-            self.name, num_classes=n_classes, in_chans=self.channels
+    if not timm.is_model(name):
+        raise ValueError(
+            "model must be wrn-DEPTH-WIDTH, tb21-NAME, a timm model or "
+            f"package.module:function, got model={name!r}. `timm.list_models()` lists "
+            "timm's names."
         )
-        # no dropout or stochastic depth: De22 C.1 removes explicit regularizers
-        for module in model.modules():
-            if hasattr(module, "fused_attn"):
-                # vmap would fall back to a loop over rows
-                vars(module)["fused_attn"] = False
-            for field in ("p", "drop_prob"):
-                if (
-                    isinstance(getattr(module, field, None), float)
-                    and "drop" in type(module).__name__.lower()
-                ):
-                    setattr(module, field, 0.0)
-        return model
+    model = timm.create_model(name, num_classes=n_classes, in_chans=channels)
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            # vmap would fall back to a loop over rows
+            vars(module)["fused_attn"] = False
+        for field in ("p", "drop_prob"):
+            if (
+                isinstance(getattr(module, field, None), float)
+                and "drop" in type(module).__name__.lower()
+            ):
+                setattr(module, field, 0.0)
+    return model
+
+
+def _of_user(name: str, n_classes: int) -> nn.Module:
+    """Return the module that package.module:function makes for n_classes classes.
+
+    Python imports the package from its path or from the working directory.
+    """
+    place, function = name.split(":")
+    sys.path.append("")
+    try:
+        made = getattr(import_module(place), function)(n_classes)
+    except Exception as error:  # the user's code may raise anything
+        raise ValueError(
+            f"--model {name} must be a function of the number of classes that dphead "
+            f"can call, got {type(error).__name__}: {first_line(error)}. Install its "
+            "package, or start dphead in the folder that holds it."
+        ) from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            f"--model {name} must return a torch.nn.Module, got "
+            f"{type(made).__name__}. Return the module from {function}."
+        )
+    return made.train()
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
     """Freeze the parameters without a matching pattern; () freezes none."""
-    names = [name for name, _ in model.named_parameters()]
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
     try:
         found = {
             pattern: {name for name in names if re.search(pattern, name)}
@@ -160,25 +149,23 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
         }
     except (re.error, TypeError) as error:
         raise ValueError(
-            f"layers must be regular expressions, got {list(patterns)} ({error}). "
-            "Correct them."
+            f"layers must be regular expressions, got {shown(patterns)} ({error}). "
+            "Escape special characters with a backslash."
         ) from None
     unknown = [pattern for pattern, of in found.items() if not of]
-    if unknown:
+    if unknown or not names:
         raise ValueError(
-            f"layers must name parameters of the model, got {unknown}. It has "
-            f"{names[:4]}, ..."
+            f"layers must match names of trained parameters, got {shown(unknown)}. The "
+            f"model has {', '.join(names[:4]) or 'none'}, ..."
         )
-    chosen = set().union(*found.values()) if patterns else set(names)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in chosen)
-
-
-Scale = float | tuple[float, ...]
+    if patterns:
+        chosen = set().union(*found.values())
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in chosen)
 
 
 def pixel_scale(
-    name: str, channels: int, mean: Scale | None = None, std: Scale | None = None
+    spec: ModelSpec, channels: int, mean: Scale | None = None, std: Scale | None = None
 ) -> tuple[Scale, Scale]:
     """Return (mean, std) of pixels in [0, 1], as given or as the model's default.
 
@@ -186,17 +173,18 @@ def pixel_scale(
     ValueError if numbers are out of range or their count is wrong.
     """
     config: Any = None
-    if not name.startswith(_OWN_PREFIXES):
+    if spec.of_timm:
         import timm
 
-        config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+        known = timm.is_model(spec.model)
+        config = timm.get_pretrained_cfg(spec.model) if known else None
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
     own = [
         tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own
     ]
     found = own[0] if mean is None else mean, own[1] if std is None else std
-    _check_scale("mean", found[0], channels, -MOST_SCALE)
-    _check_scale("std", found[1], channels, LEAST_STD)
+    _check_scale("mean", found[0], channels, -_MOST_SCALE)
+    _check_scale("std", found[1], channels, _LEAST_STD)
     return found
 
 
@@ -204,11 +192,11 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
     """Raise ValueError unless `value` is one number in range, or one per channel."""
     parts = value if isinstance(value, tuple | list) else (value,)
     if len(parts) not in (1, channels) or not all(
-        is_a(part, float) and least <= part <= MOST_SCALE for part in parts
+        is_a(part, float) and least <= part <= _MOST_SCALE for part in parts
     ):
         raise ValueError(
-            f"{name} must be a number from {least:g} to {MOST_SCALE:g}, or one for "
-            f"each of {channels} channels, got {name}={shown(value)}. Correct it."
+            f"{name} must be a number from {least:g} to {_MOST_SCALE:g}, or one for "
+            f"each of {channels} channels, got {name}={shown(value)}. Pass one number."
         )
 
 
@@ -229,8 +217,8 @@ def refuse_mixing(model: nn.Module) -> None:
 
 def refuse_moving(
     model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu"
-) -> None:
-    """Raise ValueError with the layer's name if a row's output depends on others.
+) -> Tensor:
+    """Return scores (3, n_classes) of random rows, if each depends on its row only.
 
     The check compares the output of a public random row in two batches with different
     other rows. It finds layers that `refuse_mixing` does not know.
@@ -243,28 +231,32 @@ def refuse_moving(
         (channels, h, w) of an image.
     device : torch.device or str, default "cpu"
         Device of the network.
+
+    Raises
+    ------
+    ValueError
+        With the layer's name, if a row's output depends on other rows or on chance.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((3, *shape), generator=generator).to(device)
     other = x.clone()
     other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
-    first = _outputs(model, x)
-    second = _outputs(model, other)
-    for name in first:
-        a = first[name]
-        b = second[name]
-        if a.shape[0] != 3:
-            continue
+    first, scores = _outputs(model, x)
+    second, _ = _outputs(model, other)
+    for name, value in first.items():
         # far above float32's rounding
-        if not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):
+        if value.shape[0] == 3 and not torch.allclose(
+            value[0], second[name][0], rtol=1e-3, atol=1e-4
+        ):
             raise ValueError(
                 f"a private model must not mix rows, got layer={name} with an output "
                 "that depends on other rows (or is random). Remove this layer."
             )
+    return scores
 
 
-def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Return the first output of every layer by name, innermost first."""
+def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
+    """Return the first output of every layer by name, and the model's output."""
     seen: dict[str, Tensor] = {}
     hooks = []
     for name, module in model.named_modules():
@@ -276,11 +268,10 @@ def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
         hooks.append(module.register_forward_hook(keep))
     try:
         with torch.no_grad():
-            model(x)
+            return seen, model(x)
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
 
 
 def load_weights(model: nn.Module, path: str) -> None:
@@ -295,7 +286,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     except Exception as error:  # torch raises many types for damaged files
         raise ValueError(
             f"weights must be a safetensors or pth file, got weights={path!r}: "
-            f"{first_line(error)}. Download or convert it again."
+            f"{first_line(error)}. Save them with safetensors.torch.save_file."
         ) from error
     own = model.state_dict()
     shapes = {name: value.shape for name, value in own.items()}
@@ -312,7 +303,8 @@ def load_weights(model: nn.Module, path: str) -> None:
     if missing:
         raise ValueError(
             f"weights must match the model, got weights={path!r} without "
-            f"{missing[:3]} in its shape. Check the model's name and the image size."
+            f"{', '.join(missing[:3])} in the model's shape. Use the model and image "
+            "size that the weights were trained with."
         )
     model.load_state_dict(fitting, strict=False)
 
@@ -343,5 +335,5 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return each row's cross entropy in float32."""
-    return F.cross_entropy(scores.float(), labels, reduction="none")
+    """Return each row's cross entropy (k,), in float32."""
+    return F.cross_entropy(scores, labels, reduction="none")

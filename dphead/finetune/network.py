@@ -10,7 +10,7 @@ from dphead_extract.threads import one_thread
 from dphead_extract.vectors import WholeVectors, are_alike
 from torch import Tensor, nn
 
-from dphead.finetune.augment import MOST_VIEWS, row_keys, views_of
+from dphead.finetune.augment import row_keys, views_of
 from dphead.finetune.gradients import (
     ModelGradient,
     Part,
@@ -19,19 +19,25 @@ from dphead.finetune.gradients import (
     squared_norms,
 )
 from dphead.finetune.models import (
-    ModelSpec,
-    Scale,
+    Loss,
+    build,
     count_parameters,
     flat,
+    loss_of,
     refuse_moving,
     trained,
 )
+from dphead.finetune.options import Scale
+from dphead.finetune.settings import ModelSpec, check_vote
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
-_MOST_ROWS = 256  # per chunk; more were no faster on a CPU (figures not stored)
+# Images per pass of a chunk; more were no faster on a CPU (figures not stored).
+_CPU_IMAGES = 256
+_GPU_IMAGES = 4096  # chosen, not measured
+_CPU_MEMORY = 2 << 30  # bytes of a chunk on a CPU; chosen
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about the effect of some noisy steps.
 _TRIED_BESIDE = 0.05
@@ -78,8 +84,6 @@ class NetworkSpec:
         De22's augmentation multiplicity K; 0 for none.
     augment : str, default "none"
         "none", "crop", "rrc", "ours" or "simclr".
-    seed : int, default 0
-        Seed of the views.
 
     Raises
     ------
@@ -95,7 +99,6 @@ class NetworkSpec:
     std: Scale = 0.25
     views: int = 0
     augment: str = "none"
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if (self.augment == "none") != (self.views == 0):
@@ -106,27 +109,15 @@ class NetworkSpec:
         if self.augment != "none" and not self.pixels:
             raise ValueError(
                 f"feature maps cannot be augmented, got augment={self.augment!r}. "
-                "Drop it."
+                "Drop --augment and --views."
             )
 
-    def check_vote(self, vote: int) -> None:
-        """Raise ValueError if `vote` is out of range, or views are not used."""
-        if not 0 <= vote <= MOST_VIEWS:
-            raise ValueError(
-                f"vote must be from 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
-            )
-        if vote and self.augment == "none":
-            raise ValueError(
-                "--vote needs a network trained on views, got augment='none', "
-                f"{vote=}. Drop --vote."
-            )
-
-    def query(self, model: nn.Module) -> ModelGradient:
+    def query(self, model: nn.Module, loss: Loss = loss_of) -> ModelGradient:
         """Return the statistic released at each step."""
-        words = (
-            f"{self.model.name} {self.model.norm} groups={self.model.groups} "
-            f"ws={self.model.standardize}"
-        )
+        own = self.model
+        words = f"{own.model} {own.norm} groups={own.groups} ws={own.standardize}"
+        if loss is not loss_of:
+            words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
         return ModelGradient(
             self.n_classes, count_parameters(model), words, self.views, self.augment
         )
@@ -160,7 +151,7 @@ class NetworkSpec:
         if not self.pixels:
             return images[:, None]
         keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
-        views = views_of(images / 255, keys, self.views, self.augment, self.seed, step)
+        views = views_of(images / 255, keys, self.views, self.augment, step)
         mean, std = (
             torch.tensor(value, device=device).view(-1, 1, 1)
             for value in (self.mean, self.std)
@@ -179,6 +170,10 @@ class Network:
         Device of the network.
     bf16 : bool, default False
         Whether products of the gradients are computed in bfloat16.
+    module : nn.Module, optional
+        The user's own network, instead of the one that `spec` names.
+    loss : callable, default `loss_of`
+        Loss to train with, of scores (k, n_classes) and labels (k,).
 
     Attributes
     ----------
@@ -190,25 +185,39 @@ class Network:
     Raises
     ------
     ValueError
-        If the model does not accept images of this shape, or mixes rows.
+        If the model does not accept images of this shape, does not return a score for
+        each class, or mixes rows.
     """
 
     def __init__(
-        self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False
+        self,
+        spec: NetworkSpec,
+        device: str = "cpu",
+        bf16: bool = False,
+        module: nn.Module | None = None,
+        loss: Loss = loss_of,
     ) -> None:
-        self.spec, self.device, self.bf16 = spec, torch.device(device), bf16
-        self.model = spec.model.build(spec.n_classes).to(self.device)
+        self.spec, self.device = spec, torch.device(device)
+        self.bf16, self.loss = bf16, loss
+        self.model = build(spec.model, spec.n_classes, spec.shape[0], module)
+        self.model.to(self.device)
+        name = spec.model.model
         try:
-            refuse_moving(self.model, spec.shape, self.device)
+            scores = refuse_moving(self.model, spec.shape, self.device)
         # types that timm and torch raise for a wrong image size
         except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                f"the model must accept images of shape={spec.shape}, got "
-                f"name={spec.model.name!r}: {reason} Choose another --image-size or "
-                "model."
+                f"the model must accept images of shape {spec.shape}, got "
+                f"model={name!r}: {reason} Choose another --image-size or model."
             ) from error
-        self.query = spec.query(self.model)
+        if scores.shape != (3, spec.n_classes):
+            raise ValueError(
+                f"the model must return {spec.n_classes} scores for an image, one per "
+                f"class, got model={name!r} with {tuple(scores.shape[1:])}. Change "
+                "its last layer."
+            )
+        self.query = spec.query(self.model, loss)
         self.start = flat(self.model).double().cpu().numpy()
 
     def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
@@ -233,7 +242,7 @@ class Network:
         ----------
         [TAN23] section 4.2.
         """
-        self.spec.check_vote(vote)
+        check_vote(vote, self.spec.augment)
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
         spec = replace(
             self.spec, views=vote, augment=self.spec.augment if vote else "none"
@@ -272,13 +281,14 @@ class TorchSums:
     ----------
     network : Network
         The network.
-    memory : int, default 2 GiB
-        Bytes that a chunk may use.
+    memory : int, optional
+        Bytes that a chunk may use. Default: 2 GiB on a CPU, half of a GPU's free
+        memory.
     chunk : int, optional
         Rows per chunk, from another process. None chooses a size at which torch rounds
         each row equally, or 1 on a CPU if a trial finds that a row's bits depend on its
         slot.
-    batch : int, default MOST_ROWS
+    batch : int, default 256
         Expected rows per pass. A chunk holds a quarter of them, because the last chunk
         is padded. It holds 32 (all, if fewer) where a quarter is less.
 
@@ -293,22 +303,40 @@ class TorchSums:
     def __init__(
         self,
         network: Network,
-        memory: int = 2 << 30,
+        memory: int | None = None,
         chunk: int | None = None,
-        batch: int = _MOST_ROWS,
+        batch: int = _CPU_IMAGES,
     ) -> None:
         self.network = network
-        most = chunk_rows(network, memory)
+        most = _chunk_rows(network, memory)
         wanted = min(batch, max(32, batch // 4))
         with one_thread():
-            self._gradients = PerExample(network.model, network.bf16)
+            self._gradients = PerExample(network.model, network.bf16, network.loss)
             with WholeVectors() as seen:
                 self._try()
             self.chunk = chunk or seen.rounded(wanted, most)
+            if chunk is None and network.device.type == "cuda":
+                self._shrink_to_memory()
             if chunk is None and not self._places_are_equal():
                 self.chunk = 1
         self._params: StepParams | None = None  # the network's current parameters
         self._heads = CpuSums()
+
+    def _shrink_to_memory(self) -> None:
+        """Halve the chunk until the gradients of one fit the GPU's memory."""
+        spec, device = self.network.spec, self.network.device
+        while True:
+            x = np.zeros((self.chunk, int(np.prod(spec.shape))), np.float32)
+            y = torch.zeros(self.chunk, dtype=torch.long, device=device)
+            try:
+                parts = self._gradients.parts(spec.inputs(x, 0, device), y)
+                clipped(parts, y == 0, 1.0)
+                return
+            except torch.cuda.OutOfMemoryError:
+                if self.chunk == 1:
+                    raise
+            self.chunk //= 2
+            torch.cuda.empty_cache()
 
     def _try(self) -> None:
         """Raise ValueError unless a row of zeros has a gradient.
@@ -326,7 +354,7 @@ class TorchSums:
             reason = str(error).split("\n")[0]
             raise ValueError(
                 "the model must allow per-example gradients (torch.func), got "
-                f"name={spec.model.name!r}: {reason} Choose another model."
+                f"model={spec.model.model!r}: {reason} Choose another model or loss."
             ) from error
 
     def _places_are_equal(self) -> bool:
@@ -389,19 +417,18 @@ class TorchSums:
         if self.is_compared(ask.query):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
+        # whole numbers below 2**53, which float64 adds exactly: one copy per block
+        total = torch.zeros(len(out), dtype=torch.float64, device=self.network.device)
         with one_thread():
             for i, part in enumerate(self._chunks(ask, rows)):
                 keep = used[i * self.chunk : (i + 1) * self.chunk]
                 keep = np.pad(keep, (0, self.chunk - len(keep)))
                 if keep.any():
-                    out += self._added(ask, part, keep)
+                    parts, keep = self._parts(ask, part, keep)
+                    counted = torch.from_numpy(keep).to(self.network.device)
+                    total += clipped(parts, counted, ask.clip_norm)
+        out += total.cpu().numpy().astype(np.int64)
         return out
-
-    def _added(self, ask: SumTask, part: Block, used: np.ndarray) -> np.ndarray:
-        """Return a chunk's contribution to the sum, (size,) int64."""
-        parts, keep = self._parts(ask, part, used)
-        counted = torch.from_numpy(keep).to(self.network.device)
-        return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
 
     def _take(self, ask: SumTask) -> None:
         """Set the network to the weights of the request."""
@@ -453,8 +480,8 @@ def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
         or params.weights is None
     ):
         raise ValueError(
-            f"the statistic must be the network's gradient, got {ask.query}. This is "
-            "a defect in the solver."
+            f"a solver must request its network's gradient, got {ask.query}. Pass "
+            "`network.query`."
         )
     return params, params.weights
 
@@ -471,14 +498,17 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
-def chunk_rows(network: Network, memory: int) -> int:
+def _chunk_rows(network: Network, memory: int | None) -> int:
     """Return the number of rows, at least 1, of a chunk within `memory` bytes.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
     largest of them, and three and a half floats for each activation of each view.
     """
-    model = network.model
-    views = max(1, network.spec.views)
+    model, device = network.model, network.device
+    views, images = max(1, network.spec.views), _CPU_IMAGES
+    if device.type == "cuda":
+        images = _GPU_IMAGES
+        memory = memory or torch.cuda.mem_get_info(device)[0] // 2
     outputs = [0]
     hooks = [
         m.register_forward_hook(
@@ -488,9 +518,9 @@ def chunk_rows(network: Network, memory: int) -> int:
         if not list(m.children())
     ]
     with torch.no_grad():
-        model(torch.zeros((1, *network.spec.shape), device=network.device))
+        model(torch.zeros((1, *network.spec.shape), device=device))
     for hook in hooks:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
-    return int(np.clip(memory // row, 1, max(1, _MOST_ROWS // views)))
+    return int(np.clip((memory or _CPU_MEMORY) // row, 1, max(1, images // views)))

@@ -6,10 +6,11 @@ from pathlib import Path
 from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
 
-from dphead.finetune.models import Scale
-from dphead.finetune.settings import Settings
+from dphead.finetune.settings import Settings, check_vote
 from dphead.fit.options import RunOptions
 from dphead.solvers.settings import RELEASES
+
+Scale = float | tuple[float, ...]  # of pixels: one number, or one for each channel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +34,6 @@ class FinetuneOptions(RunOptions):
         (`dphead_extract.images.PixelRange`).
     source : str, default "dphead's defaults"
         Source of the settings.
-    weights : str, optional
-        A file of public weights.
-    groups, standardize, init_seed
-        As `groups`, `standardize` and `seed` of `ModelSpec`.
     image_size : int, optional
         Side to resize images to.
     shape : tuple of int, optional
@@ -58,11 +55,13 @@ class FinetuneOptions(RunOptions):
         Whether products are computed in bfloat16.
     checkpoint : int, default 20
         Steps between checkpoints.
+    evaluate_every : int, default 0
+        Steps between measurements on public test rows; 0 measures at the end only.
 
     Raises
     ------
     ValueError
-        If `checkpoint` is out of range.
+        If options contradict each other, or `checkpoint` is out of range.
     """
 
     settings: Settings
@@ -71,9 +70,6 @@ class FinetuneOptions(RunOptions):
     bits: int | None = None
     intensity: tuple[float, float] | None = None
     source: str = "dphead's defaults"
-    weights: str | None = None
-    groups: int = 16
-    standardize: bool = True
     image_size: int | None = None
     shape: tuple[int, int, int] | None = None
     mean: Scale | None = None
@@ -81,18 +77,31 @@ class FinetuneOptions(RunOptions):
     same_data_as: Path | None = None
     dataset_id: str | None = None
     new_data_set: bool = False
-    init_seed: int = 0
     vote: int = 0
     device: str = "cpu"
     bf16: bool = False
     checkpoint: int = 20
+    evaluate_every: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.settings.check_complete()
+        check_vote(self.vote, self.settings.augment)
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
                 f"checkpoint must be from 1 to {RELEASES} steps, got "
-                f"checkpoint={self.checkpoint}. Correct it."
+                f"checkpoint={self.checkpoint}. Try 20."
+            )
+        if self.evaluate_every and self.test_is != "public":
+            raise ValueError(
+                "--evaluate-every needs public test rows, got test_is="
+                f"{self.test_is!r}. Add --test-is public, or drop --evaluate-every."
+            )
+        named = (self.same_data_as, self.dataset_id, self.new_data_set or None)
+        if len(named) - named.count(None) > 1:
+            raise ValueError(
+                "--same-data-as, --dataset-id and --new-data-set exclude each other, "
+                "got more than one. Keep one of them."
             )
 
     @property

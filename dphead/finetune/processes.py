@@ -53,8 +53,8 @@ def usable_device(device: str) -> str:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(
-            f"torch must support the device, got {device=}: {first_line(error)}. Use "
-            "cpu, cuda or cuda:N."
+            f"--device must be one that torch can use, got {device!r}: "
+            f"{first_line(error)}. Use cpu, cuda or cuda:N."
         ) from error
     return device
 

@@ -49,7 +49,8 @@ class ImageRows:
         ):
             raise ValueError(
                 "images must be uint8 (n, channels, h, w) with labels (n,), got "
-                f"{images.shape=}, {images.dtype=}, {labels.shape=}. Convert them."
+                f"{images.dtype} {images.shape} with labels {labels.shape}. Convert "
+                "images in [0, 1] with (255 * x).astype(np.uint8)."
             )
         if (groups is None) != (group_cap is None):
             raise ValueError(

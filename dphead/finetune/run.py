@@ -8,7 +8,7 @@ others sum gradients. The first then writes the results, as for a head
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from dphead.analysis.protected import name_unit
 from dphead.finetune import processes
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
 from dphead.finetune.choose import Schedule, schedule
-from dphead.finetune.models import ModelSpec, Scale, pixel_scale
+from dphead.finetune.models import build, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
-from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.saved import Opened, evaluate, save_network
-from dphead.finetune.settings import Settings
-from dphead.finetune.solver import NetworkDescent, Progress, Step
+from dphead.finetune.settings import ModelSpec, Settings, Step
+from dphead.finetune.solver import NetworkDescent, Progress
 from dphead.finetune.sources import (
     Data,
     identified,
@@ -33,7 +33,6 @@ from dphead.finetune.sources import (
 )
 from dphead.fit.ledgers import open_ledger
 from dphead.fit.loop import FitResult, Run, check_fit, fit_head
-from dphead.fit.memory import DEFAULT_BYTES
 from dphead.fit.report import NETWORK
 from dphead.fit.run_folder import (
     Measured,
@@ -66,13 +65,17 @@ _Told = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class PreparedNetwork(Prepared):
-    """Hold the training of a network before its charge."""
+class _PreparedNetwork(Prepared):
+    """Hold the training of a network before its charge.
+
+    `test` has the test rows and their origin, or None.
+    """
 
     options: FinetuneOptions
     data: Data
     sums: TorchSums
     schedule: Schedule
+    test: tuple[Opened, str] | None
 
 
 def finetune(
@@ -113,6 +116,8 @@ def finetune(
     start = time.perf_counter()
     tell = begin or (lambda _: None)
     rank = processes.join()
+    check_folder(options.out, [])
+    build(replace(options.settings, weights=None), 2)  # refuses a model at once
     index = known_images(options) if rank == 0 else None
     data = load_data(options, options.features, options.split, index)
     ungrouped = check_unit(
@@ -133,15 +138,14 @@ def finetune(
     try:
         data = identified(options, data, index)
         tell("computing the omitted setting from the budget, before the charge")
-        run = beside_others(prepare(options, data, facts, sums, ungrouped))
-        test = load_test(options, data)
+        run = beside_others(_prepare(options, data, facts, sums, ungrouped))
         stored = options.checkpoint + _SLACK_RELEASES
         check_folder(options.out, [sums.network.query.size] * stored)
         with locked(options.out):
-            result = _lead(run, announce, progress)
+            result, history = _lead(run, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
-            measured = measure(run, result, test)
-            report = write(run, result, measured)
+            measured = _measure(run, result, history)
+            report = _write(run, result, measured)
     except Exception:
         processes.finish()
         raise
@@ -158,63 +162,55 @@ def _shared_sums(
 ) -> TorchSums:
     """Return this process's network sums, with the first process's chunk size."""
     device = processes.local_device(options.device)
-    spec = network_spec(
-        options.settings,
-        data.shape,
-        len(data.source.class_names),
-        data.pixels,
-        options.mean,
-        options.std,
-        groups=options.groups,
-        standardize=options.standardize,
-        seed=options.init_seed,
-        weights=options.weights,
-    )
+    given = (data.pixels, options.mean, options.std)
+    n_classes = len(data.source.class_names)
+    spec = network_spec(options.settings, data.shape, n_classes, *given)
     network = Network(spec, device, options.bf16)
     kind = processes.SharedSums if dist.is_initialized() else TorchSums
     if rank:
         return kind(network, chunk=processes.agreed(None))
-    memory = options.memory or DEFAULT_BYTES
     batch = options.settings.batch_size or facts.n_rows
-    sums = kind(network, memory, batch=batch)
+    sums = kind(network, options.memory, batch=batch)
     processes.agreed(sums.chunk)
     return sums
 
 
-def prepare(
+def _prepare(
     options: FinetuneOptions,
     data: Data,
     facts: ProblemInfo,
     sums: TorchSums,
     warnings: list[str],
-) -> PreparedNetwork:
+) -> _PreparedNetwork:
     """Plan the releases and return the run before its charge."""
-    network, settings = sums.network, options.settings
-    network.spec.check_vote(options.vote)
-    target = options.target("auto")
+    settings, target = options.settings, options.target("auto")
     method, plan, found = make_training(
-        settings, target, facts, network, options.source
+        settings, target, facts, sums.network, options.source
     )
-    return PreparedNetwork(
+    return _PreparedNetwork(
         options=options,
         source=data.source,
         facts=facts,
         method=method,
         plan=plan,
         name=f"finetune {settings.model}",
-        settings=asdict(settings) | {"weights": options.weights},
+        settings=settings.record(),
         space=data.source.feature_space,
         warnings=check_delta(options, plan, facts) + warnings,
         data=data,
         sums=sums,
         schedule=found,
+        test=load_test(options, data),
     )
 
 
 def _lead(
-    run: PreparedNetwork, announce: _Announce | None, progress: _Told | None
-) -> FitResult:
-    """Verify everything that can fail, charge, and train from the last checkpoint."""
+    run: _PreparedNetwork, announce: _Announce | None, progress: _Told | None
+) -> tuple[FitResult, list[dict[str, Any]]]:
+    """Verify everything that can fail, charge, and train from the last checkpoint.
+
+    Returns the result, and the accuracy on public test rows during the training.
+    """
     options, out = run.options, run.options.out
     if announce is not None:
         announce(run.announced, run.method, run.schedule)
@@ -231,21 +227,33 @@ def _lead(
     if resumed is not None:
         done = solver.before() + resumed.step
         charged.forget(done)
+    history: list[dict[str, Any]] = []
+    every = options.evaluate_every
 
     def after(state: Progress) -> None:
         if run.plan.private and state.step % options.checkpoint == 0:
             save_checkpoint(out, charged.fit_id, state)
             charged.forget(solver.before() + state.step)
+        if every and run.test is not None and state.step % every == 0:
+            metrics = evaluate(run.sums.network, state, run.test[0])
+            history.append({"step": state.step, "accuracy": metrics["accuracy"]})
+
+    def told(made: int, planned: int, label: str) -> None:
+        if history:
+            last = history[-1]
+            label += f", {100 * last['accuracy']:.1f} % after step {last['step']}"
+        if progress is not None:
+            progress(made, planned, label)
 
     how = Run(
         charged=charged,
         noise=NoiseSource(options.seed),
         summer=summer,
-        progress=progress,
+        progress=told,
         done=done,
     )
     resuming = replace(solver, resumed=resumed, after=after)
-    return fit_head(resuming, run.data.rows, run.facts, run.plan, how)
+    return fit_head(resuming, run.data.rows, run.facts, run.plan, how), history
 
 
 def _about_lost_steps(
@@ -288,20 +296,20 @@ def _about_lost_steps(
     ]
 
 
-def measure(
-    run: PreparedNetwork, result: FitResult, test: tuple[Opened, str] | None
+def _measure(
+    run: _PreparedNetwork, result: FitResult, history: list[dict[str, Any]]
 ) -> Measured | None:
     """Return the network's metrics on the test rows, or None without test rows."""
-    if test is None:
+    if run.test is None:
         return None
     state: Any = result.head
-    network, votes = run.sums.network, run.options.vote
-    rows, origin = test
-    return Measured(evaluate(network, state, rows, votes), origin)
+    rows, origin = run.test
+    metrics = evaluate(run.sums.network, state, rows, run.options.vote)
+    return Measured(metrics | ({"history": history} if history else {}), origin)
 
 
-def write(
-    run: PreparedNetwork, result: FitResult, measured: Measured | None
+def _write(
+    run: _PreparedNetwork, result: FitResult, measured: Measured | None
 ) -> dict[str, Any]:
     """Write the network, the report and the ledger's copy, and return the report."""
     out, source = run.options.out, run.source
@@ -324,13 +332,13 @@ def network_spec(
     pixels: bool = True,
     mean: Scale | None = None,
     std: Scale | None = None,
-    **more: Any,
 ) -> NetworkSpec:
-    """Return the network and its inputs; `more` has fields of `ModelSpec`."""
-    s = settings
-    model = ModelSpec(s.model, shape[0], s.norm, trainable=s.layers, **more)
-    scale = pixel_scale(s.model, shape[0], mean, std)
-    return NetworkSpec(model, shape, n_classes, pixels, *scale, s.views, s.augment)
+    """Return the network that the settings describe, and its inputs."""
+    own = {f.name: getattr(settings, f.name) for f in fields(ModelSpec)}
+    model = ModelSpec(**own)
+    scale = pixel_scale(model, shape[0], mean, std)
+    views = (settings.views, settings.augment)
+    return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
 
 
 def make_training(

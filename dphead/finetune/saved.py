@@ -9,23 +9,19 @@ import numpy as np
 import torch
 from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
+from torch import nn
 
 from dphead.analysis.metrics import evaluate_scores, predicted_classes
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.gradients import PerExample
 from dphead.finetune.images import load_images
-from dphead.finetune.models import ModelSpec, flat
+from dphead.finetune.models import flat
 from dphead.finetune.network import Network, NetworkSpec, network_rows
 from dphead.finetune.processes import usable_device
+from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import Progress
 from dphead.fit import files
-from dphead.fit.files import (
-    check_features,
-    check_labels,
-    check_layout,
-    is_features_file,
-)
 
 
 def save_network(
@@ -49,7 +45,9 @@ def save_network(
 
 
 def load_network(
-    folder: str | Path, device: str = "cpu"
+    folder: str | Path,
+    device: str = "cpu",
+    model: str | nn.Module | None = None,
 ) -> tuple[Network, Progress, dict[str, Any]]:
     """Return (network, its weights and transform, model.json) of a run folder.
 
@@ -61,15 +59,32 @@ def load_network(
         The run folder.
     device : str, default "cpu"
         Device of the network; "auto" uses a GPU if there is one.
+    model : str or nn.Module, optional
+        The user's own network, as in training: its package.module:function, or a module
+        of the same shape.
 
     Raises
     ------
     ValueError
-        If the folder holds no network of this format, or a modified one.
+        If the folder holds no network of this format, or a modified one, or the user's
+        own network is not given. A run folder alone never runs code of a user.
     """
     tensors, facts = read_sealed(Path(folder), "model")
     with explain_damage("a network", folder):
-        network = Network(_spec(facts), usable_device(device))
+        spec = _spec(facts)
+        name = spec.model.model
+        if spec.model.of_user and model is None:
+            raise ValueError(
+                f"the network of {folder} is built by code that is not in the folder, "
+                f"got no model. Pass --model {name} (in Python, model= and a module)."
+            )
+        if isinstance(model, str) and model != name:
+            raise ValueError(
+                f"--model must be {name}, as in training, got {model!r}. Pass {name}, "
+                "or drop --model."
+            )
+        own = model if isinstance(model, nn.Module) else None
+        network = Network(spec, usable_device(device), module=own)
         network.model.load_state_dict(
             {
                 k.removeprefix("model."): torch.from_numpy(v)
@@ -91,7 +106,7 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
     Raises TypeError or KeyError if the description is invalid.
     """
     spec = dict(facts["network"])
-    model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
+    model = ModelSpec(**(spec.pop("model") | {"weights": None, "layers": ()}))
     # shape, mean, std
     spec |= {
         key: tuple(value) for key, value in spec.items() if isinstance(value, list)
@@ -131,7 +146,7 @@ class Opened(NamedTuple):
         if not known.any():
             raise ValueError(
                 "measuring needs rows with labels of the network's classes, got none "
-                f"in {source}. Check the source."
+                f"in {source}. `dphead predict` needs no labels."
             )
         return Opened(self.x[known], self.y[known], self.readable[known])
 
@@ -172,13 +187,12 @@ def open_rows(
     names = facts["class_names"]
     if not source.exists():
         raise ValueError(
-            f"images or a features file must exist, got {source}. Check the path."
+            f"the source must exist, got {source}. Pass images or a features file."
         )
-    if is_features_file(source) == spec.pixels:
+    if files.is_features_file(source) == spec.pixels:
         wanted = "images" if spec.pixels else "a features file"
         raise ValueError(
-            f"the network was trained on {wanted}, got {source}. Pass the same kind "
-            "of source."
+            f"the network was trained on {wanted}, got {source}. Pass {wanted}."
         )
     if spec.pixels:
         channels, *size = spec.shape
@@ -188,13 +202,13 @@ def open_rows(
         images = load_images(source, classes, split, *shape, pixels=declared)
         opened = Opened(images.x, images.labels, images.readable, images.names)
     else:
-        check_layout(layout, source)
+        files.check_layout(layout, source)
         rows, file = load_features(source, split, memory=0)
         with file:
-            check_features(file, facts["feature_space"], int(np.prod(spec.shape)))
+            files.check_features(file, facts["feature_space"], int(np.prod(spec.shape)))
             labels = rows.measured_labels()
             if measured:
-                check_labels(file, labels, names, source)
+                files.check_labels(file, labels, names, source)
             opened = Opened(
                 rows.features(), labels, rows.valid, files.row_names(source, split)
             )

@@ -1,46 +1,235 @@
-"""Combine a training's settings: De22's defaults, a preset's, then the user's."""
+"""Declare the settings of a network's training, and merge them with a preset's.
 
-from dataclasses import dataclass, fields, replace
+This module does not import torch, so that `dphead finetune` refuses wrong settings at
+once.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
-from dphead.finetune.augment import MOST_VIEWS
-from dphead.finetune.solver import Step
 from dphead.planning import presets
 from dphead.planning.option_aliases import BASE_LEARNING_RATE, EPOCHS, NORMALIZATION
+from dphead.solvers.gradient import (
+    AVERAGE,
+    BETA2,
+    EMA_DECAY,
+    MOMENTUM,
+    NORMALIZE,
+    OPTIMIZER,
+    WEIGHT_DECAY,
+    Optimizer,
+)
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
+    CLIP_NORM,
+    LEARNING_RATE,
+    OFF,
     POSITIVE,
     STEPS,
     Range,
     Setting,
+    check_settings,
 )
 
-_NOISE_MULTIPLIER = Setting("Noise multiplier of each step.", POSITIVE)
-_BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
-_SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
-_NORM = Setting("Place of a Wide-ResNet's norms relative to activations.")
-LAYERS = Setting("Regular expressions of parameter names to train; () for all.")
+MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
+TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
+_OWN = r"[\w.]+:\w+"  # package.module:function
+_DE22 = "De22"
+_MODEL = Setting(
+    "wrn-DEPTH-WIDTH, tb21-NAME, a timm model without batch norm, or "
+    "package.module:function that returns a module for a number of classes.",
+    source=_DE22,
+)
+_NORM = Setting("Place of a Wide-ResNet's norms relative to activations.", source=_DE22)
+_GROUPS = Setting(
+    "Number of groups in a Wide-ResNet's group norms; 0: no norms.",
+    # every width of a Wide-ResNet is a multiple of 16
+    Range("0, 1, 2, 4, 8 or 16", lambda v: v in (0, 1, 2, 4, 8, 16)),
+    _DE22,
+)
+_STANDARDIZE = Setting("Standardize a Wide-ResNet's weights.", source=_DE22)
+_INIT_SEED = Setting(
+    "Public seed of the initial weights.",
+    Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63),
+)
+_LAYERS = Setting(
+    "Comma-separated regular expressions; train only parameters with a matching name "
+    "(default: all).",
+    source=OFF,
+)
+_WEIGHTS = Setting("File of public weights to start from.", source=OFF)
+_RATES: dict[str, Callable[[int, int], float]] = {
+    "constant": lambda step, steps: 1.0,
+    "cosine": lambda step, steps: (1 + math.cos(math.pi * step / steps)) / 2,
+    "step": lambda step, steps: 0.1 ** ((2 * step >= steps) + (4 * step >= 3 * steps)),
+}
+_RATE = Setting(
+    "Factor on the learning rate: cosine falls to 0, step divides by 10 at 1/2 and "
+    "3/4 of the steps.",
+    source=_DE22,
+)
+_UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
+_DAMPENING = Setting("Dampening of SGD's momentum, as in PyTorch.", _UP_TO_ONE, OFF)
+_DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
+_FROM_BUDGET = "None: set from the budget"
+_NOISE_MULTIPLIER = Setting("Noise multiplier of each step.", POSITIVE, _FROM_BUDGET)
+_BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE, _FROM_BUDGET)
+_SAMPLING = Setting(
+    "poisson: each image is in each batch by chance. allocation: each image is in one "
+    "random step of an epoch.",
+)
+_VIEWS = Setting(
+    "Augmented views averaged per image before clipping.",
+    Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS),
+    OFF,
+)
+_AUGMENT = Setting("Augmentation that makes the views.", source=OFF)
 _Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
-_FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
-_VIEWS = Setting("Number of augmented views per image.", _FEW)
+_Rate = Literal["constant", "cosine", "step"] | Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
-class Settings(Step):
-    """Hold the settings of a network's training.
-
-    If one of noise_multiplier, batch_size and steps is None, the budget determines it.
-    The settings of `Step` apply too.
+class ModelSpec:
+    """Describe a network by its name and options.
 
     Parameters
     ----------
     model : str, default "wrn-16-4"
-        The network's name.
+        "wrn-DEPTH-WIDTH", "tb21-NAME", a timm name, or "package.module:function".
     norm : {"before", "after"}, default "before"
         Place of a Wide-ResNet's norms relative to activations.
+    groups : int, default 16
+        Groups of a Wide-ResNet's group norms; 0 for no norms.
+    standardize : bool, default True
+        Whether a Wide-ResNet's weights are standardized.
+    init_seed : int, default 0
+        Seed of the initial weights, which are public.
     layers : tuple of str, default ()
-        Regular expressions. A parameter is trained if its name matches one; () trains
-        all.
+        Regular expressions. A parameter is trained if its name matches one of them; ()
+        trains all.
+    weights : str, optional
+        A local file of public weights (safetensors or a state dict).
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    model: Annotated[str, _MODEL] = "wrn-16-4"
+    norm: Annotated[Literal["before", "after"], _NORM] = "before"
+    groups: Annotated[int, _GROUPS] = 16
+    standardize: Annotated[bool, _STANDARDIZE] = True
+    init_seed: Annotated[int, _INIT_SEED] = 0
+    layers: Annotated[tuple[str, ...], _LAYERS] = ()
+    weights: Annotated[str | None, _WEIGHTS] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        name = self.model
+        if name.startswith("wrn-"):
+            sizes = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+            depth, width = (int(part) for part in sizes.groups()) if sizes else (0, 0)
+            if depth < 10 or (depth - 4) % 6 or width < 1:
+                raise ValueError(
+                    "a Wide-ResNet is wrn-DEPTH-WIDTH with depth 10, 16, 22, ..., got "
+                    f"model={name!r}. Try wrn-16-4."
+                )
+        if name.startswith("tb21-") and name.removeprefix("tb21-") not in TB21:
+            raise ValueError(
+                f"a CNN of TB21 is tb21- and one of {', '.join(TB21)}, got "
+                f"model={name!r}. Try tb21-cifar10."
+            )
+
+    @property
+    def of_timm(self) -> bool:
+        """Return whether the name must be a timm model's."""
+        return not self.model.startswith(("wrn-", "tb21-")) and not self.of_user
+
+    @property
+    def of_user(self) -> bool:
+        """Return whether the name is package.module:function."""
+        return re.fullmatch(_OWN, self.model) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Describe the step taken for a released gradient.
+
+    Parameters
+    ----------
+    optimizer : {"sgd", "adam"}, default "sgd"
+        The optimizer.
+    learning_rate : float, default 2.0
+        Factor on the mean clipped gradient over the expected batch size.
+    learning_rate_schedule : {"constant", "cosine", "step"} or callable
+        Factor on the learning rate at each step. A function of (step, number of steps)
+        returns it. Default: "constant".
+    momentum, beta2 : float, default 0.0 and 0.999
+        Momentum of the optimizer, and Adam's beta2.
+    dampening : float, default 0.0
+        As in TAN23 and PyTorch. It has no effect on the first step, nor without
+        momentum.
+    clip_norm : float, default 1.0
+        Bound on the norm of a row's gradient.
+    normalize : bool, default True
+        Whether the gradient is also divided by the clip norm [De22].
+    average : {"last", "ema"}, default "ema"
+        "last" keeps the last weights. "ema" averages them with De22's warm-up,
+        min(ema_decay, (1 + t) / (10 + t)).
+    ema_decay : float, default 0.9999
+        Decay of the moving average.
+    weight_decay : float, default 0.0
+        Fraction of the weights subtracted at each step.
+    decoupled : bool, default False
+        Whether weight decay is separate from the gradient (AdamW).
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range, or `dampening` is given without "sgd".
+    """
+
+    optimizer: Annotated[Optimizer, OPTIMIZER.default_from(_DE22)] = "sgd"
+    learning_rate: Annotated[float, LEARNING_RATE.default_from(_DE22)] = 2.0
+    learning_rate_schedule: Annotated[_Rate, _RATE] = "constant"
+    momentum: Annotated[float, MOMENTUM.default_from(_DE22)] = 0.0
+    dampening: Annotated[float, _DAMPENING] = 0.0
+    beta2: Annotated[float, BETA2] = 0.999
+    clip_norm: Annotated[float, CLIP_NORM.default_from(_DE22)] = 1.0
+    normalize: Annotated[bool, NORMALIZE.default_from(_DE22)] = True
+    average: Annotated[Literal["last", "ema"], AVERAGE.default_from(_DE22)] = "ema"
+    ema_decay: Annotated[float, EMA_DECAY] = 0.9999
+    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
+    decoupled: Annotated[bool, _DECOUPLED] = False
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.dampening and self.optimizer != "sgd":
+            raise ValueError(
+                f"dampening needs optimizer sgd, got dampening={self.dampening} with "
+                f"{self.optimizer}. Drop dampening, or use sgd."
+            )
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate at step 0, 1, ... of a number of steps."""
+        kind = self.learning_rate_schedule
+        factor = _RATES[kind] if isinstance(kind, str) else kind
+        return self.learning_rate * factor(step, steps)
+
+
+@dataclass(frozen=True)
+class Settings(Step, ModelSpec):
+    """Hold the settings of a network's training.
+
+    If one of noise_multiplier, batch_size and steps is None, the budget determines it.
+    The settings of `ModelSpec` and `Step` apply too.
+
+    Parameters
+    ----------
     noise_multiplier : float, optional
         Noise multiplier of each step.
     batch_size : int, optional
@@ -63,56 +252,91 @@ class Settings(Step):
         Settings of `ChannelNormalization`.
     """
 
-    model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
-    norm: Annotated[Literal["before", "after"], _NORM] = "before"
-    layers: Annotated[tuple[str, ...], LAYERS] = ()
     noise_multiplier: Annotated[float | None, _NOISE_MULTIPLIER] = None
     batch_size: Annotated[int | None, _BATCH_SIZE] = None
     sampling: Annotated[Literal["poisson", "allocation"], _SAMPLING] = "poisson"
-    steps: Annotated[int | None, STEPS] = None
+    steps: Annotated[int | None, STEPS.default_from(_FROM_BUDGET)] = None
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
     views: Annotated[int, _VIEWS] = 0
-    augment: Annotated[_Augment, Setting("Augmentation that makes the views.")] = "none"
+    augment: Annotated[_Augment, _AUGMENT] = "none"
     normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
+
+    def __post_init__(self) -> None:
+        ModelSpec.__post_init__(self)
+        Step.__post_init__(self)
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(
+                f"epochs and steps exclude each other, got epochs={self.epochs:g}, "
+                f"steps={self.steps}. Drop one of them."
+            )
+
+    def check_complete(self) -> None:
+        """Raise ValueError if settings are missing that the budget cannot give."""
+        need = {
+            "noise_multiplier": self.noise_multiplier,
+            "batch_size": self.batch_size,
+            "steps": self.steps or self.epochs,
+        }
+        missing = [name for name, value in need.items() if value is None]
+        if len(missing) > 1:
+            raise ValueError(
+                "two of noise_multiplier, batch_size and steps are needed to compute "
+                f"the third, got none of {' and '.join(missing)}. Pass one of these."
+            )
+        uses = {
+            "epochs": self.epochs is not None,
+            "base_learning_rate": self.base_learning_rate is not None,
+            "sampling allocation": self.sampling == "allocation",
+        }
+        for name in (name for name, used in uses.items() if used):
+            if self.batch_size is None:
+                raise ValueError(f"{name} needs a batch_size, got none. Pass it.")
 
     def resolved(self, n_rows: int) -> "Settings":
         """Return the settings with epochs and base_learning_rate converted.
 
-        The aliases become steps and learning_rate. Raises ValueError if `batch_size` is
-        missing, or if both epochs and steps are given.
+        The aliases become steps and learning_rate. Raises ValueError as
+        `check_complete`.
         """
-        found = self
-        if self.epochs is not None:
-            if self.steps is not None or self.batch_size is None:
-                raise ValueError(
-                    f"epochs need a batch_size and no steps, got {self.steps=}, "
-                    f"{self.batch_size=}. Correct them."
-                )
-            steps = max(1, round(self.epochs * n_rows / self.batch_size))
+        self.check_complete()
+        found, batch = self, self.batch_size
+        if self.epochs is not None and batch is not None:
+            steps = max(1, round(self.epochs * n_rows / batch))
             if self.sampling == "allocation":  # whole epochs
                 steps = max(1, round(self.epochs)) * self.epoch_steps(n_rows)
             found = replace(found, steps=steps, epochs=None)
-        if self.base_learning_rate is not None:
-            if self.batch_size is None:
-                raise ValueError(
-                    "base_learning_rate needs a batch_size, got none. Pass "
-                    "learning_rate instead."
-                )
-            rate = self.base_learning_rate * self.batch_size / 512
+        if self.base_learning_rate is not None and batch is not None:
+            rate = self.base_learning_rate * batch / 512
             found = replace(found, learning_rate=rate, base_learning_rate=None)
         return found
 
     def epoch_steps(self, n_rows: int) -> int:
         """Return the steps of an epoch of random allocation; 1 for Poisson batches."""
-        if self.sampling == "poisson":
+        if self.sampling == "poisson" or self.batch_size is None:
             return 1
-        if self.batch_size is None:
-            raise ValueError(
-                "sampling allocation needs a batch_size, got none. Pass it, and drop "
-                "the noise multiplier or the steps."
-            )
         return max(1, round(n_rows / self.batch_size))
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as JSON data, with the name of a function."""
+        found = asdict(self)
+        rate = self.learning_rate_schedule
+        if callable(rate):
+            found["learning_rate_schedule"] = getattr(rate, "__qualname__", repr(rate))
+        return found
+
+
+def check_vote(vote: int, augment: str) -> None:
+    """Raise ValueError if `vote` is out of range, or the network has no views."""
+    if not 0 <= vote <= MOST_VIEWS:
+        raise ValueError(
+            f"vote must be from 0 to {MOST_VIEWS} views, got {vote=}. Try vote=8."
+        )
+    if vote and augment == "none":
+        raise ValueError(
+            f"--vote needs a network trained on views, got augment none and {vote=}. "
+            "Drop --vote, or train with --views."
+        )
 
 
 NAMES = {f.name for f in fields(Settings)}
@@ -157,23 +381,17 @@ def make_settings(
         If a name is unknown, a value is out of range, or the preset is for heads.
     """
     given = {k: v for k, v in options.items() if v is not None}
-    unknown = sorted(set(given) - NAMES)
-    if unknown:
+    if unknown := sorted(set(given) - NAMES):
         raise ValueError(
-            f"settings of a network must be among {sorted(NAMES)}, got {unknown}. "
-            "Correct them."
+            f"settings of a network must be among {', '.join(sorted(NAMES))}, got "
+            f"{', '.join(unknown)}. Drop the unknown names."
         )
-    Settings(**given)  # check values before use
     known, source = (
         ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
     )
-    for one, other in {
-        "steps": "epochs",
-        "learning_rate": "base_learning_rate",
-    }.items():
-        if one in given or other in given:
-            known.pop(one, None)
-            known.pop(other, None)
+    for pair in ({"steps", "epochs"}, {"learning_rate", "base_learning_rate"}):
+        if pair & set(given):
+            known = {k: v for k, v in known.items() if k not in pair}
     merged = known | given
     if merged.get("views") and merged.get("augment") is None:
         merged["augment"] = "crop"
@@ -190,8 +408,8 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
-            f"preset must train a network, got preset={base!r}. Use it with `dphead "
-            "fit`."
+            f"preset must train a network, got preset={base!r} of a head. Use it with "
+            "`dphead fit`."
         )
     if columns:
         first = next(iter(columns))

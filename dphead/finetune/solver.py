@@ -5,38 +5,17 @@ All work after a release is post-processing.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.network import StepParams
+from dphead.finetune.settings import Step
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
-from dphead.solvers.gradient import (
-    AVERAGE,
-    BETA2,
-    EMA_DECAY,
-    MOMENTUM,
-    NORMALIZE,
-    OPTIMIZER,
-    WEIGHT_DECAY,
-    Moments,
-    Optimizer,
-)
+from dphead.solvers.gradient import Moments
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.settings import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    OFF,
-    Range,
-    Setting,
-    check_settings,
-)
-
-_UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
-_DAMPENING = Setting("Dampening of momentum, as in PyTorch.", _UP_TO_ONE, OFF)
-_DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
 
 
 @dataclass
@@ -74,62 +53,6 @@ class Progress:
     def transform(self) -> RowTransform:
         """Return the transform of rows before the network."""
         return RowTransform(center=self.center, scale=self.scale)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """Describe the step taken for a released gradient.
-
-    Parameters
-    ----------
-    optimizer : {"sgd", "adam"}, default "sgd"
-        The optimizer.
-    learning_rate : float, default 2.0
-        Factor on the mean clipped gradient over the expected batch size.
-    momentum, beta2 : float, default 0.0 and 0.999
-        Momentum of the optimizer, and Adam's beta2.
-    dampening : float, default 0.0
-        As in TAN23 and PyTorch. It has no effect on the first step, nor without
-        momentum.
-    clip_norm : float, default 1.0
-        Bound on the norm of a row's gradient.
-    normalize : bool, default True
-        Whether the gradient is also divided by the clip norm [De22].
-    average : {"last", "ema"}, default "ema"
-        "last" keeps the last weights. "ema" averages them with De22's warm-up,
-        min(ema_decay, (1 + t) / (10 + t)).
-    ema_decay : float, default 0.9999
-        Decay of the moving average.
-    weight_decay : float, default 0.0
-        Fraction of the weights subtracted at each step.
-    decoupled : bool, default False
-        Whether weight decay is separate from the gradient (AdamW).
-
-    Raises
-    ------
-    ValueError
-        If a setting is out of range, or `dampening` is given without "sgd".
-    """
-
-    optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
-    learning_rate: Annotated[float, LEARNING_RATE] = 2.0
-    momentum: Annotated[float, MOMENTUM] = 0.0
-    dampening: Annotated[float, _DAMPENING] = 0.0
-    beta2: Annotated[float, BETA2] = 0.999
-    clip_norm: Annotated[float, CLIP_NORM] = 1.0
-    normalize: Annotated[bool, NORMALIZE] = True
-    average: Annotated[Literal["last", "ema"], AVERAGE] = "ema"
-    ema_decay: Annotated[float, EMA_DECAY] = 0.9999
-    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
-    decoupled: Annotated[bool, _DECOUPLED] = False
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.dampening and self.optimizer != "sgd":
-            raise ValueError(
-                f"dampening needs optimizer 'sgd', got dampening={self.dampening}, "
-                f"optimizer={self.optimizer!r}. Drop it."
-            )
 
 
 @dataclass(frozen=True)
@@ -210,24 +133,13 @@ class NetworkDescent(Step):
             if self.normalization is not None:
                 transform = yield from self.normalization.solve(facts, 0.0)
             zero = np.zeros_like(self.start)
-            state = Progress(
-                0,
-                self.start.copy(),
-                self.start.copy(),
-                zero,
-                zero.copy(),
-                transform.center,
-                transform.scale,
-            )
+            own = (transform.center, transform.scale)
+            state = Progress(0, self.start, self.start, zero, zero, *own)
         moments = Moments(self.start.shape)
         transform = state.transform
         moments.first, moments.second, moments.t = state.first, state.second, state.step
-        scale = 1.0 / (
-            facts.n_rows
-            * self.sampling_prob
-            / self.epoch_steps
-            * (self.clip_norm if self.normalize else 1.0)
-        )
+        batch = facts.n_rows * self.sampling_prob / self.epoch_steps
+        scale = 1.0 / (batch * (self.clip_norm if self.normalize else 1.0))
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
             answer = yield Request("gradient", self.query, params)
@@ -236,14 +148,11 @@ class NetworkDescent(Step):
             raw = gradient if self.decoupled else gradient + decay
             damped = 1 - self.dampening if t and self.momentum else 1.0
             direction = moments.direction(self, damped * raw)
-            state.weights = state.weights - self.learning_rate * (
-                direction + (decay if self.decoupled else 0.0)
-            )
-            warm = (
-                min(self.ema_decay, (1 + t) / (10 + t))
-                if self.average == "ema"
-                else 0.0
-            )
+            direction = direction + (decay if self.decoupled else 0.0)
+            state.weights = state.weights - self.rate(t, self.steps) * direction
+            warm = 0.0
+            if self.average == "ema":
+                warm = min(self.ema_decay, (1 + t) / (10 + t))
             state.average = warm * state.average + (1 - warm) * state.weights
             state.first, state.second, state.step = moments.first, moments.second, t + 1
             if self.after is not None:

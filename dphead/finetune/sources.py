@@ -74,15 +74,15 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     files.check_layout(options.layout, path)
     if options.pixels != PixelRange():
         raise ValueError(
-            f"a pixel range applies to images only, got {options.pixels.record()} for "
-            f"{path}. Drop --bits and --intensity."
+            "a pixel range applies to images only, got --bits or --intensity for "
+            f"{path}. Drop them."
         )
     rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
     with file:
         if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
             raise ValueError(
-                f"feature maps need their shape, got shape={options.shape} for "
-                f"n_features={rows.n_features}. Pass --shape CHANNELS,H,W."
+                f"--shape CHANNELS,H,W must give {rows.n_features} numbers per image, "
+                f"got {options.shape}. Pass the shape of the maps in {path}."
             )
         given = tuple(options.classes.names or ()) or None
         return Data(
@@ -107,13 +107,13 @@ def _load_images(
     options: FinetuneOptions, path: Path, split: str | None, index: ImageIndex | None
 ) -> Data:
     """Load images, without a data set id."""
-    model = options.settings.model
-    channels = 1 if model == "tb21-mnist" else None
+    settings = options.settings
+    channels = 1 if settings.model == "tb21-mnist" else None
     given = (options.classes, split, options.image_size, channels, options.layout)
     images = load_images(path, *given, index, options.pixels)
     declared = options.pixels.record()
     shape: Any = images.x.shape[1:]
-    mean, std = pixel_scale(model, shape[0], options.mean, options.std)
+    mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
     return Data(
         rows=ImageRows(images.x, images.y),
         measured=Opened(images.x, images.labels, images.readable),
@@ -191,16 +191,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
 
 def _named(options: FinetuneOptions) -> str | None:
-    """Return the data set named by the user, or None.
-
-    Raises ValueError if more than one option names it.
-    """
-    given = (options.same_data_as, options.dataset_id, options.new_data_set or None)
-    if len(given) - given.count(None) > 1:
-        raise ValueError(
-            "--same-data-as, --dataset-id and --new-data-set exclude each other, got "
-            "more than one. Keep one of them."
-        )
+    """Return the data set named by the user, or None."""
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as file:
             return file.dataset_id
@@ -234,7 +225,8 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     ):
         raise ValueError(
             "test rows must have the training rows' shape, classes and features, got "
-            f"{data.shape} for {train.shape}. Extract them with the same options."
+            f"shape {data.shape} for {train.shape}. Extract both with the same "
+            "options, or pass --image-size."
         )
     rows = data.measured.labeled(len(train.source.class_names), path)
     return rows, origin

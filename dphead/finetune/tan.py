@@ -5,17 +5,12 @@ epsilon and charges nothing, so its images must be public.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dphead.analysis.tan import (
-    MIN_SIGMA,
-    Prediction,
-    predict_with_interval,
-    require_public,
-    simulate,
-)
+from dphead.analysis.tan import MIN_SIGMA, Prediction, predict_with_interval
 from dphead.finetune.choose import Schedule, schedule
 from dphead.finetune.settings import Settings
 from dphead.planning.plan import Target, check_budget
@@ -63,36 +58,25 @@ def plans(
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
-            f"the flat region begins at sigma = {MIN_SIGMA:g}, got "
-            f"{noise_multiplier=}. Use more noise."
+            f"--noise-multiplier must be at least {MIN_SIGMA:g}, where epsilon follows "
+            f"TAN, got {noise_multiplier:g}. Pass {MIN_SIGMA:g} or more."
         )
     check_budget(epsilon, delta)
-    if n_rows < 1:
-        raise ValueError(
-            f"n_rows must be positive, got {n_rows=}. Pass the number of rows."
-        )
     target = Target(epsilon, delta, accountant=accountant)
     found = []
     for count in steps:
-        try:
-            one = schedule(
-                n_rows, target, noise_multiplier=noise_multiplier, steps=count
+        with suppress(ValueError):  # no batch size spends the budget
+            found.append(
+                schedule(n_rows, target, noise_multiplier=noise_multiplier, steps=count)
             )
-        except ValueError:
-            continue
-        if one.batch_size < n_rows:
-            found.append(one)
+    found = [one for one in found if one.batch_size < n_rows]
     if not found:
         raise ValueError(
-            f"no number of steps meets this budget at sigma >= 2, got {epsilon=}, "
-            f"steps={list(steps)}. Use another budget or number of rows."
+            f"a batch size below {n_rows} must spend --epsilon {epsilon:g} at sigma "
+            f"{noise_multiplier:g}, got none for {list(steps)} steps. Pass other "
+            "--steps, or another --epsilon."
         )
     return found
-
-
-def cheapest(found: Sequence[Schedule]) -> Schedule:
-    """Return the schedule that processes the fewest rows."""
-    return min(found, key=lambda s: s.batch_size * s.steps)
 
 
 @dataclass(frozen=True)
@@ -118,22 +102,25 @@ class Simulated:
     accuracy: float
 
 
-def simulated_settings(settings: Settings, factor: float) -> Settings:
-    """Return the settings at (B / k, sigma / k), with the same steps and learning rate.
+def _smaller(settings: Settings, factor: float) -> Settings:
+    """Return the settings at (B / k, sigma / k), with the same eta and other settings.
 
-    See TAN23 section 3.4. Raises ValueError if noise, batch size or steps is None.
+    Raises ValueError if the batch would have less than one row.
+
+    References
+    ----------
+    TAN23, section 3.4.
     """
-    if (
-        settings.noise_multiplier is None
-        or settings.batch_size is None
-        or settings.steps is None
-    ):
+    sigma, batch = settings.noise_multiplier, settings.batch_size
+    assert sigma is not None
+    assert batch is not None
+    if factor > batch:
         raise ValueError(
-            "a simulation needs noise_multiplier, batch_size and steps, got one "
-            "missing. Plan first."
+            f"--factors must be at most the batch size {batch}, got {factor:g}. Use "
+            "4,8,16."
         )
-    sigma, batch = simulate(settings.noise_multiplier, settings.batch_size, factor)
-    return replace(settings, noise_multiplier=sigma, batch_size=max(1, round(batch)))
+    small = round(batch / factor)
+    return replace(settings, noise_multiplier=sigma / factor, batch_size=small)
 
 
 def run_simulations(
@@ -150,7 +137,7 @@ def run_simulations(
     Parameters
     ----------
     settings : Settings
-        The full run's settings.
+        The full run's settings, with noise multiplier, batch size and steps.
     factors : sequence of float
         At least two factors k above 1.
     seeds : sequence of int
@@ -172,27 +159,24 @@ def run_simulations(
     ValueError
         If the data are not public, or there are too few factors.
     """
-    require_public(data_is_public)
+    if not data_is_public:
+        raise ValueError(
+            "simulated runs need public data, got --data-is private. Simulate on "
+            "public images with --data-is public, or train once with `dphead finetune`."
+        )
     if len(set(factors)) < 2 or min(factors) <= 1:
         raise ValueError(
-            f"a line needs at least two factors above 1, got factors={list(factors)}. "
-            "Pass more factors."
+            "--factors needs at least two numbers above 1, got "
+            f"{','.join(f'{k:g}' for k in factors)}. Use 4,8,16."
         )
     found = []
     for factor in sorted(factors, reverse=True):
-        small = simulated_settings(settings, factor)
+        small = _smaller(settings, factor)
+        sizes = float(small.batch_size or 0), small.noise_multiplier or 0.0
         for seed in seeds:
-            accuracy = train(small, seed)
-            one = Simulated(
-                factor,
-                float(small.batch_size or 0),
-                small.noise_multiplier or 0.0,
-                seed,
-                accuracy,
-            )
-            found.append(one)
+            found.append(Simulated(factor, *sizes, seed, train(small, seed)))
             if done is not None:
-                done(one)
+                done(found[-1])
     return found
 
 
@@ -206,3 +190,37 @@ def predict(
     sizes = np.array([r.batch_size for r in runs])
     accuracies = np.array([r.accuracy for r in runs])
     return predict_with_interval(sizes, accuracies, batch_size, confidence)
+
+
+def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:
+    """Return the number of steps with the best predicted accuracy, and the reason.
+
+    Parameters
+    ----------
+    predictions : dict of int to Prediction
+        The prediction for each simulated number of steps.
+
+    Returns
+    -------
+    tuple of (int, str)
+        The number of steps, and the intervals that decide or that overlap.
+    """
+    best, *others = sorted(predictions, key=lambda t: -predictions[t].accuracy)
+    if not others:
+        return best, "no other number of steps was simulated"
+    # the rival whose interval reaches highest
+    rival = max(others, key=lambda t: predictions[t].high)
+    between = " and ".join(
+        f"{in_percent(predictions[t])} at T = {t}" for t in (best, rival)
+    )
+    if predictions[rival].high < predictions[best].low:
+        return best, f"its interval is above all others: {between}"
+    return best, (
+        f"not resolved, because two intervals overlap: {between}. Simulate both with "
+        "more --runs or smaller --factors"
+    )
+
+
+def in_percent(one: Prediction) -> str:
+    """Return the interval of a prediction, within the range of an accuracy."""
+    return f"{100 * max(one.low, 0):.2f} to {100 * min(one.high, 1):.2f} %"

@@ -158,6 +158,8 @@ _NAMES = {
     float: "a number",
     bool: "true or false",
     dict: "a table",
+    tuple: "a list",
+    Callable: "a function",
     str: "a text",
 }
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.rows import ImageRows
+from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import make_plan
 from dphead.solvers.base import ProblemInfo
@@ -29,7 +29,7 @@ def images(n=40, size=8, channels=3, classes=3, seed=0):
 
 def tiny(classes=3, size=8, channels=3, **options):
     """A Wide-ResNet of ten layers on small images."""
-    model = ModelSpec("wrn-10-1", channels, groups=4)
+    model = ModelSpec("wrn-10-1", groups=4)
     return Network(NetworkSpec(model, (channels, size, size), classes, **options))
 
 

@@ -33,6 +33,10 @@ BAD = {
     "steps": "0",
     "epochs": "nan",
     "learning_rate": "1e300",
+    "learning_rate_schedule": "nothing",
+    "base_learning_rate": "0",
+    "dampening": "2",
+    "beta2": "1",
     "optimizer": "nothing",
     "momentum": "inf",
     "clip_norm": "nan",
@@ -67,10 +71,17 @@ BAD = {
     "memory": "-1",
     "device": "nothing",
     "checkpoint": "0",
+    "evaluate_every": "5",  # of a test set that is private
     "config": "{missing}",
 }
 FLAGS = {
-    *("standardize", "decoupled", "folder_names_are_public", "allow_unlabeled"),
+    *(
+        "standardize",
+        "decoupled",
+        "normalize",
+        "folder_names_are_public",
+        "allow_unlabeled",
+    ),
     *("new_data_set", "allow_large_delta", "bf16", "not_private", "dry_run", "verbose"),
 }
 FIXED = {
@@ -139,7 +150,16 @@ WRONG = {
     "epochs": 0,
     "optimizer": "nothing",
     "learning_rate": math.inf,
+    "learning_rate_schedule": "nothing",
+    "base_learning_rate": 0,
     "momentum": 1,
+    "dampening": 2,
+    "beta2": 1,
+    "normalize": "no",
+    "decoupled": 0,
+    "standardize": "no",
+    "init_seed": 2**64,
+    "loss": "nothing",
     "clip_norm": 0,
     "weight_decay": -1.0,
     "average": "nothing",

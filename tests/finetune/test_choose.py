@@ -88,7 +88,8 @@ def test_allocation_has_the_epochs_of_its_settings():
     assert Settings(batch_size=900, sampling="allocation").epoch_steps(1000) == 1
     assert Settings(batch_size=300).epoch_steps(1000) == 1
     with pytest.raises(ValueError, match="allocation needs a batch_size"):
-        Settings(steps=10, sampling="allocation").epoch_steps(1000)
+        missing = Settings(steps=10, noise_multiplier=1.0, sampling="allocation")
+        missing.check_complete()
     with pytest.raises(ValueError, match="sampling must be"):
         Settings(sampling="shuffle")
 
@@ -96,14 +97,12 @@ def test_allocation_has_the_epochs_of_its_settings():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch_size": 10}, "two of"),
         (
             {"batch_size": 10, "steps": 5, "noise_multiplier": 0.5},
             "epsilon must be at least",
         ),
-        ({"batch_size": 20_000, "steps": 5}, "at most n_rows"),
+        ({"batch_size": 20_000, "steps": 5}, "at most the 10000 rows"),
         ({"batch_size": 10, "steps": 10**20}, "steps must be at most"),
-        ({"batch_size": -1, "steps": 5}, "must be positive"),
         ({"batch_size": 9_000, "noise_multiplier": 0.3}, "must allow steps = 1"),
     ],
 )
@@ -198,8 +197,33 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
             ours = done.value
     np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)
     np.testing.assert_allclose(ours.average, average, rtol=1e-12)
-    with pytest.raises(ValueError, match="dampening needs optimizer 'sgd'"):
+    with pytest.raises(ValueError, match="dampening needs optimizer sgd"):
         Settings(optimizer="adam", dampening=0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rates"),
+    [
+        ("constant", [4, 4, 4, 4, 4, 4, 4, 4]),
+        ("step", [4, 4, 4, 4, 0.4, 0.4, 0.04, 0.04]),
+        (lambda step, steps: 1 - step / steps, [4, 3.5, 3, 2.5, 2, 1.5, 1, 0.5]),
+    ],
+)
+def test_learning_rates_follow_their_schedule(kind, rates):
+    settings = Settings(learning_rate=4.0, learning_rate_schedule=kind)
+    assert [settings.rate(t, 8) for t in range(8)] == pytest.approx(rates)
+    assert isinstance(settings.record()["learning_rate_schedule"], str)
+
+
+def test_the_cosine_schedule_is_pytorchs():
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = SGD([weight], 4.0)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+    settings = Settings(learning_rate=4.0, learning_rate_schedule="cosine")
+    for t in range(8):
+        assert settings.rate(t, 8) == pytest.approx(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
 
 
 def test_epochs_and_base_learning_rates_are_resolved():
@@ -207,8 +231,12 @@ def test_epochs_and_base_learning_rates_are_resolved():
         10_240
     )
     assert (settings.steps, settings.learning_rate) == (20, 1.0)
-    with pytest.raises(ValueError, match="epochs need a batch_size"):
-        Settings(epochs=2).resolved(100)
+    with pytest.raises(ValueError, match="epochs needs a batch_size"):
+        Settings(epochs=2, noise_multiplier=1.0).check_complete()
+    with pytest.raises(ValueError, match=r"two of .* none of batch_size and steps"):
+        Settings(noise_multiplier=1.0).check_complete()
+    with pytest.raises(ValueError, match="exclude each other"):
+        Settings(epochs=2, steps=3)
 
 
 @pytest.mark.parametrize(

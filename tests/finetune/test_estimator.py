@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from exports import documented
 from finetune.core import images
 from sklearn.base import clone
+from torch import nn
 
 from dphead.estimators import DPAutoClassifier, inputs
 from dphead.finetune import estimator, gradients
@@ -218,6 +220,51 @@ def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeyp
     ledger = Ledger()
     with pytest.raises(ValueError, match="must allow per-example gradients"):
         classifier(epsilon=3.0, ledger=ledger).fit(x, y)
+    assert ledger.fits() == []
+
+
+def module(*more, outputs=3):
+    """A network of one's own for 8 x 8 images."""
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.Tanh(), *more, nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(72, outputs))
+
+
+def test_a_module_of_ones_own_is_copied_and_trained_with_ones_own_loss():
+    x, y = data()
+    own = module()
+    before = own[0].weight.detach().clone()
+    given = {"epsilon": np.inf, "batch_size": 60, "random_state": 0}
+    model = classifier(model=own, **given).fit(x, y)
+    assert (own[0].weight == before).all()
+    assert model.score(x, y) > 0.6
+    assert "Sequential" in model.network_.query.model
+    smooth = nn.CrossEntropyLoss(label_smoothing=0.3)
+    other = classifier(model=own, loss=smooth, **given).fit(x, y)
+    assert not np.allclose(other.weights_, model.weights_)
+    assert "loss=" in other.network_.query.model
+
+
+def test_the_script_in_the_docs_trains_a_module_of_ones_own(capsys):
+    exec(documented("module", "networks.md"), {})
+    epsilon, predicted = capsys.readouterr().out.split(" ", 1)
+    assert 3.9 < float(epsilon) <= 4
+    assert predicted.startswith("[")
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (module(nn.BatchNorm2d(8)), r"layer=2 \(BatchNorm2d\)"),
+        (module(nn.Dropout(0.5)), "layer=2 .*is random"),
+        (module(outputs=4), "must return 3 scores for an image"),
+    ],
+)
+def test_a_module_that_cannot_be_trained_privately_is_refused_by_its_layer(
+    own, message
+):
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=message):
+        classifier(model=own, epsilon=3.0, ledger=ledger).fit(*data())
     assert ledger.fits() == []
 
 

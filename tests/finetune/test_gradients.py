@@ -20,7 +20,8 @@ from dphead.finetune.gradients import (
     clipped,
     squared_norms,
 )
-from dphead.finetune.models import ModelSpec, loss_of, trained
+from dphead.finetune.models import build, loss_of, trained
+from dphead.finetune.settings import ModelSpec
 
 ROWS, CLASSES = 5, 3
 
@@ -66,7 +67,7 @@ MODELS = {
     "embedding of positions": lambda: sequence(
         nn.Flatten(2), nn.Linear(16, 2), Residual()
     ),
-    "wide resnet": lambda: ModelSpec("wrn-10-1", groups=4).build(CLASSES),
+    "wide resnet": lambda: build(ModelSpec("wrn-10-1", groups=4), CLASSES),
 }
 
 

@@ -9,13 +9,14 @@ from torch import nn
 
 from dphead.finetune.architectures import WSConv2d
 from dphead.finetune.models import (
-    ModelSpec,
+    build,
     count_parameters,
     pixel_scale,
     refuse_mixing,
     refuse_moving,
 )
 from dphead.finetune.network import Network, NetworkSpec
+from dphead.finetune.settings import ModelSpec
 
 
 def wide_resnet_parameters(depth, width, classes, channels=3):
@@ -46,7 +47,7 @@ def wide_resnet_parameters(depth, width, classes, channels=3):
     ],
 )
 def test_networks_have_the_papers_sizes_and_take_their_inputs(name, count, shape):
-    model = ModelSpec(name).build(10)
+    model = build(ModelSpec(name), 10)
     assert count_parameters(model) == count
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
@@ -70,13 +71,13 @@ def test_weights_are_standardized_over_the_fan_in():
 
 
 def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_seeds():
-    model = ModelSpec("wrn-16-4").build(10)
+    model = build(ModelSpec("wrn-16-4"), 10)
     weight = model.blocks[5].conv2.weight
     # 590,000 draws: sd of the estimate 0.002
     assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)
-    again = ModelSpec("wrn-10-1", seed=1).build(4)
-    other = ModelSpec("wrn-10-1", seed=2).build(4)
-    same = ModelSpec("wrn-10-1", seed=1).build(4)
+    again = build(ModelSpec("wrn-10-1", init_seed=1), 4)
+    other = build(ModelSpec("wrn-10-1", init_seed=2), 4)
+    same = build(ModelSpec("wrn-10-1", init_seed=1), 4)
     assert torch.equal(again.stem.weight, same.stem.weight)
     assert not torch.equal(again.stem.weight, other.stem.weight)
 
@@ -118,28 +119,31 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer=1 with"):
         refuse_moving(model, (3, 8, 8))
-    refuse_moving(ModelSpec("wrn-10-1").build(3), (3, 8, 8))
+    refuse_moving(build(ModelSpec("wrn-10-1"), 3), (3, 8, 8))
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (ModelSpec("resnet18"), r"layer=bn1 \(BatchNorm2d\)"),
-        (ModelSpec("wrn-16"), "wrn-DEPTH-WIDTH"),
-        (ModelSpec("wrn-15-4"), "depth 6k"),
-        (ModelSpec("tb21-nothing"), "must be one of"),
-        (ModelSpec("no_such_model"), "timm"),
-        (ModelSpec("wrn-16-1", trainable=("nothing",)), "must name parameters"),
-        (ModelSpec("wrn-16-1", trainable=("blocks[",)), "regular expressions"),
+        ({"model": "resnet18"}, r"layer=bn1 \(BatchNorm2d\)"),
+        ({"model": "wrn-16"}, "wrn-DEPTH-WIDTH"),
+        ({"model": "wrn-15-4"}, "depth 10, 16"),
+        ({"model": "tb21-nothing"}, "one of mnist"),
+        ({"model": "no_such_model"}, "timm"),
+        ({"model": "no.such:function"}, "function of the number of classes"),
+        ({"model": "os.path:basename"}, "function of the number of classes"),
+        ({"model": "builtins:str"}, "torch.nn.Module, got str"),
+        ({"model": "wrn-16-1", "layers": ("nothing",)}, "must match names"),
+        ({"model": "wrn-16-1", "layers": ("blocks[",)}, "regular expressions"),
     ],
 )
 def test_what_cannot_be_built_is_refused(spec, message):
     with pytest.raises(ValueError, match=message):
-        spec.build(10)
+        build(ModelSpec(**spec), 10)
 
 
 def test_layers_are_chosen_by_regular_expressions():
-    model = ModelSpec("test_vit", trainable=(r"^blocks\.[45]\.", "^head")).build(3)
+    model = build(ModelSpec("test_vit", layers=(r"^blocks\.[45]\.", "^head")), 3)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     everything = {name for name, _ in model.named_parameters()}
     assert names == {
@@ -151,28 +155,29 @@ def test_layers_are_chosen_by_regular_expressions():
 
 
 def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():
+    resnet = ModelSpec("resnet18")
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    assert pixel_scale("resnet18", 3) == imagenet
-    assert pixel_scale("resnet18", 3, std=0.2) == (imagenet[0], 0.2)
-    assert pixel_scale("resnet18", 1) == (
+    assert pixel_scale(resnet, 3) == imagenet
+    assert pixel_scale(resnet, 3, std=0.2) == (imagenet[0], 0.2)
+    assert pixel_scale(resnet, 1) == (
         pytest.approx((0.449,)),
         pytest.approx((0.226,)),
     )
-    assert pixel_scale("wrn-16-4", 3) == ((0.5,) * 3, (0.25,) * 3)
+    assert pixel_scale(ModelSpec(), 3) == ((0.5,) * 3, (0.25,) * 3)
     with pytest.raises(ValueError, match="one for each of 3 channels"):
-        pixel_scale("wrn-16-4", 3, (0.5, 0.4))
+        pixel_scale(ModelSpec(), 3, (0.5, 0.4))
 
 
 def test_weights_fit_but_for_the_head(tmp_path):
     path = str(tmp_path / "public.safetensors")
-    theirs = ModelSpec("test_vit", seed=1).build(7)
+    theirs = build(ModelSpec("test_vit", init_seed=1), 7)
     save_file(theirs.state_dict(), path)
-    ours = dict(ModelSpec("test_vit", weights=path).build(3).named_parameters())
+    ours = dict(build(ModelSpec("test_vit", weights=path), 3).named_parameters())
     for name, value in theirs.named_parameters():
         if not name.startswith("head"):
             assert torch.equal(ours[name], value)
-    with pytest.raises(ValueError, match=r"weights must match .*without \['stem"):
-        ModelSpec("test_nfnet", weights=path).build(3)
+    with pytest.raises(ValueError, match=r"weights must match .*without stem"):
+        build(ModelSpec("test_nfnet", weights=path), 3)
 
 
 def test_an_image_size_that_the_model_cannot_take_is_refused():

@@ -21,8 +21,8 @@ from dphead.finetune.gradients import (
     clipped,
     squared_norms,
 )
-from dphead.finetune.models import ModelSpec
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
+from dphead.finetune.settings import ModelSpec
 
 CHUNKS = (17, 18, 21, 33, 50, 70)
 NETWORKS = {"tb21-mnist": (1, 28, 28), "wrn-10-1": (3, 8, 8)}
@@ -95,8 +95,7 @@ def test_a_row_whose_norm_is_near_a_whole_factor_adds_the_same_at_places_0_and_1
 
 @cache
 def network(name):
-    channels = NETWORKS[name][0]
-    return Network(NetworkSpec(ModelSpec(name, channels), NETWORKS[name], 10))
+    return Network(NetworkSpec(ModelSpec(name), NETWORKS[name], 10))
 
 
 @pytest.mark.parametrize("rows", [17, 70])
@@ -126,7 +125,7 @@ def test_an_images_views_are_the_same_bits_at_every_place(name):
         for rows in (17, 33) if size == 64 else CHUNKS:
             x = alike(rows, channels, size, size).clamp(0, 1)
             keys = np.full(rows, 12345, np.uint64)
-            assert moved(views_of(x, keys, views, name, 0, 3)) == [], (size, rows)
+            assert moved(views_of(x, keys, views, name, 3)) == [], (size, rows)
 
 
 @pytest.mark.parametrize("batch", [17, 300])
@@ -134,7 +133,7 @@ def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
     batch,
 ):
     """timm's small network with SiLU: 17 rows would not be alike."""
-    net = Network(NetworkSpec(ModelSpec("test_nfnet", 3), (3, 20, 20), 10))
+    net = Network(NetworkSpec(ModelSpec("test_nfnet"), (3, 20, 20), 10))
     rows = TorchSums(net, batch=batch).chunk
     assert min(batch, 75) <= rows < 75 + VECTOR
     gradients = PerExample(net.model)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from commands import Fork
+from commands import Fork, dphead, fitted, refused
 from core import reserve, spec_of
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
@@ -18,12 +18,12 @@ from finetune.core import images
 from safetensors.torch import save_file
 
 from dphead.cli import cli
-from dphead.finetune.models import ModelSpec, trained
+from dphead.finetune.models import build, trained
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import load_network
-from dphead.finetune.settings import Settings
+from dphead.finetune.settings import ModelSpec, Settings
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -39,6 +39,7 @@ SETTINGS = Settings(
     learning_rate=0.5,
     augment="crop",
     views=2,
+    groups=4,
 )
 
 
@@ -81,7 +82,6 @@ def options(folder, out, **fit):
         out=folder / out,
         settings=SETTINGS,
         classes=Classes(["a", "b", "c"]),
-        groups=4,
         checkpoint=2,
     )
 
@@ -144,6 +144,44 @@ def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
     a, b = (load_network(tmp_path / name)[1].average for name in ("whole", "run"))
     np.testing.assert_array_equal(a, b)
     assert whole["report"]["guarantee"]["nominal_epsilon"] <= 4.0
+
+
+def test_public_test_rows_are_measured_during_the_training(tmp_path):
+    source(tmp_path)
+    result = finetune(replace(options(tmp_path, "run"), evaluate_every=2))
+    history = result["report"]["test"]["history"]
+    assert [one["step"] for one in history] == [2, 4]
+    assert all(0 <= one["accuracy"] <= 1 for one in history)
+
+
+OWN = """
+from torch import nn
+
+def network(n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
+"""
+
+
+def test_the_command_trains_a_network_of_ones_own_and_runs_its_code_only_if_asked(
+    tmp_path, monkeypatch
+):
+    source(tmp_path)
+    (tmp_path / "ones_own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    own = replace(SETTINGS, model="ones_own:network")
+    finetune(replace(options(tmp_path, "run"), settings=own))
+    predict = ("predict", tmp_path / "run", tmp_path / "images.npz", "--split", "test")
+    assert "Pass --model ones_own:network" in refused(dphead(*predict))
+    assert "must be ones_own:network" in refused(dphead(*predict, "--model", "a:b"))
+    done = fitted(*predict, "--model", "ones_own:network")
+    assert len(done.out.splitlines()) == 21
+
+
+def test_a_model_that_cannot_be_built_is_refused_before_images_are_read(tmp_path):
+    (tmp_path / "images.npz").write_bytes(b"not read")
+    own = replace(SETTINGS, model="resnet18")
+    with pytest.raises(ValueError, match="BatchNorm2d"):
+        finetune(replace(options(tmp_path, "run"), settings=own))
 
 
 def allocated(folder, out, **fit):
@@ -402,8 +440,8 @@ def test_the_command_trains(tmp_path):
 def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_path):
     """Trained parameters move, the others keep the public values to the last bit."""
     layers = ("^blocks[.]5", "^head")
-    spec = ModelSpec("test_vit", seed=1)
-    save_file(spec.build(7).state_dict(), tmp_path / "public.safetensors")
+    spec = ModelSpec("test_vit", init_seed=1)
+    save_file(build(spec, 7).state_dict(), tmp_path / "public.safetensors")
     arguments = (
         f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes a,b,c "
         f"--split train --model test_vit --layers {','.join(layers)} --seed 1 "
@@ -416,8 +454,8 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
     network, _, facts = load_network(tmp_path / "run")
     assert facts["network"]["mean"] == [0.5, 0.5, 0.5]
     assert facts["network"]["shape"] == [3, 32, 32]
-    chosen = {n for n, _ in trained(replace(spec, trainable=layers).build(3))}
-    public = dict(spec.build(7).named_parameters())
+    chosen = {n for n, _ in trained(build(replace(spec, layers=layers), 3))}
+    public = dict(build(spec, 7).named_parameters())
     for name, value in network.model.named_parameters():
         if name.startswith("head"):
             continue  # the public one has seven classes

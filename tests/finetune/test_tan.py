@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 from finetune.core import images
 
+from dphead.analysis.tan import Prediction
 from dphead.cli import cli
 from dphead.finetune.settings import Settings
 from dphead.finetune.tan import (
     Simulated,
-    cheapest,
+    decide,
     plans,
     predict,
     run_simulations,
@@ -34,11 +35,10 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
         assert s.epsilon == pytest.approx(8.0, rel=0.01)
     work = [s.batch_size * s.steps for s in found]
     assert work == sorted(work)
-    assert cheapest(found) == found[0]
     assert work[1] / work[0] == pytest.approx(4.0, rel=0.1)  # sqrt(16)
-    with pytest.raises(ValueError, match="flat region"):
+    with pytest.raises(ValueError, match="where epsilon follows"):
         plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
-    with pytest.raises(ValueError, match="no number of steps"):
+    with pytest.raises(ValueError, match="got none for"):
         plans(100, epsilon=1e-3, delta=1e-5, steps=[10])
 
 
@@ -49,10 +49,10 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
         seen.append((settings.batch_size, seed))
         return 0.5 + 0.01 * np.log2(settings.batch_size) + 0.001 * seed
 
-    with pytest.raises(ValueError, match="needs public data"):
+    with pytest.raises(ValueError, match="need public data"):
         run_simulations(FULL, [2, 4], [0], train, data_is_public=False)
     assert not seen
-    with pytest.raises(ValueError, match="two factors"):
+    with pytest.raises(ValueError, match="two numbers above 1"):
         run_simulations(FULL, [2], [0], train, data_is_public=True)
     runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
     assert seen == [
@@ -67,6 +67,33 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
     assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
     assert prediction.low < prediction.accuracy < prediction.high
     assert isinstance(runs[0], Simulated)
+    with pytest.raises(ValueError, match="at most the batch size 32, got 64"):
+        run_simulations(FULL, [2, 64], [0], train, data_is_public=True)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "best", "reason"),
+    [
+        ({250: (0.6, 0.62)}, 250, "no other number"),
+        ({250: (0.6, 0.62), 500: (0.63, 0.65)}, 500, "above all others: 63.00 to"),
+        (
+            {250: (0.6, 0.64), 500: (0.63, 0.65), 1000: (0.4, 0.5)},
+            500,
+            "not resolved, because two intervals overlap: 63.00 to 65.00 % at T = 500 "
+            "and 60.00 to 64.00 % at T = 250",
+        ),
+    ],
+)
+def test_a_number_of_steps_is_recommended_only_if_its_interval_decides(
+    intervals, best, reason
+):
+    predictions = {
+        t: Prediction((low + high) / 2, low, high, 0.0)
+        for t, (low, high) in intervals.items()
+    }
+    found, words = decide(predictions)
+    assert found == best
+    assert reason in words
 
 
 def command(*arguments):
@@ -74,10 +101,10 @@ def command(*arguments):
 
 
 def test_show_and_plan_print_their_tables():
-    sizes = "--batch-size 4096 --noise-multiplier 3 --steps 2500 --more-data 2"
+    sizes = "--batch-size 4096 --noise-multiplier 3 --steps 2500"
     done = command(*f"show --n-rows 50000 --delta 1e-5 {sizes}".split())
     assert done.exit_code == 0, done.output
-    for part in ("0.9654", "7.484", "not a guarantee", "100000"):
+    for part in ("0.9654", "7.484", "not a guarantee"):
         assert part in done.output
     plan = "plan --n-rows 50000 --delta 1e-5 --epsilon 8 --steps 250,1000"
     done = command(*plan.split())
@@ -98,10 +125,20 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     ).split()
     refused = command(*fixed)
     assert refused.exit_code != 0
-    assert "needs public data" in str(refused.exception)
+    assert "need public data" in str(refused.exception)
     out = tmp_path / "out.json"
-    done = command(*fixed, "--data-is", "public", "--delta", "1e-3", "--json", out)
+    more = [
+        "--groups",
+        "4",
+        "--momentum",
+        "0.5",
+        "--learning-rate-schedule",
+        "cosine",
+        "--json",
+    ]
+    done = command(*fixed, "--data-is", "public", *more, out)
     assert done.exit_code == 0, (done.output, done.exception)
+    assert "--momentum 0.5" in " ".join(done.output.split())
     assert "predicted at B 16" in done.output
     assert "are not private" in done.output
     interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.output)
@@ -109,3 +146,6 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     assert 0 <= float(interval[1]) <= float(interval[2]) <= 100
     runs = json.loads(out.read_text())["runs"]
     assert [r["batch_size"] for r in runs] == [4, 4, 8, 8]
+    planned = "plan --n-rows 50000 --delta 1e-5 --epsilon 1 --simulated"
+    done = command(*planned.split(), out)
+    assert "Recommended: T = 1, no other number" in done.output, done.exception
