@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PrivacyWarning,
         PrivateNotice,
     )
+    from dphead.finetune import DPFinetuneClassifier as DPFinetuneClassifier
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,18 +42,19 @@ __all__ = [
     "__version__",
 ]
 
-# names that need PyTorch, excluded from `from dphead import *`
-ELSEWHERE = {"DPFinetuneClassifier": "dphead.finetune"}
+# needs PyTorch, so `from dphead import *` excludes it
+_NEEDS_TORCH = "DPFinetuneClassifier"
 
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
-def __getattr__(name: str) -> Any:
-    if name not in {*__all__, *ELSEWHERE}:
-        raise AttributeError(f"module 'dphead' has no attribute {name!r}")
-    module = ELSEWHERE.get(name, "dphead.estimators")
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in {*__all__, _NEEDS_TORCH}:
+            raise AttributeError(f"module 'dphead' has no attribute {name!r}")
+        module = "finetune" if name == _NEEDS_TORCH else "estimators"
+        value = getattr(import_module(f"dphead.{module}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *ELSEWHERE})
+    return sorted({*globals(), *__all__, _NEEDS_TORCH})

@@ -320,7 +320,7 @@ def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
     )
     with pytest.raises(ValueError, match="head's backbone"):
         fit(path).predict(tmp_path / "other.h5")
-    with pytest.raises(LedgerError, match="this data set"):
+    with pytest.raises(LedgerError, match="belongs to data set"):
         LeastSquares(ledger=fit(path).ledger_).fit(tmp_path / "other.h5")
 
 
@@ -380,7 +380,7 @@ def test_a_files_groups_need_a_decision(blobs, tmp_path):
     ("settings", "message"),
     [
         ({"delta": 1 / 300}, "allow_large_delta"),
-        ({"classes": None}, "classes must be declared"),
+        ({"classes": None}, "`classes` must be declared"),
         ({"relation": "add_remove"}, "nominal_n"),
     ],
 )
@@ -410,7 +410,7 @@ def test_shapes_and_dtypes_are_refused(x, y, message):
 def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
     x, y = blobs
     write_features(tmp_path / "bare.h5", x.astype(np.float32), y)
-    with pytest.raises(ValueError, match="declared public"):
+    with pytest.raises(ValueError, match="classes public"):
         LeastSquares().fit(tmp_path / "bare.h5")
     model = LeastSquares(epsilon=8.0, classes=["x", "y", "z"]).fit(tmp_path / "bare.h5")
     assert model.score(tmp_path / "bare.h5") > 0.8
@@ -438,7 +438,7 @@ def test_means_of_groups_stand_for_their_rows(blobs, tmp_path):
     assert auto.expected_accuracy_ is None
     sets = np.eye(3, dtype=int)[y]
     book = Ledger()
-    with pytest.raises(ValueError, match="group_mean needs one class for each row"):
+    with pytest.raises(ValueError, match="`group_mean` must be False for label sets"):
         dphead.DPMultiLabelClassifier(
             group_mean=True, group_cap=2, delta=1e-4, ledger=book
         ).fit(x, sets, groups=groups)

@@ -1,13 +1,11 @@
-"""Define the scikit-learn classifier that all methods share.
-
-Solvers and `fitting` make all decisions.
-"""
+"""Define the scikit-learn classifier that all methods share."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.metrics import accuracy_score
@@ -21,26 +19,52 @@ from dphead.analysis.metrics import (
 )
 from dphead.data.features import check_classes, load_features
 from dphead.estimators.fitting import GroupCap, GroupMean, PrivateClassifier
+from dphead.estimators.guarantee import CLASSES_SEEN
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
     from_arrays,
     from_file,
     is_path,
-    refuse_weights,
 )
-from dphead.estimators.saving import Fitted, export, load, save
 from dphead.fit.files import check_features
+from dphead.fit.head_file import save_head
+from dphead.fit.loop import FitResult
+from dphead.fit.options import FitOptions
+from dphead.fit.report import HEAD
+from dphead.fit.run import tuning_of
+from dphead.fit.run_folder import (
+    Prepared,
+    Source,
+    Trained,
+    beside_others,
+    check_folder,
+    locked,
+    make_report,
+    write_records,
+)
 from dphead.planning.methods import Method, make_method
 from dphead.planning.option_aliases import RowPreparation
 from dphead.planning.plan import check_facts, check_unit
+from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.base import ProblemInfo
+from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.solvers.settings import Setting, check_settings
 
 if TYPE_CHECKING:
     from dphead.export.exporting import Exported
 
 _RowScores = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Hold a fit's facts for its run folder; `result` has no ledger."""
+
+    method: Method
+    facts: ProblemInfo
+    source: Source
+    result: FitResult
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,83 +74,88 @@ class DPClassifier(PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, up to a probability delta. At
     epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
-    detects at most 3.68 % of training rows. This bound compares with another row in the
-    place of an unused row. If the place is empty, the bound is 1.98 %. `dphead account`
-    prints these bounds for any epsilon.
+    detects at most 3.68 % of training rows if each unused row has another row in its
+    place, and 1.98 % if its place is empty. `dphead account` prints these bounds for
+    any epsilon.
 
-    A private fit reads a row's value only through noisy releases. A row that is not
-    finite adds zero to every sum, without any report.
+    A private fit reads the values of rows only through noisy releases. A row with NaN,
+    infinity or a value beyond float32 adds zero to every sum.
 
     Parameters
     ----------
     epsilon : float, default=1.0
         Budget of this fit. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Failure probability, below 1/n_rows. None uses the preset's, else 1e-5.
+        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
+        without a preset.
     classes : sequence of shape (n_classes,), default=None
         Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes, in its order.
+        every sum. A features file has its own classes.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced.
-        add_remove keeps the number of rows private.
+        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
+        "add_remove", the number of rows is private.
     nominal_n : int, default=None
-        Public number used in place of the number of rows; only under add_remove.
+        Public number used in place of the number of rows. Required with "add_remove",
+        and invalid otherwise.
     group_cap : int, default=None
-        None protects each row. A number protects groups of rows (patients). At most
-        this number of rows of a group counts, the first ones.
+        Number of rows that count in each group (patient): the first rows of the group.
+        The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        If True, the mean of a group's rows of each class counts instead, for at most
+        Whether the mean of a group's rows of each class counts instead, for at most
         group_cap classes, the first ones in the order of `classes`. The expected
         accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" uses the preset's accountant.
-        Without a preset, it is exact for full batches and uses PLD for Poisson batches.
+        Accountant that calibrates the noise. "auto" means the preset's accountant.
+        Without a preset, it is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
-        Ledger to charge. None uses a features file's own ledger. For arrays, None uses
-        a new ledger for this fit only. Clones share a `Ledger` object. Pass a path to
-        other processes. Fits of a features file in other ledgers cause a
-        `PrivacyWarning` and a note in privacy_.
+        Ledger to charge. None means the features file's own ledger. For arrays, None
+        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
+        path if clones fit in other processes.
     split : str, default=None
         Split of a features file to fit.
     preset : str, default=None
-        Settings of a paper, such as "fc23".
+        Name of a paper's settings, such as "fc23". They replace the defaults of
+        parameters that are None.
     allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more, which may allow publishing whole rows.
+        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. The fit is private only if this is None.
+        Seed of the noise, for tests. A fit with a seed is not private.
     unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None uses the method's default.
+        Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering; 0: no centering.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
+        and None the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Sorted classes; for a features file, in its order.
+        The classes, sorted. For a features file, the classes in the file's order.
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
         Weights for rows after `head_.transform` and `head_.feature_clip`.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Intercepts of the scores.
     n_features_in_ : int
         Number of columns of X.
-    head_ : Head
-        The head, with transform, weights and other saved data.
+    head_ : LinearHead
+        The head, with its transform and weights.
     privacy_ : Privacy
         The guarantee: private, epsilon, delta, mu, releases, notes.
     ledger_ : Ledger
-        Ledger that counts this fit.
+        Ledger with the charge of this fit.
     expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, as private as the head. None for methods without
-        an estimate.
+        Expected accuracy on new rows, computed from released values. None for methods
+        without an estimate.
 
     Examples
     --------
-    See the class of a method, such as `DPAutoClassifier`.
+    >>> from dphead import DPAutoClassifier, DPClassifier
+    >>> issubclass(DPAutoClassifier, DPClassifier)
+    True
     """
 
     method: ClassVar[str]
@@ -138,24 +167,22 @@ class DPClassifier(PrivateClassifier):
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
 
-    def fit(
-        self, X: Any, y: Any = None, groups: Any = None, **refused: Any
-    ) -> "DPClassifier":
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Charge the ledger, then fit.
+
+        Sample weights are not supported, because weights would change the sensitivity.
 
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features), or path
             Array, data frame or PyTorch tensor of numbers, or path of a features file.
-            A row that is not finite adds zero to every sum.
         y : array-like of shape (n_rows,), default=None
             Labels as an array, list, PyTorch tensor, or column of pandas or pyarrow. A
-            missing label is no class. Use None if X is a path.
+            row with a missing label adds zero to every sum. Must be None if X is a
+            path.
         groups : array-like of shape (n_rows,), default=None
             Group of each row, as string or number, for use with group_cap. A row with
-            "" or a missing value is its own group. A features file has its own groups.
-        **refused
-            sample_weight is refused, because weights would change the sensitivity.
+            "" or a missing value is its own group. Must be None if X is a path.
 
         Returns
         -------
@@ -164,9 +191,8 @@ class DPClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If settings, shapes or dtypes are invalid, if weights are given, if there
-            are fewer rows than classes, or if delta is 1/n or more. Nothing is charged
-            then.
+            If settings, shapes or dtypes are invalid, if there are fewer rows than
+            classes, or if delta is 1/n or more. Nothing is charged then.
         LedgerError
             If the fit would exceed the budget.
 
@@ -180,7 +206,6 @@ class DPClassifier(PrivateClassifier):
             After the fit, with the number of labels that match no class. This number is
             private.
         """
-        refuse_weights(refused)
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
         with self._training_data(X, y, groups) as data:
@@ -203,18 +228,14 @@ class DPClassifier(PrivateClassifier):
                 description=self.method,
                 notes=unit,
             )
-            self.head_ = result.head
-            self._fitted = Fitted(
-                method,
-                data.facts,
-                data.source,
-                result.plan,
-                result.fit_id,
-                result.seconds,
-                not result.private_noise,
-            )
-        self.classes_, self.n_features_in_ = data.classes, data.facts.n_features
-        self.expected_accuracy_ = self.head_.estimate
+        self.head_: LinearHead = result.head
+        # `ledger_` holds the ledger, which cannot be pickled
+        self._fitted = _Fitted(
+            method, data.facts, data.source, replace(result, ledger=None)
+        )
+        self.classes_: np.ndarray = data.classes
+        self.n_features_in_: int = data.facts.n_features
+        self.expected_accuracy_: AccuracyEstimate | None = self.head_.estimate
         self._feature_space = data.feature_space
         self._set_coefficients()
         return self
@@ -223,22 +244,24 @@ class DPClassifier(PrivateClassifier):
         """Set `coef_` and `intercept_` from the head, as scikit-learn shapes them."""
         weights, intercept = self.head_.weights.T, self.head_.intercept
         two = len(self.classes_) == 2
-        self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
-        self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
+        self.coef_: np.ndarray = weights[1:] - weights[:1] if two else weights.copy()
+        self.intercept_: np.ndarray = (
+            intercept[1:] - intercept[:1] if two else intercept.copy()
+        )
 
     def save(self, folder: str | Path, tuning: str | None = None) -> None:
-        """Write the run folder that `dphead fit` writes.
+        """Write a run folder, as `dphead fit` does.
 
         The folder holds the head, the report, the privacy card and a copy of the
-        ledger, for `dphead check`, `predict`, `report` and `export`.
+        ledger. `dphead check`, `predict`, `report` and `export` accept it.
 
         Parameters
         ----------
         folder : str or Path
             A new folder.
-        tuning : str, optional
+        tuning : str, default=None
             How the settings were chosen, for the report: a value of
-            `dphead.fit.report.TUNING`. None says "none" for default settings and the
+            `dphead.fit.report.TUNING`. None means "none" for default settings and the
             first fit of a ledger file, and "NOT ACCOUNTED" otherwise.
 
         Raises
@@ -247,7 +270,57 @@ class DPClassifier(PrivateClassifier):
             If the classes were not declared, or the folder holds a finished run.
         """
         check_is_fitted(self)
-        save(self, folder, tuning)
+        self._refuse_label_sets()
+        out, fitted = Path(folder), self._fitted
+        if CLASSES_SEEN in self.privacy_.notes:
+            raise ValueError(
+                "`save` needs declared classes, but this fit inferred them from `y`. "
+                "Fit again with `classes`."
+            )
+        check_folder(out, [])
+        source, ledger = fitted.source, self.ledger_
+        options = FitOptions(
+            features=Path(),
+            out=out,
+            settings=self._options(),
+            ledger=ledger.path,
+            preset=self.preset,
+            tuning=tuning,
+        )
+        run = Prepared(
+            options=options,
+            source=source,
+            facts=fitted.facts,
+            method=fitted.method,
+            plan=fitted.result.plan,
+            name=self.method,
+            settings=asdict(fitted.method.solver),  # type: ignore[call-overload]
+            space=source.feature_space,
+            warnings=[],
+        )
+        # the notes already name other ledgers
+        run = replace(beside_others(run), warnings=list(self.privacy_.notes))
+        result = replace(fitted.result, ledger=ledger)
+        facts = {
+            "class_names": source.class_names,
+            "class_kind": self.classes_.dtype.kind,
+            "feature_space": source.feature_space,
+            "extraction": source.extraction,
+        }
+        # other ledgers may have fits on the same arrays
+        alone = ledger.path != IN_MEMORY
+        with locked(out):
+            trained = Trained(HEAD, save_head(out, self.head_, facts))
+            tuned = tuning_of(options, ledger) if alone else "NOT ACCOUNTED"
+            report = make_report(run, result, None, tuned, trained)
+            write_records(options, report, ledger)
+
+    def _refuse_label_sets(self) -> None:
+        if self.__sklearn_tags__().classifier_tags.multi_label:
+            raise ValueError(
+                "A run folder holds heads with one class per row, got a head for label "
+                "sets. Store `head_.weights` and `head_.intercept` instead."
+            )
 
     def export(
         self, to: str, folder: str | Path, weights: str | Path | None = None
@@ -257,50 +330,85 @@ class DPClassifier(PrivateClassifier):
         Parameters
         ----------
         to : {"torch", "timm", "onnx", "sklearn"}
-            The format. Heads of arrays have no backbone: "timm" refuses them.
+            Format of the export. "timm" needs a head that was fitted to a features
+            file of a timm backbone.
         folder : str or Path
             A new or empty folder.
-        weights : str or Path, optional
-            A local file of the backbone's weights, for timm and onnx.
+        weights : str or Path, default=None
+            Local file of the backbone's weights, for timm and onnx.
 
         Returns
         -------
         Exported
-            The files, and code that loads them.
+            The written files, and code that loads them.
         """
-        check_is_fitted(self)
-        return export(self, to, folder, weights)
+        from dphead.export.exporting import export
+
+        with TemporaryDirectory() as made:
+            self.save(run := Path(made) / "run")
+            return export(run, to, folder, weights)
 
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
         """Return scores (n, n_classes), or (n,) for two classes.
 
-        With two classes, return the second class's score minus the first's. X is as in
-        `fit`.
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), or path
+            New rows, or path of a features file.
+        split : str, default=None
+            Split of a features file.
 
-        A row that is not finite has NaN scores. If the fit was not private, raise
-        ValueError for such a row, as scikit-learn does.
+        Returns
+        -------
+        ndarray of shape (n, n_classes) or (n,)
+            Scores of the classes. For two classes, the second class's score minus the
+            first's. NaN for a row that is not finite.
+
+        Raises
+        ------
+        ValueError
+            If a row is not finite and the fit was not private, as in scikit-learn.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return the class with the highest score, (n,); the first of ties.
+        """Return the class with the highest score, or the first of tied classes.
+
+        Parameters
+        ----------
+        X, split
+            As in `decision_function`.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            One of `classes_` per row.
 
         Raises
         ------
         ValueError
-            If a row is not finite or unreadable, so that it has no class.
+            If a row is not finite, or its image was unreadable.
         """
         scores = self._scores(X, split)
         check_classified(scores)
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return probabilities (n, n_classes) by softmax or normalized sigmoids.
+        """Return probabilities of the classes, by softmax or normalized sigmoids.
 
-        `dphead.analysis.metrics.probabilities` defines the probabilities. For a squared
-        loss and for prototypes, the order of the probabilities is right, but they are
-        not calibrated. A row that is not finite has NaN probabilities.
+        For a squared loss and for prototypes, the order of the probabilities is right,
+        but the probabilities are not calibrated.
+
+        Parameters
+        ----------
+        X, split
+            As in `decision_function`.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            Probabilities. NaN for a row that is not finite.
         """
         scores = self._scores(X, split)
         return probabilities(scores, self.head_.loss)
@@ -308,10 +416,27 @@ class DPClassifier(PrivateClassifier):
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
-        """Return the accuracy on rows X with labels y, or on a features file.
+        """Return the accuracy on labeled rows.
 
-        Only rows with a label are used, and a row without a class counts as wrong. The
-        accuracy is an exact function of these rows. Do not publish it for private rows.
+        The accuracy is an exact function of these rows. Do not publish it for private
+        rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), or path
+            Rows, or path of a features file with its own labels.
+        y : array-like of shape (n,), default=None
+            Labels. Must be None if X is a path.
+        sample_weight : array-like of shape (n,), default=None
+            Weights of the rows. Not used if X is a path.
+        split : str, default=None
+            Split of a features file.
+
+        Returns
+        -------
+        float
+            Fraction of rows with the right class. A row that is not finite counts as
+            wrong.
         """
         if is_path(X):
             scores, labels = self._file_scores(X, split, measured=True)
@@ -337,16 +462,16 @@ class DPClassifier(PrivateClassifier):
         if not is_path(X):
             return nullcontext(from_arrays(self, X, y, groups, self.classes))
         if y is not None:
-            raise ValueError("a features file has its own labels, got y too. Drop y.")
+            raise ValueError(
+                "`y` must be None for a features file, which has its own labels. "
+                "Remove `y`."
+            )
         return from_file(self, X, groups, self.classes)
 
     def _scores(
         self, X: Any, split: str | None, scores_of: _RowScores | None = None
     ) -> np.ndarray:
-        """Return the scores (n, n_classes) of rows or of a features file.
-
-        `scores_of` replaces the head's scores.
-        """
+        """Return scores (n, n_classes) by `scores_of`, or else by the head."""
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
         x = self._new_rows(X)
@@ -359,9 +484,9 @@ class DPClassifier(PrivateClassifier):
         scores_of: _RowScores | None = None,
         measured: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `_scores` of a file and its label positions (n,).
+        """Return a file's scores (n, n_classes) and its class positions (n,).
 
-        If `measured`, the labels must have the head's classes.
+        If `measured`, raise FormatError unless the file has the head's classes.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores
@@ -378,46 +503,17 @@ class DPClassifier(PrivateClassifier):
             return scores, rows.measured_labels()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class DPHeadClassifier(DPClassifier):
-    """Fit any method by name, including methods of installed packages.
-
-    `method` is one of `dphead.planning.registry.names()` (docs/own-method.md).
-    `settings` has settings of the method by name. Other settings use the preset's value
-    or the solver's default (docs/settings.md). For other parameters and attributes, see
-    `DPClassifier`.
-    """
-
-    method: Annotated[str, Setting("Its name.")] = "auto"
-    settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "DPHeadClassifier":
-        """Return the fitted classifier of a run folder, to predict with.
-
-        The method's settings are in the folder's report, not in the parameters: a new
-        fit would use the defaults.
-
-        Raises
-        ------
-        ValueError
-            If the folder does not hold a head, or was changed.
-        """
-        return load(cls, folder)
-
-
 def check_classified(scores: np.ndarray) -> None:
     """Raise ValueError if rows have no class, as scikit-learn does for NaN."""
     if none := int((~classified(scores)).sum()):
         raise ValueError(
-            "predict needs rows with a class, got NaN, infinity or unreadable images "
-            f"in {none} of {len(scores)} rows. Remove these rows, or use "
-            "predict_proba, which returns NaN for them."
+            f"`predict` has no class for NaN, infinity or unreadable images, in {none} "
+            f"of {len(scores)} rows. Remove these rows, or use `predict_proba`."
         )
 
 
 def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
-    """Return scikit-learn's accuracy, counting rows without a class as wrong."""
+    """Return the weighted accuracy; rows that are not `known` (n,) count as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
     if not known.any():  # scikit-learn refuses weights of zeros only
@@ -426,6 +522,7 @@ def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -
     return float(right / weights.sum())
 
 
-_NO_SETTINGS = {f.name for f in fields(DPHeadClassifier)} - {
+# parameters that are not passed to the solver
+_NO_SETTINGS = {"method", "settings", *(f.name for f in fields(DPClassifier))} - {
     f.name for f in fields(RowPreparation)
 }

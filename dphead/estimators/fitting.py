@@ -1,4 +1,4 @@
-"""Define what all estimators share: guarantee parameters, ledger, and the fit.
+"""Define the parameters, the ledger and the fit that all estimators share.
 
 A fit warns, plans, verifies the sums, charges, fits, and reports the guarantee. No row
 affects anything before the charge.
@@ -44,24 +44,25 @@ from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 _BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
 _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
-# of estimators of heads; a network protects no groups
+# parameters of estimators of heads; fine-tuning does not protect groups
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
-GroupMean = Annotated[bool, Setting("Whether means of its rows count instead.")]
+GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 
 
 class PrivacyWarning(UserWarning):
-    """Warn that the guarantee holds, but is weaker than a reader may think."""
+    """Warn that the guarantee holds, but is weaker than it may seem."""
 
 
 class PrivateNotice(UserWarning):
     """Report exact facts about private rows to the data holder.
 
-    The warning is shown after a fit. It never becomes an error, and is stored nowhere.
+    `fit` shows this warning at its end and stores it nowhere. A filter that turns
+    warnings into errors does not stop the fit.
     """
 
 
 class _PlainSignature:
-    """Give `help` and editors the parameters' types without their checks."""
+    """Return the signature of `__init__` with plain types, for `help` and editors."""
 
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         _, *parameters = inspect.signature(owner.__init__).parameters.values()
@@ -79,12 +80,9 @@ def _plain(annotation: Any) -> Any:
 class PrivateEstimator(BaseEstimator):
     """Hold the parameters of the guarantee, and run fits.
 
-    `check_settings` refuses wrong types and ranges first. Conditions on other
-    parameters or on the data's size are checked where they apply.
-
-    scikit-learn's searches clone an estimator, change its settings and fit, in any
-    process. A fit of a clone with changed settings counts as part of a search. An
-    estimator and all its clones form a family, which gets each warning once.
+    scikit-learn's searches clone an estimator, change its settings and fit the clone,
+    in any process. A fit of a clone with changed settings counts as part of a search.
+    An estimator and all its clones form a family, which gets each warning once.
 
     A `Ledger` holds an open file. Clones share it, and pickling drops it.
     """
@@ -104,36 +102,45 @@ class PrivateEstimator(BaseEstimator):
 
     @property
     def ledger_(self) -> Ledger:
-        """Return the ledger that counts this fit.
+        """Return the ledger with the charge of this fit.
 
-        An unpickled estimator opens the file again. A ledger in memory is lost. Raises
-        LedgerError if the file is missing, because a new ledger would be empty.
+        An unpickled estimator opens the file again. Pickling loses a ledger in memory.
+
+        Raises
+        ------
+        LedgerError
+            If the file is missing. A new ledger would be empty.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "ledger_ exists after a fit, and in a copy only if the ledger is a "
-                "file."
+                "`ledger_` exists only after `fit`. A pickled copy has it only if the "
+                "ledger is a file."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):
                 raise LedgerError(
-                    f"the ledger of this fit is missing, got path={self._ledger!r}. "
-                    "Put the file back."
+                    f"The ledger of this fit is missing: {self._ledger}. Restore the "
+                    "file from a backup."
                 )
             self._ledger = Ledger(self._ledger)
         return self._ledger
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # an estimator is shown, pickled and saved with its parameters
+        # printing, pickling and saving an estimator would show the URL's password
         if name == "ledger" and is_url(value):
             raise LedgerError(
-                "an estimator's ledger must be a file, a name or a Ledger, got a "
-                "server's URL. Set DPHEAD_LEDGER to it, and leave ledger out."
+                "`ledger` must be a path or a `Ledger`, got a server's URL. Set the "
+                "environment variable DPHEAD_LEDGER to the URL, and leave `ledger` out."
             )
         super().__setattr__(name, value)
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters as scikit-learn does, and note changes to a clone."""
+        """Set parameters, and mark a clone with changed settings as part of a search.
+
+        Returns
+        -------
+        self
+        """
         changed = {name.split("__")[0] for name in params} - NO_CHOICE
         if vars(self).get("_is_clone") and changed:
             self._is_candidate = True
@@ -164,14 +171,14 @@ class PrivateEstimator(BaseEstimator):
         return tags
 
     def _new_rows(self, x: Any) -> Any:
-        """Return rows to predict; refuse NaN only after a fit without privacy."""
+        """Return checked rows. A fit without privacy makes NaN an error."""
         check_is_fitted(self)
         (x,) = map(unmasked, as_arrays(x))
         finite = not self.__sklearn_tags__().input_tags.allow_nan
         return validate_data(self, x, reset=False, ensure_all_finite=finite)
 
     def _delta(self) -> float:
-        """Return delta; None means the preset's delta, if any."""
+        """Return the given delta, or else the preset's delta or 1e-5."""
         return presets.delta_of(getattr(self, "preset", None), self.delta)
 
     def _plan_head(
@@ -211,28 +218,30 @@ class PrivateEstimator(BaseEstimator):
         description: str,
         notes: Sequence[str] = (),
     ) -> FitResult:
-        """Warn, plan, charge and fit, for heads and networks.
+        """Warn, plan, charge and fit, for heads and for fine-tuning.
+
+        This method sets `privacy_` and `ledger_`.
 
         Parameters
         ----------
         data : TrainingData
-            The rows, read after the charge, and their identity.
+            The rows and their identity. The rows are read after the charge.
         prepare : callable
-            Returns the solver, plan and summation backend.
+            Function that returns the solver, plan and summation backend.
         description : str
-            The ledger's text for this fit.
+            Text for this fit's entry in the ledger.
         notes : sequence of str, default ()
             Further notes on the guarantee.
 
         Returns
         -------
         FitResult
-            Result of the solver. The method also sets `privacy_` and `ledger_`.
+            Result of the solver.
 
         Raises
         ------
         ValueError, LedgerError
-            With nothing charged.
+            If the fit is refused. Nothing is charged then.
         """
         seed = None if self.random_state is None else int(self.random_state)
         noise = NoiseSource(seed)
@@ -252,7 +261,7 @@ class PrivateEstimator(BaseEstimator):
         for subject, text in weaker.items():
             if text and is_news(self, subject):
                 warnings.warn(text, PrivacyWarning, stacklevel=3)
-        weaker.pop("seed", None)  # `privacy_of` adds this note itself
+        weaker.pop("seed", None)  # `privacy_of` adds this note
         charged = reserve(
             solver,
             plan,
@@ -276,9 +285,9 @@ class PrivateEstimator(BaseEstimator):
         return result
 
     def _confirmed_delta(self, n_rows: int) -> str:
-        """Warn about a delta of 1/n or more, and return the warning or "".
+        """Return a warning about a delta of 1/n or more, or "".
 
-        Raises ValueError for such a delta unless the estimator allows it.
+        Raises ValueError for such a delta unless `allow_large_delta` is set.
         """
         cap = getattr(self, "group_cap", None)
         text = large_delta(self.epsilon, self._delta(), n_rows, cap)
@@ -286,7 +295,7 @@ class PrivateEstimator(BaseEstimator):
             return ""
         if not self.allow_large_delta:
             raise ValueError(
-                f"{text} Use a smaller delta, or pass allow_large_delta=True."
+                f"{text} Use a smaller delta, or `allow_large_delta=True`."
             )
         warnings.warn(text, PrivacyWarning, stacklevel=4)
         return text
@@ -294,7 +303,7 @@ class PrivateEstimator(BaseEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """Hold the parameters shared by classifiers of rows and of images."""
+    """Hold the parameters that classifiers of features and of images share."""
 
     classes: Sequence[Any] | np.ndarray | None = None
     protect: Annotated[
@@ -316,17 +325,17 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
     theirs = given.set_once("dataset_id", dataset_id)
     if theirs != dataset_id:
         raise LedgerError(
-            f"the ledger belongs to another data set, got dataset_id={theirs} for a "
-            f"file of {dataset_id}. Pass this data set's ledger."
+            f"`ledger` belongs to data set {theirs}, but `X` to data set {dataset_id}. "
+            "Remove `ledger` to charge the ledger of `X`."
         )
     return given
 
 
 def _tell_holder(text: str) -> None:
-    """Warn the data holder about private rows, if there is anything to report.
+    """Show a text about private rows as a warning, unless it is "".
 
-    If a filter turns warnings into errors, the text is printed instead, because a row's
-    value must not stop a fit.
+    If a filter turns warnings into errors, print the text, because a row's value must
+    not stop a fit.
     """
     try:
         if text:

@@ -15,8 +15,8 @@ SEEDED = (
 NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were inferred from the labels."
 ONE_FIT = (
-    "Only this fit is counted: arrays carry no data set id. Give ledger= to count all "
-    "fits on the same data."
+    "Only this fit is counted, because arrays have no data set id. Pass the same "
+    "ledger= to all fits on the same data."
 )
 OUT_OF_SIGHT = (
     "Earlier steps fitted to the same data, and settings chosen by comparing fits, "
@@ -27,30 +27,31 @@ OUT_OF_SIGHT = (
 
 @dataclass(frozen=True)
 class Privacy:
-    """Hold the guarantee of one fit, which is valid only if `private` is true.
+    """Describe the guarantee of one fit, which is valid only if `private` is True.
 
     Attributes
     ----------
     private : bool
         Whether there is a guarantee.
     epsilon : float
-        The epsilon spent; infinite with a seed.
+        Epsilon that the fit spent at delta. Infinite for a fit with a seed.
     nominal_epsilon : float
         Epsilon of the same plan without a seed.
     delta : float
-        The delta.
+        Delta at which epsilon is stated.
     mu, rho : float or None
-        None unless every release is a full-batch Gaussian.
+        Parameters of Gaussian and of zero-concentrated differential privacy. None
+        unless every release is a Gaussian on full batches.
     neighboring_relation : str
         "zero_out", "add_remove" or "replace_one".
     protected_unit : str
-        The unit of privacy.
+        The unit of privacy, such as "one row".
     n_rows : int
         Public number of rows.
     releases : list of dict
-        One entry for each kind of release.
+        Each kind of release, with its noise, count and mu.
     notes : tuple of str
-        Further notes for the reader.
+        Limits of the guarantee, as sentences.
     """
 
     private: bool
@@ -68,9 +69,9 @@ class Privacy:
 
     @cached_property
     def profiles(self) -> dict[str, Any]:
-        """Return the epsilon of the same releases by the papers' accountants.
+        """Return the epsilon of the same releases by each paper's accountant.
 
-        Computed on first use; empty without noise.
+        Empty for a fit without noise.
         """
         if not self._plan.private:
             return {}
@@ -93,31 +94,36 @@ def privacy_of(
     Parameters
     ----------
     plan : Plan
-        The plan.
+        The releases of the fit.
     n_rows : int
         Public number of rows.
     seeded : bool
         Whether the noise has a fixed seed.
     counted : bool
-        Whether a ledger counts other fits too.
+        Whether the ledger also counts other fits.
     classes_seen : bool
         Whether the classes were inferred from the labels.
     warning : str
-        About delta and groups, or "".
+        Further warnings as one text, or "".
+
+    Returns
+    -------
+    Privacy
+        The guarantee.
     """
     from dphead.analysis.profiles import total_rho
 
     nominal = plan.epsilon_spent()
     noisy, plan = plan.private, plan.marked(private=False) if seeded else plan
     events = plan.events()
-    notes = [
-        *([NO_NOISE] if not noisy else []),
-        *([CLASSES_SEEN] if classes_seen else []),
-        *([SEEDED] if seeded and noisy else []),
-        *([warning] if warning else []),
-        *([ONE_FIT] if not counted else []),
-        OUT_OF_SIGHT,
-    ]
+    notes = {
+        NO_NOISE: not noisy,
+        CLASSES_SEEN: classes_seen,
+        SEEDED: seeded and noisy,
+        warning: warning,
+        ONE_FIT: not counted,
+        OUT_OF_SIGHT: True,
+    }
     return Privacy(
         private=plan.private and not classes_seen,
         epsilon=plan.epsilon_spent(),
@@ -129,6 +135,6 @@ def privacy_of(
         protected_unit=protected_unit(plan.group_cap, "row", plan.group_mean),
         n_rows=n_rows,
         releases=plan.summary(),
-        notes=tuple(notes),
+        notes=tuple(text for text, holds in notes.items() if holds),
         _plan=plan,
     )

@@ -1,7 +1,7 @@
-"""Check a fit's inputs before the charge, using declared facts only.
+"""Check a fit's inputs before the charge, by declared facts only.
 
-Only shapes, dtypes and declared facts may affect the fit, never a row's value. There is
-one exception: a list that is not an array of numbers stops the fit here (see AUDIT.md).
+Shapes, dtypes and declared facts may affect the fit, but never a row's value. The only
+exception is a list that is not an array of numbers, which stops the fit here.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,6 +36,7 @@ from dphead.estimators.labels import (
 )
 from dphead.fit.files import classes_declared, extraction, extraction_of_arrays
 from dphead.fit.run_folder import Source
+from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import shown
@@ -46,26 +47,31 @@ _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold rows to read after the charge, and their identity.
+    """Hold the public facts about training rows, and the function that reads the rows.
 
     Attributes
     ----------
     rows : callable
         Function that reads the rows, called after the charge.
     facts : ProblemInfo
-        Their public sizes.
+        Public sizes.
     classes : ndarray of shape (n_classes,)
         The classes, by position.
-    dataset_id, feature_space : str or None, str
-        Identity of a features file; None and "" for arrays.
+    dataset_id : str or None
+        Id of a features file. None for arrays.
+    feature_space : str
+        Feature space of a features file. "" for arrays.
     classes_seen : bool
-        Whether the classes were inferred from the labels, which is not private.
+        Whether the classes were inferred from the labels. The fit is then not private.
     grouped : bool
         Whether the features file has groups.
-    declared, extraction : str, dict
-        Declaration of the classes and extraction of the rows, for a run folder.
+    declared : str
+        Who declared the classes public (`classes_declared`).
+    extraction : dict
+        Settings of the feature extraction, for a run folder.
     notice : callable
-        Returns a private notice about labels and rows, or "". Called after the fit.
+        Function that returns a private notice about labels and rows, or "". Called
+        after the fit.
     """
 
     rows: Callable[[], Rows]
@@ -81,7 +87,7 @@ class TrainingData:
 
     @property
     def source(self) -> Source:
-        """Return what a run folder says of these rows."""
+        """Return the public facts that a run folder stores."""
         return Source(
             n_features=self.facts.n_features,
             class_names=[str(name) for name in self.classes],
@@ -113,30 +119,18 @@ def _as_array(x: Any) -> Any:
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
 
 
-def refuse_weights(given: dict[str, Any]) -> None:
-    """Raise ValueError for sample_weight, and TypeError for an unknown argument."""
-    unknown = sorted(set(given) - {"sample_weight"})
-    if unknown:
-        raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
-    if given.get("sample_weight") is not None:
-        raise ValueError(
-            "sample_weight must be None, got weights. Weights would change the "
-            "sensitivity of the releases. Drop sample_weight."
-        )
-
-
 def from_arrays(
     estimator: Any, x: Any, y: Any, groups: Any, classes: Any
 ) -> TrainingData:
     """Return the training data of arrays or data frames with one class per row."""
     private = np.isfinite(estimator.epsilon)
     refuse_split(estimator.split)
-    require_target(y, "labels")
+    require_target(y)
     if classes is None and private:
         raise ValueError(
-            "classes must be declared for a guarantee, got classes=None. Pass the "
-            "public list of classes, because inferring it would reveal which labels "
-            "occur. (epsilon=inf allows None.)"
+            "`classes` must be declared for a finite epsilon, got None. Pass the "
+            "public list of classes. A list inferred from `y` would reveal which "
+            "labels occur."
         )
     said = declared_dtype(y)
     x, y = checked_rows(estimator, x, column(y) if private else y)
@@ -166,47 +160,49 @@ def of_arrays(
 ) -> TrainingData:
     """Return the training data of checked rows.
 
-    `labels` returns indices into `names`, or label sets, and is called after the
-    charge. `more` has further attributes of the data.
+    Parameters
+    ----------
+    estimator : PrivateEstimator
+        The estimator, with its parameters.
+    x : ndarray of shape (n_rows, n_features)
+        The rows.
+    labels : callable
+        Function that returns indices into `names`, or label sets. Called after the
+        charge.
+    groups : array-like of shape (n_rows,) or None
+        Group of each row.
+    names : ndarray of shape (n_classes,)
+        The classes.
+    **more
+        Further attributes of the training data.
     """
     cap, mean = estimator.group_cap, estimator.group_mean
     if (groups is None) != (cap is None):
         raise ValueError(
-            f"groups and group_cap need each other, got group_cap={cap}. Pass both or "
-            "neither."
+            f"`groups` and `group_cap` need each other, got group_cap={cap} "
+            f"{'without' if groups is None else 'with'} groups. Pass both or neither."
         )
     n_rows, n_features = x.shape
     if groups is not None:
         groups = group_ids(groups, n_rows)
     return TrainingData(
         lambda: ArrayRows(x, labels(), None, groups, cap, mean),
-        ProblemInfo(_public_rows(estimator, n_rows), n_features, len(names)),
+        _facts(estimator, n_rows, n_features, len(names)),
         names,
         **more,
     )
 
 
-def _public_rows(estimator: Any, n_rows: int) -> int:
-    """Return the public number of rows, which is nominal_n under add/remove.
-
-    Raises ValueError if nominal_n is missing under add/remove, or given under another
-    relation.
-    """
-    relation, nominal = estimator.relation, estimator.nominal_n
-    if (relation == "add_remove") != (nominal is not None):
-        raise ValueError(
-            "nominal_n is required with add_remove and invalid otherwise, got "
-            f"{relation=}, nominal_n={nominal}. Change one of them."
-        )
-    return nominal if nominal is not None else n_rows
+def _facts(estimator: Any, n_rows: int, n_features: int, n_classes: int) -> ProblemInfo:
+    n_rows = public_n_rows(n_rows, estimator.relation, estimator.nominal_n)
+    return ProblemInfo(n_rows, n_features, n_classes)
 
 
-def require_target(y: Any, what: str) -> None:
+def require_target(y: Any) -> None:
     """Raise scikit-learn's error for a missing y."""
     if y is None:
         raise ValueError(
-            "This estimator requires y to be passed, but the target y is None. Pass "
-            f"the {what}."
+            "This estimator requires y to be passed, but the target y is None."
         )
 
 
@@ -214,26 +210,26 @@ def refuse_split(split: str | None) -> None:
     """Raise ValueError if a split is given for arrays."""
     if split is not None:
         raise ValueError(
-            f"split must be None for arrays, got split={shown(split)}. Pass the rows "
-            "of the split, or the path of a features file."
+            f"`split` must be None for arrays, got {shown(split)}. Pass the rows of "
+            "the split as `X`, or the path of a features file."
         )
 
 
 def checked_rows(
     estimator: Any, x: Any, y: Any = None, **checks: Any
 ) -> tuple[Any, Any]:
-    """Return features and y, checked by shape and dtype only.
+    """Return X and y, checked by shape and dtype only.
 
-    Without privacy, scikit-learn's checks run with `checks`.
+    Without privacy, scikit-learn also checks the values, with the options `checks`.
     """
     if not np.isfinite(estimator.epsilon):
         if y is None:
             return validate_data(estimator, x), None
         found: Any = validate_data(estimator, x, y, **checks)
         return found
-    # a private number of rows must not affect anything, and may be 0
+    # a private number of rows must not stop a fit, and may be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
-    with np.errstate(all="ignore"):  # a signaling NaN would warn, as in `_numbers`
+    with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
         x = validate_data(
             estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
         )
@@ -251,14 +247,27 @@ def from_file(
     label_sets: np.ndarray | None = None,
     **more: Any,
 ) -> Iterator[TrainingData]:
-    """Open a split of a features file as training data, with rows read later.
+    """Open a split of a features file as training data; rows are read later.
 
-    If the file declares no classes, `classes` names one per label index. `label_sets`,
-    with their `classes`, replace the file's labels.
+    Parameters
+    ----------
+    estimator : PrivateEstimator
+        The estimator, with its parameters.
+    path : str or Path
+        Path of the features file.
+    groups : None
+        Must be None, because the file has its own groups.
+    classes : sequence of shape (n_classes,) or None
+        Public classes. None means the file's declared classes.
+    label_sets : ndarray of shape (n_rows, n_classes), optional
+        Label sets that replace the file's labels.
+    **more
+        Further attributes of the training data.
     """
     if groups is not None:
         raise ValueError(
-            "a features file has its own groups, got groups too. Drop groups."
+            "`groups` must be None for a features file, which has its own groups. "
+            "Remove `groups`."
         )
     vars(estimator).pop("feature_names_in_", None)
     split, cap, mean = estimator.split, estimator.group_cap, estimator.group_mean
@@ -274,7 +283,7 @@ def from_file(
             lambda: FeaturesRows(
                 file, split, group_cap=cap, label_sets=label_sets, group_mean=mean
             ),
-            ProblemInfo(_public_rows(estimator, n_rows), file.n_features, len(names)),
+            _facts(estimator, n_rows, file.n_features, len(names)),
             names,
             file.dataset_id,
             file.feature_space,
@@ -292,8 +301,8 @@ def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
         names = file.class_names
     if names is None:
         raise ValueError(
-            f"classes must be declared public, got {file.classes_public=}. Pass "
-            "classes=."
+            f"`classes` must be declared, got None for {file.path}, which does not "
+            "declare its classes public. Pass the public list of classes."
         )
     check_classes(file, names)
     return np.asarray(list(names))
@@ -315,16 +324,16 @@ def declared(classes: Any) -> np.ndarray:
         if len(names) == len(given) > 0:
             return names
     raise ValueError(
-        "classes must be distinct numbers or strings, got "
-        f"classes={shown(given)}. Correct them."
+        f"`classes` must be distinct numbers or strings, got {shown(given)}. Pass each "
+        "class once, as in `classes=[0, 1]`."
     )
 
 
 def listed(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
-    Raises ValueError if the classes are not a list, or too many. A single string is
-    refused, because Python would split it into letters.
+    Raises ValueError if the classes are not a list, or more than 2**20. A single string
+    is refused, because Python would split it into letters.
     """
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
@@ -332,17 +341,17 @@ def listed(classes: Any) -> list[Any]:
         return list(classes)
     except (TypeError, OverflowError):
         raise ValueError(
-            f"classes must be a list of at most {_MOST_CLASSES} numbers or strings, "
-            f"got classes={shown(classes)}. Pass the public list of classes."
+            f"`classes` must be a list of at most {_MOST_CLASSES} numbers or strings, "
+            f"got {shown(classes)}. Pass the public classes, as in `classes=[0, 1]`."
         ) from None
 
 
 def _numbers(x: Any) -> Any:
-    """Return features for conversion to float32, independent of other rows' values.
+    """Return features as floats, converted independently of other rows' values.
 
-    The dtype of a list or column depends on all its numbers. Its numbers are therefore
-    converted to float64 first. Only an array of float16, 32 or 64 stays unchanged.
-    Raises ValueError for a dtype that is not numeric.
+    The dtype of a list or column depends on all its numbers, so these are converted to
+    float64. An array of float16, float32 or float64 stays unchanged. Raises ValueError
+    for a dtype that is not numeric.
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint
@@ -357,17 +366,15 @@ def _numbers(x: Any) -> Any:
     if isinstance(x, np.ma.MaskedArray):
         x = unmasked(x)
         dtypes = [x.dtype]
-    wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
-    if any(getattr(d, "kind", "O") == "c" for d in wrong):
-        raise ValueError(
-            "Complex data not supported: features must have a real numeric dtype, got "
-            f"dtype={wrong[0]}. Pass real and imaginary parts as columns."
-        )
-    if wrong:
-        raise ValueError(
-            f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert "
-            "them first."
-        )
+    for dtype in dtypes:
+        kind = getattr(dtype, "kind", "O")
+        if kind not in "biuf":
+            # scikit-learn's checks expect these words
+            why = "Complex data not supported: " if kind == "c" else ""
+            raise ValueError(
+                f"{why}`X` must have a real numeric dtype, got {dtype}. Use "
+                "`np.asarray(X, dtype=np.float32)`."
+            )
     exact = all(d.kind == "f" and d.itemsize <= 8 for d in dtypes)
     return x if exact else x.astype(np.float64)
 
@@ -387,8 +394,8 @@ def _listed(x: Any) -> np.ndarray:
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(
-            "features must be an array of a numeric dtype, a list or a pandas frame, "
-            f"got type={type(x).__name__}. Convert them, such as by to_numpy()."
+            "`X` must be a numpy array, a list, a tensor or a pandas frame, got "
+            f"{type(x).__name__}. Use `np.asarray(X)`, or `X.to_pandas()`."
         )
     array = np.asarray(x)
     if array.dtype.kind not in "biufO":
@@ -397,7 +404,8 @@ def _listed(x: Any) -> np.ndarray:
         issubclass(type(item), str | bytes) for item in array.ravel()
     ):
         raise ValueError(
-            "features must be numbers, got a text in a list. Convert it to a number."
+            "`X` must be numbers, got a string in a list. Use "
+            "`np.asarray(X, dtype=np.float32)`."
         )
     try:
         return np.asarray(x, np.float64)

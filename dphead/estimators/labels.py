@@ -1,7 +1,7 @@
 """Read labels and targets one by one.
 
-No item affects how another item is read, stops a fit or causes a warning. No item's own
-code runs.
+No item affects how another item is read, stops a fit or causes a warning. The code of
+an item never runs.
 """
 
 from typing import Any
@@ -21,47 +21,40 @@ _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by dtype of the class
 
 
 def column(y: Any) -> np.ndarray:
-    """Return labels as one column.
+    """Return labels as an array (n,).
 
-    Labels without a fixed dtype stay objects and are read one by one, because the dtype
-    of a converted list or pandas column would depend on every item.
+    Labels without a fixed dtype stay objects, because the dtype of a converted list or
+    pandas column would depend on every item.
     """
-    shape = getattr(y, "shape", ())
-    if len(shape) == 2 and shape[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {shape} instead. For "
-            "several classes per row use DPMultiLabelClassifier."
-        )
     return column_or_1d(read_column(y), warn=True)
 
 
 def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
-    """Raise ValueError if labels of this dtype cannot equal the classes.
+    """Raise ValueError if labels of a dtype cannot equal the classes.
 
-    After the charge, such rows would add zero to every sum. No label is read here.
-    Lists and objects have no dtype to check.
+    Such labels would add zero to every sum after the charge. No label is read here.
+    Labels of dtype object are not checked.
     """
     if dtype.kind == "O":
         return
     kinds = ["biuf", "UT", "S"]
     if not any(dtype.kind in k and classes.dtype.kind in k for k in kinds):
         raise ValueError(
-            f"labels and classes must have the same type, got dtypes {dtype} and "
-            f"{classes.dtype}. Convert one of them."
+            f"`y` and `classes` must have the same type, got {dtype} and "
+            f"{classes.dtype}. Declare the classes as they occur in `y`."
         )
     others = [c for c in classes if dtype.kind in kinds[0] and not _holds(dtype, c)]
     if others:
         raise ValueError(
-            f"each class must be a value of the labels' dtype, got class {others[0]} "
-            f"of dtype {classes.dtype} for labels of dtype {dtype}. Use one dtype for "
-            "both."
+            f"`y` has dtype {dtype}, which has no value {others[0]}. Declare the "
+            "classes as they occur in `y`."
         )
 
 
 def _holds(dtype: np.dtype, one: Any) -> bool:
     """Return whether a label of a numeric dtype can equal a class.
 
-    For example, 0.1 differs in float32 and float64.
+    For example, 0.1 in float32 differs from 0.1 in float64.
     """
     floats = dtype.kind == one.dtype.kind == "f"
     with np.errstate(all="ignore"):
@@ -72,15 +65,21 @@ def _holds(dtype: np.dtype, one: Any) -> bool:
 def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
     """Return a private notice about rows that add zero to every sum, or "".
 
-    `given` (n,) marks rows with a label, and `used` (n,) those with a used label.
+    Parameters
+    ----------
+    given : ndarray of bool, shape (n,)
+        Whether each row has a label.
+    used : ndarray of bool, shape (n,)
+        Whether the label of each row is used.
+    what : str
+        Subject and reason, as in "labels match no class".
     """
     lost = int(np.sum(given & ~used))
     if not lost:
         return ""
     return (
-        f"private, for the data holder only: {lost:,} of {len(given):,} {what} and "
-        "count zero. Compare them with the declared classes. Do not publish this "
-        "line."
+        f"private, for the data holder only: {lost:,} of {len(given):,} {what}. These "
+        "rows add zero to every sum. Do not publish this line."
     )
 
 
@@ -90,7 +89,7 @@ def told(*notices: str) -> str:
 
 
 def unread_rows(x: np.ndarray) -> str:
-    """Return a notice of masked rows among (n, d), or ""."""
+    """Return a notice of rows (n, d) that are not finite in float32, or ""."""
     used = np.ones(len(x), bool)
     with np.errstate(all="ignore"):  # numbers beyond float32, and signaling NaNs
         for start in range(0, len(x), _ROWS_AT_ONCE):
@@ -101,7 +100,7 @@ def unread_rows(x: np.ndarray) -> str:
 
 
 def is_given(y: np.ndarray) -> np.ndarray:
-    """Return (n,) bool: whether each item of a `column` is present."""
+    """Return (n,) bool: True for each item of a `column` that is not missing."""
     if y.dtype.kind == "O":
         return np.array([not is_missing(item) for item in y.tolist()], bool)
     return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
@@ -110,13 +109,13 @@ def is_given(y: np.ndarray) -> np.ndarray:
 def numbers(y: Any) -> np.ndarray:
     """Return real targets as (n,) float64, read one by one.
 
-    A list item that is not a number becomes NaN. Raises ValueError for arrays of other
-    dtypes.
+    A list item that is not a number becomes NaN. Raises ValueError if the dtype is not
+    numeric.
     """
     said, y = declared_dtype(y), column(y)
     if said.kind not in "biufO":
         raise ValueError(
-            f"targets must be real numbers, got dtype={said}. Convert them."
+            f"`y` must be real numbers, got {said}. Use `np.asarray(y, dtype=float)`."
         )
     with np.errstate(all="ignore"):  # a longdouble may be beyond float64
         if y.dtype.kind == "O":
@@ -125,7 +124,7 @@ def numbers(y: Any) -> np.ndarray:
 
 
 def number(item: Any) -> float:
-    """Return an item as a number, or NaN, without running its own code."""
+    """Return an item as a float, or NaN, without running the item's code."""
     try:
         return float(item) if type(item) in _REAL else np.nan
     except OverflowError:
@@ -133,7 +132,7 @@ def number(item: Any) -> float:
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return indices (n,) of labels in sorted `classes`, -1 for any other value.
+    """Return the indices (n,) of labels in sorted `classes`, or -1 for other labels.
 
     No value causes an error or a warning.
     """
@@ -158,9 +157,9 @@ def unmatched_labels(y: np.ndarray, classes: np.ndarray) -> str:
 def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
     """Return the index of a label, or -1 for an unknown type.
 
-    Labels may be arbitrary objects. Their own code must not run, because a hash or
-    comparison could stop a fit. A comparison of bytes with a string, or of numpy
-    numbers with larger numbers, can also warn.
+    A label may be any object. Its code must not run, because a hash or comparison could
+    stop a fit. A comparison of bytes with a string, or of numpy numbers with larger
+    numbers, can also cause a warning.
     """
     if type(label) not in kinds:
         return -1
@@ -168,6 +167,6 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
 
 
 def _would_round(one: np.dtype, other: np.dtype) -> bool:
-    """Return whether numpy compares these integers as floats, so large ones merge."""
+    """Return whether numpy compares these integer dtypes as floats, with rounding."""
     both_whole = one.kind in "iu" and other.kind in "iu"
     return both_whole and np.result_type(one, other).kind == "f"

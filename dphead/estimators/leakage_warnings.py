@@ -1,7 +1,7 @@
-"""Warn about leaks around a fit that its guarantee does not cover.
+"""Warn about leaks that the guarantee of a fit does not cover.
 
-The leaks are pipeline steps fitted to the same rows, and searches that change settings
-between fits. Manual transforms of rows and other searches go undetected. No row is
+Two leaks are detected: pipeline steps fitted to the same rows, and searches that change
+settings between fits. Manual transforms and manual searches are not detected. No row is
 read.
 """
 
@@ -15,14 +15,13 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-# changing these does not choose between results
+# a change of these parameters is not a choice between results
 NO_CHOICE = {"random_state", "ledger"}
 
-
 _CHANGED = (
-    "this fit is of a clone with changed settings, as in a grid search. No epsilon "
-    "or ledger covers a choice between such fits by scores on private rows. Choose "
-    "settings on public rows. "
+    "This fit is of a clone with changed settings, as in a grid search. Neither "
+    "epsilon nor a ledger covers a choice between such fits by scores on private rows. "
+    "Choose settings on public rows. "
 )
 _REPEATED = (
     "Clones of this estimator are fitted, as in cross-validation, a search or an "
@@ -30,13 +29,13 @@ _REPEATED = (
     "privacy_ covers one fit. "
 )
 _MAIN = "MainProcess"  # Python's name for the main process
-_UNCOUNTED = "No ledger counts them together: pass ledger=."
+_UNCOUNTED = "No ledger adds these fits up. Pass `ledger` to add them up."
 _fits: Counter[str | None] = Counter()  # by family of clones, in this process
 _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 
 
 def is_news(estimator: Any, subject: str) -> bool:
-    """Return whether an estimator's family has not had this warning yet, and note it.
+    """Return whether a warning is the first on this subject for a family of clones.
 
     An estimator without clones gets the warning in each fit.
     """
@@ -63,26 +62,25 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
         count = _UNCOUNTED
         if total is not None:
             count = (
-                f"With this fit the ledger's total is epsilon {total:.4g}; each "
-                "further fit adds to it."
+                f"With this fit, the ledger's total is epsilon {total:.4g}. Each "
+                "further fit adds to this total."
             )
         found["clones"] = f"{_CHANGED if changed else ''}{_REPEATED}{count}"
     steps = _fitted_before(estimator, sys._getframe(1))
     if steps:
         found["pipeline"] = (
-            f"the earlier pipeline steps {', '.join(steps)} were fitted to the same "
-            "rows: epsilon does not cover them. Use steps that transform each row "
-            "alone, such as Normalizer, or fit the steps to public rows and freeze "
-            "them."
+            f"The earlier pipeline steps {', '.join(steps)} were fitted to the same "
+            "rows. Epsilon does not cover these steps. Use steps that learn nothing, "
+            "such as Normalizer, or fit the steps to public rows and wrap them in "
+            "FrozenEstimator."
         )
     return found
 
 
 def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
-    """Return the names of pipeline steps fitted to the rows before this estimator.
+    """Return the names of earlier pipeline steps that were fitted to the rows.
 
-    The search covers each pipeline that is being fitted around `frame`, and its steps
-    before `estimator`.
+    The pipelines are found on the stack of calls, from `frame` outward.
     """
     found: list[str] = []
     inner = estimator
@@ -97,10 +95,9 @@ def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
 
 
 def _place(pipeline: Pipeline, inner: Any) -> int:
-    """Return the index of a step in a pipeline.
+    """Return the index of the step that fits `inner`, or of the last step.
 
-    A pipeline with a memory clones its steps, so a step of the same type matches too.
-    For an estimator within another estimator, return the index of the last step.
+    A pipeline with a memory clones its steps, so a step of the same type also matches.
     """
     steps = [step for _, step in pipeline.steps]
     same = [i for i, step in enumerate(steps) if step is inner]
@@ -109,7 +106,7 @@ def _place(pipeline: Pipeline, inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Return whether a step's fit reads rows and is not itself private."""
+    """Return whether the fit of a step reads rows and is not private."""
     if step is None or step == "passthrough" or hasattr(step, "privacy_"):
         return False
     if type(step).__name__ == "FrozenEstimator":

@@ -1,7 +1,7 @@
 """Define the scikit-learn classifier for rows with any number of classes.
 
-Labels are read after the charge, one row at a time. Code here must not request a
-statistic if its bound holds for one class per row only.
+Labels are read after the charge, one row at a time. A statistic with a bound for one
+class per row must not be requested here.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,8 @@ from scipy.special import expit
 
 from dphead.analysis.metrics import classified
 from dphead.data.arrays import declared_dtype, held_labels, read_column
-from dphead.estimators.base import DPHeadClassifier, check_classified, share_right
+from dphead.estimators.base import check_classified, share_right
+from dphead.estimators.classifiers import DPHeadClassifier
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -47,28 +48,29 @@ from dphead.solvers.settings import shown
 class DPMultiLabelClassifier(DPHeadClassifier):
     """Fit a private linear head for rows with none, one, several or all classes.
 
-    `y` is scikit-learn's indicator matrix (n_rows, n_classes) of ones and zeros. A
-    class's score is the logit of its own sigmoid. A row's gradients for all classes are
-    clipped as one vector. A row with many classes therefore moves the release no
-    further than a row with one class. No largest number of classes per row is needed. A
-    row adds zero to every sum if it is not finite, or if its values in y are not ones
-    and zeros.
+    `fit` takes y as scikit-learn's indicator matrix of ones and zeros, dense or sparse,
+    of shape (n_rows, n_classes). If X is a path, y has one row for each row of the
+    split, in the file's order, and the file's labels are not used. A row adds zero to
+    every sum if it is not finite, or if its values in y are not ones and zeros.
+
+    The score of a class is the logit of a sigmoid for this class. The gradients of a
+    row for all classes are clipped as one vector, so the number of classes per row
+    needs no limit.
 
     Parameters
     ----------
     method : {"auto", "dp-sgd", "dp-adam", "dp-fc", "dp-newton"}, default="auto"
-        "auto" takes the steps of `DPAutoClassifier` with the sigmoid loss, without an
-        expected accuracy. All releases of a method must support label sets.
+        Name of the method. "auto" takes the steps of `DPAutoClassifier` with the
+        sigmoid loss, without an expected accuracy.
     settings : dict, default=None
-        Settings of the method by name. Other settings use the preset's value or the
-        solver's default. sampling_prob below 1 (dp-sgd and dp-adam) uses Poisson
-        batches.
+        Settings of the method by name. Other settings have the preset's value, or the
+        method's default.
     classes : sequence of shape (n_classes,), default=None
-        Public names of the columns of y. None uses a data frame's names, or numbers. A
-        data frame with other names or another order is refused.
+        Public names of the columns of y. None means a data frame's names, or numbers. A
+        data frame must have these names in the same order.
     epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
-        As of `DPClassifier`.
+        As in `DPClassifier`.
     group_mean : bool, default=False
         Must be False, because a mean uses rows of one class only.
 
@@ -97,73 +99,52 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     True
     """
 
-    def fit(
-        self, X: Any, y: Any = None, groups: Any = None, **refused: Any
-    ) -> "DPMultiLabelClassifier":
-        """Charge the ledger, then fit.
+    def _set_coefficients(self) -> None:
+        self.coef_ = self.head_.weights.T.copy()
+        self.intercept_ = self.head_.intercept.copy()
 
-        Parameters
-        ----------
-        X : array-like of shape (n_rows, n_features), or path
-            As in `DPClassifier.fit`.
-        y : array-like or sparse matrix of shape (n_rows, n_classes)
-            Ones and zeros, in two columns or more. If X is a path, one row for each row
-            of its split, in the file's order; the file's own labels are not used.
-        groups : array-like of shape (n_rows,), default=None
-            Group of each row, for group_cap. A features file has its own groups.
-        **refused
-            sample_weight is refused.
+    def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
+        """Return the logit of each class.
+
+        Parameters and errors are as in `DPClassifier.decision_function`.
 
         Returns
         -------
-        self
-
-        Raises
-        ------
-        ValueError
-            As in `DPClassifier.fit`, or if a release supports only one class per row.
-            Nothing is charged then.
-        LedgerError
-            If the fit would exceed the budget.
-        """
-        super().fit(X, y, groups, **refused)
-        self.coef_ = self.head_.weights.T.copy()
-        self.intercept_ = self.head_.intercept.copy()
-        return self
-
-    def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return scores (n, n_classes), each the logit of its class.
-
-        X is as in `fit`. A row that is not finite has NaN scores. If the fit was not
-        private, raise ValueError for such a row.
+        ndarray of shape (n, n_classes)
+            Scores. NaN for a row that is not finite.
         """
         return self._scores(X, split)
 
     def predict(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return (n, n_classes) int64: one where a class's probability is above 1/2.
+        """Return the classes with a probability above 1/2.
 
-        Raises
-        ------
-        ValueError
-            If a row is not finite or unreadable.
+        Parameters and errors are as in `DPClassifier.predict`.
+
+        Returns
+        -------
+        ndarray of int64, shape (n, n_classes)
+            Ones for the classes of each row, and zeros.
         """
         scores = self._scores(X, split)
         check_classified(scores)
         return (scores > 0).astype(np.int64)
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Return probabilities (n, n_classes), independent for each class.
+        """Return the probability of each class, independent of the other classes.
 
-        A row that is not finite has NaN probabilities.
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            Probabilities. NaN for a row that is not finite.
         """
         return expit(self._scores(X, split).astype(np.float64))
 
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
-        """Return the fraction of rows with every class right (subset accuracy).
+        """Return the subset accuracy: the fraction of rows with every class right.
 
-        X and y are as in `fit`. A row without a prediction counts as wrong. The result
+        X and y are as in `fit`. A row that is not finite counts as wrong. The accuracy
         is an exact function of these rows. Do not publish it for private rows.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
@@ -194,8 +175,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     ) -> AbstractContextManager[TrainingData]:
         if self.group_mean:
             raise ValueError(
-                "group_mean needs one class for each row, got label sets. Leave it "
-                "out: the first rows of each group then count."
+                "`group_mean` must be False for label sets, got True. Remove "
+                "`group_mean` to use the first rows of each group."
             )
         sets = indicators(y)
         names = columns(self.classes, sets.shape[1], _names_of(y))
@@ -225,12 +206,11 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
 
 def _of_sigmoids(solver: Solver) -> Solver:
-    """Return auto with the sigmoid loss and a fixed `move`; keep other solvers.
+    """Return `Auto` with the sigmoid loss and a fixed `move`, or another solver as is.
 
-    The step length is then fixed, because the rule that lengthens steps was tested for
-    softmax only. `move` has the value for softmax. On synthetic labels and digits,
-    trials with 0.6 to 3 logits were within 1.5 points of this value at ε = 1 and 8 (not
-    stored).
+    The rule that lengthens steps was tested for softmax only, so `move` is fixed at the
+    value for softmax. In trials on synthetic labels and digits with 0.6 to 3 logits, at
+    ε = 1 and 8, accuracies were within 1.5 points (not stored).
     """
     if not isinstance(solver, Auto):
         return solver
@@ -239,16 +219,16 @@ def _of_sigmoids(solver: Solver) -> Solver:
 
 
 def indicators(y: Any) -> np.ndarray:
-    """Return (n, n_classes) numbers, checked by shape and dtype only.
+    """Return y as numbers (n, n_classes), checked by shape and dtype only.
 
-    Numbers are read after the charge. Raises ValueError for other shapes and types.
+    Raises ValueError if y is not an indicator matrix.
     """
-    require_target(y, "indicator matrix")
+    require_target(y)
     if issparse(y):
         y = y.toarray()
     elif isinstance(y, list | tuple):
         y = _of_lists(y)
-    elif hasattr(y, "iloc"):
+    elif _names_of(y):
         y = _of_frame(y)
     elif isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
@@ -262,40 +242,34 @@ def indicators(y: Any) -> np.ndarray:
 def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
     """Return the error for a y that is not an indicator matrix."""
     return ValueError(
-        "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with "
-        f"two columns or more, got y.shape={shape}, y.{dtype=}. For one class per row "
-        "use DPClassifier; convert sets of classes with "
-        "MultiLabelBinarizer(classes=...)."
+        "`y` must be an indicator matrix of ones and zeros with two columns or more, "
+        f"got {dtype} of shape {shape}. For one class per row, use `DPAutoClassifier`. "
+        "Convert sets of classes with `MultiLabelBinarizer(classes=...)`."
     )
 
 
 def _of_frame(y: Any) -> np.ndarray:
-    """Return a pandas frame's numbers, read one by one, with NaN for missing ones."""
-    parts = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
-    dtypes = [declared_dtype(part) for part in parts]
-    wrong = [dtype for dtype in dtypes if dtype.kind not in "biuf"]
-    if wrong or len(parts) < 2:
-        raise _no_indicators(y.shape, (wrong or dtypes or [np.dtype(object)])[0])
+    """Return a pandas frame as numbers, read one by one. Missing values become NaN."""
+    parts = [y.iloc[:, i] for i in range(y.shape[1])]
+    for dtype in map(declared_dtype, parts):
+        if dtype.kind not in "biuf":
+            raise _no_indicators(y.shape, dtype)
     return np.column_stack([numbers(part) for part in parts])
 
 
 def _of_lists(y: Any) -> np.ndarray:
-    """Return lists as numbers, without running any item's own code.
+    """Return lists as numbers, without running the code of an item.
 
-    An item that is not a number becomes NaN, and its row adds zero to every sum. Raises
-    ValueError for another shape or a string.
+    An item that is not a number becomes NaN. Raises ValueError for strings, and for
+    lists of unequal lengths.
     """
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
-    shaped = all(isinstance(row, list | tuple) for row in rows)
     if (
-        not shaped
+        not all(isinstance(row, list | tuple) for row in rows)
         or len({len(row) for row in rows}) != 1
         or any(issubclass(type(item), str | bytes) for row in rows for item in row)
     ):
-        raise ValueError(
-            "y must be an indicator matrix of ones and zeros, got lists of other "
-            "items. Convert sets of classes with MultiLabelBinarizer(classes=...)."
-        )
+        raise _no_indicators((len(rows),), np.dtype(object))
     with np.errstate(all="ignore"):
         return np.array([[number(item) for item in row] for row in rows], np.float64)
 
@@ -306,10 +280,10 @@ def _names_of(y: Any) -> list[Any]:
 
 
 def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
-    """Return the public names of `count` columns, in their order.
+    """Return the public names of `count` columns, in order.
 
-    `said` has the names of a data frame's columns. These names are the classes if none
-    are declared, and must match any declared classes.
+    `said` has the names of a data frame's columns, or is empty. Declared classes must
+    equal these names.
     """
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
@@ -318,8 +292,9 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     names = np.asarray(given) if len(declared(given)) == count else np.empty(0)
     if len(names) != count:
         raise ValueError(
-            f"classes must be {count} distinct numbers or texts, one for each column "
-            f"of y, got classes={shown(given)}. Correct or drop them."
+            f"`classes` must be {count} distinct numbers or strings, one for each "
+            f"column of `y`, got {shown(given)}. Remove `classes` to number the "
+            "columns."
         )
     _check_order(said, given)
     return names
@@ -328,20 +303,19 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
 def _check_order(said: list[Any], classes: list[Any]) -> None:
     """Raise ValueError if a data frame's columns are not the classes in order.
 
-    Names that only number the columns match any classes.
+    Columns with the names 0, 1, ... match any classes.
     """
     counted = list(range(len(classes)))
     is_named = said != counted and classes != counted
     if said and said != classes and (is_named or set(said) == set(classes)):
         raise ValueError(
-            f"the columns of y must be the classes in their order, got {shown(said)} "
-            f"for classes={shown(classes)}. Pass y[list(classes)], or rename the "
-            "columns."
+            f"`y` must have its columns in the order of `classes`, got {shown(said)} "
+            f"for {shown(classes)}. Use `y[list(classes)]`, or rename the columns."
         )
 
 
 def _unread_sets(sets: np.ndarray) -> str:
-    """Return a notice of label sets with values other than one and zero."""
+    """Return a notice of label sets with values other than one and zero, or ""."""
     given = np.logical_not(np.isnan(sets).any(axis=1))
     used = np.asarray((held_labels(sets) >= 0).all(axis=1))
     what = "label sets have values other than one and zero"

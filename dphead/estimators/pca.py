@@ -1,14 +1,14 @@
 """Define the principal components of rows, with differential privacy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
-from dphead.estimators.inputs import as_arrays, checked_rows, refuse_weights
+from dphead.estimators.inputs import as_arrays, checked_rows
 from dphead.estimators.labels import unread_rows
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.head import float_rows
@@ -19,8 +19,8 @@ from dphead.solvers.settings import check_settings
 class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Compute principal components of rows, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centered rows are released. Components
-    are the Gram matrix's eigenvectors, so the number of components does not change
+    The fit releases a noisy mean and a noisy Gram matrix of centered rows. The
+    components are eigenvectors of the Gram matrix, so their number does not change
     epsilon. A row that is not finite adds zero to every sum.
 
     Parameters
@@ -28,18 +28,16 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     n_components : int, default=2
         Number of components, at most n_features.
     epsilon : float, default=1.0
-        Budget of this fit. An attacker may see the components and know all rows except
-        one. Then (epsilon, delta) bounds how well this attacker can tell whether the
-        last row was used. Infinity means no clipping, no noise and no privacy.
+        Budget of this fit. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Failure probability, below 1/n_rows. None uses 1e-5.
+        Failure probability, below 1/n_rows. None means 1e-5.
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. Never compute it from the rows.
         Use None for rows of norm 1, such as the output of `Normalizer`. Centered rows
         are then clipped to their typical length, which follows from the released mean
         and spends no further budget.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean; 0: no centering.
+        Fraction of mu**2 spent on the mean. 0 means no centering.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
         As in `DPClassifier`.
 
@@ -78,18 +76,17 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     group_cap: GroupCap = None
     group_mean: GroupMean = False
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None, **refused: Any) -> "DPPCA":
-        """Charge the ledger, then release.
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
+        """Charge the ledger, then compute the components.
 
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features)
-            Numbers; also a PyTorch tensor.
-        y : ignored
+            Array, data frame or PyTorch tensor of numbers.
+        y : None
+            Not used.
         groups : array-like of shape (n_rows,), default=None
             Group of each row, for use with group_cap.
-        **refused
-            sample_weight is refused.
 
         Returns
         -------
@@ -97,22 +94,23 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
 
         Raises
         ------
-        ValueError, LedgerError
-            With nothing charged.
+        ValueError
+            If settings, shapes or dtypes are invalid. Nothing is charged then.
+        LedgerError
+            If the fit would exceed the budget.
         """
-        refuse_weights(refused)
         check_settings(self)
         X, groups = as_arrays(X, groups)
         x, _ = checked_rows(self, X)
         solver = PrincipalComponents(self.n_components, self.row_norm, self.mean_share)
         head = self._fit_unclassed(solver, x, groups, lambda: unread_rows(x))
-        self.components_ = head.weights.T
-        self.mean_ = head.transform.center
+        self.components_: np.ndarray = head.weights.T
+        self.mean_: np.ndarray = head.transform.center
         kept = np.maximum(head.variances, 0.0)[: self.n_components]
         total = float(head.variances.sum())
         self.explained_variance_ = kept
         self.explained_variance_ratio_ = kept / total if total > 0 else kept * 0.0
-        self.noise_sd_ = head.noise_sd
+        self.noise_sd_: float = head.noise_sd
         return self
 
     @property
@@ -120,11 +118,22 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         return len(self.components_)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return coordinates (n, n_components); NaN for a row that is not finite."""
+        """Return the coordinates of rows along the components.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            New rows.
+
+        Returns
+        -------
+        ndarray of shape (n, n_components)
+            Coordinates. NaN for a row that is not finite.
+        """
         x = self._new_rows(X)
         return float_rows(self.head_.transform, x) @ self.components_.T
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Return rows (n, n_features) from coordinates (n, n_components)."""
+        """Return the rows (n, n_features) with these coordinates (n, n_components)."""
         check_is_fitted(self)
         return np.asarray(*as_arrays(X)) @ self.components_ + self.mean_

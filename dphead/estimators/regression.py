@@ -1,11 +1,11 @@
 """Define the ridge regression of a bounded number, with differential privacy.
 
-Rows are converted before the charge, one number at a time. No value of a row affects
-anything before the charge.
+Rows are converted one number at a time. No value of a row affects anything before the
+charge.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -14,7 +14,6 @@ from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
 from dphead.estimators.inputs import (
     as_arrays,
     checked_rows,
-    refuse_weights,
     require_target,
 )
 from dphead.estimators.labels import (
@@ -28,52 +27,52 @@ from dphead.estimators.labels import (
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import float_rows
 from dphead.solvers.regression import RidgeRegression
-from dphead.solvers.settings import check_settings, is_a, shown
+from dphead.solvers.settings import check_settings, shown
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPRegressor(RegressorMixin, PrivateEstimator):
     """Fit a ridge regression of a bounded number, with differential privacy.
 
-    One noisy mean and one noisy Gram matrix of centered rows are released, with the
-    target as a further column. The rest is post-processing. If a row or its target is
-    not finite, the row adds zero to every sum.
+    The fit releases a noisy mean and a noisy Gram matrix of centered rows, with the
+    target as a further column. The weights follow from these values. If a row or its
+    target is not finite, the row adds zero to every sum.
 
     Parameters
     ----------
     bounds : (float, float), default=None
         Public range of the target, required for a guarantee. A target outside the range
-        is moved to the nearer end. Never compute the range from the targets.
+        is clipped to it. Never compute the range from the targets.
     epsilon : float, default=1.0
-        Budget of this fit. An attacker may see the fit and know all rows except one.
-        Then (epsilon, delta) bounds how well this attacker can tell whether the last
-        row was used. Infinity means no clipping, no noise and no privacy.
+        Budget of this fit. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Failure probability, below 1/n_rows. None uses 1e-5.
+        Failure probability, below 1/n_rows. None means 1e-5.
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
         Centered rows are then clipped to 0.6 times their typical length, which follows
         from the released mean and spends no further budget.
     target_weight : float, default=1.0
-        Size of the target's column, as a multiple of row_norm (None: 1).
+        Largest value of the target's column, as a multiple of row_norm, or of 1 if
+        row_norm is None.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean, which gives the intercept; 0: none.
+        Fraction of mu**2 spent on the mean, which gives the intercept. 0 means no
+        intercept.
     ridge : float, default=None
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
-        As of `DPClassifier`.
+        As in `DPClassifier`.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Weights of untransformed rows.
+        Weights of the features.
     intercept_ : float
-        Constant that is added to the weighted sum.
+        Prediction for a row of zeros.
     n_features_in_, head_, privacy_, ledger_
-        As in `DPClassifier`. The head's scores are scaled targets, from -1 to 1 over
-        the range.
+        As in `DPClassifier`. The scores of `head_` are -1 and 1 at the ends of
+        `bounds`.
 
     Examples
     --------
@@ -95,19 +94,17 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     group_cap: GroupCap = None
     group_mean: GroupMean = False
 
-    def fit(self, X: Any, y: Any, groups: Any = None, **refused: Any) -> "DPRegressor":
-        """Charge the ledger, then release and solve.
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Charge the ledger, then fit.
 
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features)
-            Numbers; also a PyTorch tensor.
+            Array, data frame or PyTorch tensor of numbers.
         y : array-like of shape (n_rows,)
-            Targets.
+            Targets, clipped to `bounds`.
         groups : array-like of shape (n_rows,), default=None
             Group of each row, for use with group_cap.
-        **refused
-            sample_weight is refused.
 
         Returns
         -------
@@ -115,13 +112,14 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
 
         Raises
         ------
-        ValueError, LedgerError
-            With nothing charged.
+        ValueError
+            If settings, shapes or dtypes are invalid. Nothing is charged then.
+        LedgerError
+            If the fit would exceed the budget.
         """
-        refuse_weights(refused)
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
-        require_target(y, "targets")
+        require_target(y)
         target = numbers(y)
         private = np.isfinite(self.epsilon)
         x, _ = checked_rows(self, X, target if private else y, y_numeric=True)
@@ -129,7 +127,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
         solver = RidgeRegression(*settings)
         scaled = clipped_target(target, middle, half)
-        with np.errstate(all="ignore"):  # a signaling NaN of float32 would warn
+        with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
             rows = np.column_stack([x, scaled * solver.column_size])
         given = column(y)
 
@@ -139,30 +137,44 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
             return told(lost, unread_rows(x))
 
         head = self._fit_unclassed(solver, rows, groups, notice)
-        self.coef_ = half * head.weights[:, 0]
-        self.intercept_ = float(middle + half * head.intercept[0])
+        self.coef_: np.ndarray = half * head.weights[:, 0]
+        self.intercept_: float = float(middle + half * head.intercept[0])
         return self
 
     def _range(self, target: np.ndarray) -> tuple[float, float]:
-        """Return the middle of the target's range, and half its length."""
+        """Return the midpoint and the half length of the target's range.
+
+        Raises ValueError unless `bounds` are two finite numbers, the lower first.
+        """
         bounds = self.bounds
         if bounds is None and not np.isfinite(self.epsilon):
             bounds = (float(target.min()), float(target.max()))
             bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
-        lower, upper = _two_numbers(bounds)
-        # NaN where they are not two numbers; infinite where half their length is
+        try:
+            lower, upper = map(float, bounds)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            lower = upper = np.nan
+        # infinite if the range is too long
         if not 0 < (upper - lower) / 2 < np.inf:
             raise ValueError(
-                "bounds must be declared: two finite numbers, the lower first, got "
-                f"bounds={shown(bounds)}. Pass the public range of the target: its own "
-                "smallest and largest value would reveal rows."
+                "`bounds` must be two finite numbers, the lower first, got "
+                f"{shown(bounds)}. Pass the public range of the target. The smallest "
+                "and largest target would reveal rows."
             )
         return (lower + upper) / 2, (upper - lower) / 2
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return targets (n,), which may lie outside the range.
+        """Return predictions, which may lie outside `bounds`.
 
-        A row that is not finite has NaN.
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            New rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Predictions. NaN for a row that is not finite.
         """
         x = self._new_rows(X)
         return float_rows(RowTransform(), x) @ self.coef_ + self.intercept_
@@ -174,19 +186,11 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
 
 
 def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:
-    """Return targets (n,) scaled and clipped to [-1, 1]; NaN where not finite.
+    """Return targets (n,) scaled and clipped to [-1, 1].
 
-    Numbers are converted one by one.
+    `middle` and `half` are the midpoint and half length of the range. A target that is
+    not finite becomes NaN.
     """
     with np.errstate(all="ignore"):
         part = np.clip((target - middle) / half, -1.0, 1.0)
     return np.where(np.isfinite(target), part, np.nan)
-
-
-def _two_numbers(bounds: Any) -> tuple[float, float]:
-    """Return the two bounds, or NaN for any other input."""
-    given = bounds.tolist() if isinstance(bounds, np.ndarray) else bounds
-    pair = isinstance(given, tuple | list) and len(given) == 2
-    if not pair or not all(is_a(part, float) for part in given):
-        return np.nan, np.nan
-    return float(given[0]), float(given[1])

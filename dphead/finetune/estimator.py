@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -15,7 +15,6 @@ from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
     declared,
-    refuse_weights,
 )
 from dphead.estimators.labels import (
     column,
@@ -112,9 +111,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Compute gradients in bfloat16.")] = False
 
-    def fit(
-        self, X: Any, y: Any, groups: Any = None, **refused: Any
-    ) -> "DPFinetuneClassifier":
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Charge the ledger, then train.
 
         Parameters
@@ -125,8 +122,6 @@ class DPFinetuneClassifier(PrivateClassifier):
             Labels. Rows with an undeclared label add zero to every sum.
         groups : array-like of shape (n,), default=None
             Group (person) of each image.
-        **refused
-            Other parameters, such as sample_weight, are refused.
 
         Returns
         -------
@@ -138,7 +133,6 @@ class DPFinetuneClassifier(PrivateClassifier):
             If the input is unusable, or groups are given without protect="image".
             Raised before anything is charged.
         """
-        refuse_weights(refused)
         check_settings(self)
         X, y = as_arrays(X, y)
         if self.classes is None:

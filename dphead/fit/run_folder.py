@@ -28,7 +28,7 @@ from dphead.fit.loop import FitResult, reserve
 from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
 from dphead.planning.methods import Method
-from dphead.planning.plan import Plan, check_facts, large_delta
+from dphead.planning.plan import Plan, check_facts, large_delta, public_n_rows
 from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
@@ -156,16 +156,8 @@ def public_facts(
     ValueError
         If `nominal_n` is given under another relation, or missing under add_remove.
     """
-    if (relation == "add_remove") != (nominal_n is not None):
-        raise ValueError(
-            "nominal_n is required with add_remove, where n is private, and invalid "
-            f"otherwise, got {relation=!s}, {nominal_n=}. Change one of them."
-        )
-    facts = ProblemInfo(
-        rows.n_rows if nominal_n is None else nominal_n,
-        rows.n_features,
-        n_classes,
-    )
+    n_rows = public_n_rows(rows.n_rows, relation, nominal_n)
+    facts = ProblemInfo(n_rows, rows.n_features, n_classes)
     check_facts(facts)
     return facts
 

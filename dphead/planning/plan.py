@@ -237,6 +237,36 @@ def check_facts(facts: ProblemInfo) -> None:
         )
 
 
+def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
+    """Return the public number of rows.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows, private under add_remove.
+    relation : str
+        Neighboring relation.
+    nominal_n : int or None
+        Public number used in place of n_rows under add_remove.
+
+    Raises
+    ------
+    ValueError
+        If `nominal_n` is missing under add_remove, or given under another relation.
+    """
+    if relation == "add_remove" and nominal_n is None:
+        raise ValueError(
+            "relation add_remove needs `nominal_n`, got None. Pass a public number "
+            "near the number of rows, with `nominal_n` or `--nominal-n`."
+        )
+    if relation != "add_remove" and nominal_n is not None:
+        raise ValueError(
+            f"`nominal_n` needs relation add_remove, got {relation}. Leave `nominal_n` "
+            "out, or choose add_remove."
+        )
+    return n_rows if nominal_n is None else nominal_n
+
+
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:

@@ -157,7 +157,7 @@ def test_frames_of_sets_and_masked_ones_are_read_item_by_item(dtype):
 def test_features_of_other_libraries_are_refused_by_type_and_masked_ones_none():
     pa = pytest.importorskip("pyarrow")
     for values in ([None, 1.0], [None, None], ["a", "b"]):
-        with pytest.raises(ValueError, match=r"pandas frame, got type=Table"):
+        with pytest.raises(ValueError, match=r"pandas frame, got Table"):
             inputs._numbers(pa.table({"a": values}))
     for dtype in (np.int64, np.float32, np.longdouble, bool):
         x = np.ma.array(np.ones((2, 2)), dtype)
@@ -237,7 +237,7 @@ def test_each_class_must_be_a_value_of_the_labels_dtype(dtype, classes, held):
         found = labels.positions(names.astype(dtype), names)
         assert found.tolist() == [0, 1]
         return
-    with pytest.raises(ValueError, match="must be a value of the labels' dtype"):
+    with pytest.raises(ValueError, match="has no value"):
         labels.require_same_kind(np.dtype(dtype), names)
 
 

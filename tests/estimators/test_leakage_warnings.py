@@ -56,7 +56,7 @@ def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
     for text in texts:
         assert f"earlier pipeline steps {', '.join(named)} were fitted" in text
     notes = " ".join(pipeline[-1].privacy_.notes)
-    assert ("the earlier pipeline steps" in notes) == bool(named)
+    assert ("The earlier pipeline steps" in notes) == bool(named)
 
 
 def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
@@ -106,7 +106,7 @@ MANY_FITS = {
 def test_several_fits_of_clones_are_warned_of_once(blobs, fit):
     (text,) = warned(lambda: fit(make(), *blobs))
     assert "fits on overlapping rows add up" in text
-    assert "No ledger counts them together" in text
+    assert "No ledger adds these fits up" in text
 
 
 def test_a_seed_in_clones_is_warned_of_once(blobs):
@@ -131,5 +131,5 @@ def test_the_warning_has_the_total_of_the_ledger(blobs, tmp_path):
         (text,) = warned(lambda m=model: cross_val_score(m, x, y, cv=4))
         book = Ledger(ledger) if isinstance(ledger, Path) else ledger
         assert len(book.fits()) == 4
-        said = float(re.search(r"total is epsilon ([\d.]+)", text)[1])
+        said = float(re.search(r"total is epsilon ([\d.]+)\.", text)[1])
         assert 4 < said < book.spent(1e-4).epsilon

@@ -109,7 +109,7 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
             {"method": "dp-sgd", "settings": {"loss": "softmax"}},
             "support label sets, got Gradient.*softmax.* with the sigmoid loss",
         ),
-        ({"classes": ["a", "b"]}, "classes must be .*distinct numbers or texts"),
+        ({"classes": ["a", "b"]}, "`classes` must be .*distinct numbers or strings"),
         ({"settings": {"stepz": 3}}, "options of auto must be among"),
         ({"group_cap": 2}, "need each other"),
     ],
@@ -194,7 +194,7 @@ def test_a_frames_columns_are_the_classes_in_their_order():
         (["a", "b", "d"], y),
         ([0, 1, 2], numbered),
     ):
-        with pytest.raises(ValueError, match=r"classes in their order.*Pass y"):
+        with pytest.raises(ValueError, match=r"order of `classes`.*`y\[list"):
             fitted(classes, frame)
     assert ledger.fits() == []
     assert fitted(None, y).classes_.tolist() == ["a", "b", "c"]
@@ -205,5 +205,5 @@ def test_a_frames_columns_are_the_classes_in_their_order():
     ]
     model = fitted(["a", "b", "c"], y)
     assert model.score(x, y) == model.score(x, y.to_numpy())
-    with pytest.raises(ValueError, match="classes in their order"):
+    with pytest.raises(ValueError, match="order of `classes`"):
         model.score(x, y[["c", "b", "a"]])

@@ -45,6 +45,15 @@ def test_a_loaded_classifier_predicts_as_the_one_that_was_saved(model, run):
     assert found.privacy_.private
 
 
+def test_classes_keep_their_type(tmp_path):
+    for classes in ([False, True], [0.5, 2.5], ["a", "b"]):
+        model = DPAutoClassifier(classes=classes, delta=1e-3)
+        model.fit(X, np.array(classes)[(Y > 0).astype(int)])
+        model.save(tmp_path / str(classes[0]))
+        found = DPHeadClassifier.load(tmp_path / str(classes[0]))
+        assert found.classes_.tolist() == classes
+
+
 def test_a_saved_run_passes_the_checks_of_runs(run, model):
     """Its report follows from its releases and from the ledger that it names."""
     found = read_run(run)
