@@ -365,7 +365,7 @@ def clipped_at(factor: float) -> Callable[[], Patches]:
         return [
             (CpuSums, "rows", rows),
             (CpuSums, "add", add),
-            (passes, "_compare", lambda *_: None),
+            (passes, "check_equal", lambda *_: None),
         ]
 
     return patches
@@ -379,7 +379,7 @@ def twice() -> Patches:
         real(self, ask, rows, y, used, out)
         return real(self, ask, rows, y, used, out)
 
-    return [(CpuSums, "add", add), (passes, "_compare", lambda *_: None)]
+    return [(CpuSums, "add", add), (passes, "check_equal", lambda *_: None)]
 
 
 def no_cap() -> Patches:

@@ -8,24 +8,18 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dphead.privacy.contract import ReleaseSpec, SumTask
+from dphead.privacy.contract import SumTask
 from dphead.privacy.query import Statistic
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
 _Key = Any
-
-
-class Piece(NamedTuple):
-    """Hold the integer rows of one block: `slots` slots, padded to `rows` rows."""
-
-    slots: int
-    rows: int
-    made: Any
+# A block's slots, its rows with padding, and its integer rows.
+_Piece = tuple[int, int, Any]
 
 
 class KeptRows:
@@ -46,7 +40,7 @@ class KeptRows:
         self._used = 0
         self._lock = Lock()
         self._key: _Key = None
-        self._kept: dict[int, Piece] = {}  # key: first slot of a piece
+        self._kept: dict[int, _Piece] = {}  # key: first slot of a piece
 
     def __call__(
         self, key: _Key, index: np.ndarray, make: Callable[[], Any]
@@ -65,7 +59,7 @@ class KeptRows:
         Returns
         -------
         list of (rows, slice)
-            Pieces of rows, and the place of each in the block.
+            Pieces of integer rows, each with its slice of the block's rows.
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
@@ -73,6 +67,8 @@ class KeptRows:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time
             if not _same(self._key, key):
+                # the descent goes on with this key: rows of an earlier one only take
+                # memory
                 self._key = key
                 self._kept = {}
                 self._used = 0
@@ -85,9 +81,10 @@ class KeptRows:
         first, count, rows = slots
         with self._lock:
             fits = self._used + size <= self.memory
+            # another thread may have kept these rows, or begun another key, meanwhile
             if kept is self._kept and first not in kept and fits:
                 self._used += size
-                kept[first] = Piece(count, rows, made)
+                kept[first] = count, rows, made
         return [(made, whole)]
 
     def holds(self, key: _Key, index: np.ndarray) -> bool:
@@ -100,9 +97,9 @@ class KeptRows:
 
 
 def _pieces(
-    kept: dict[int, Piece], first: int, count: int, rows: int
+    kept: dict[int, _Piece], first: int, count: int, rows: int
 ) -> list[tuple[Any, slice]] | None:
-    """Return the kept pieces of these slots and rows, with the place of each.
+    """Return the kept pieces of these slots, each with its slice of the block's rows.
 
     Returns None if a piece is missing, or if padding would lie before a slot.
     """
@@ -112,9 +109,10 @@ def _pieces(
         piece = kept.get(first + start)
         if piece is None or stop > start:
             return None
-        stop = start + piece.rows
-        found.append((piece.made, slice(start, stop)))
-        start += piece.slots
+        slots, size, made = piece
+        stop = start + size
+        found.append((made, slice(start, stop)))
+        start += slots
     return found if (start, stop) == (count, rows) else None
 
 
@@ -138,13 +136,14 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
 def _same(one: _Key, other: _Key) -> bool:
     if one is None or other is None or one[2:] != other[2:]:
         return False
+    # by identity: comparing the centres of two transforms would read arrays
     return one[0] is other[0] and one[1] is other[1]
 
 
 class NextSum:
     """Sum class sums in the pass of the preceding Gram matrix, and hold them.
 
-    The class is used if class sums directly follow the Gram matrix in the plan.
+    This saves a pass if class sums directly follow the Gram matrix in the plan.
 
     Guarantee
     ---------
@@ -157,8 +156,7 @@ class NextSum:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "sums without noise must stay in memory, got a request to copy or store "
-            "them. Compute them again."
+            "Sums without noise must stay in memory. They cannot be copied or stored."
         )
 
     def __call__(
@@ -174,6 +172,7 @@ class NextSum:
             return total(task.query)
         both = total(GramAndSums(task.query.n_classes))
         width = both.shape[1]
+        # a copy: a view would keep the whole array in memory
         self._held = (sums, both[width:].T.copy())
         return both[:width].copy()  # a view would expose the other sum
 
@@ -181,9 +180,9 @@ class NextSum:
 class KeptSums(NextSum):
     """Keep the last Gram matrix and class sums for more fits on the same rows.
 
-    Use it for one fit at a time, with all rows in this process. It saves passes, not
-    budget: each release of each fit is charged and has its own noise. Centering by a
-    noisy mean gives each fit another transform, so its sums are not reused.
+    Use one object for one fit at a time, with all rows in this process. Fits save
+    passes, not budget, because each release is charged and has fresh noise. Sums of
+    centered rows are not reused, because each fit has another noisy mean.
 
     Guarantee
     ---------
@@ -220,19 +219,17 @@ def _serves(held: SumTask, task: SumTask) -> bool:
     return same and transform and held.rows is task.rows
 
 
-def _facts(spec: ReleaseSpec | None, *without: str) -> dict[str, Any]:
-    """Return a spec's fields except some."""
-    return {name: value for name, value in vars(spec).items() if name not in without}
-
-
 def _equal(kept: SumTask, task: SumTask) -> bool:
     if (kept.query, kept.clip_norm) != (task.query, task.clip_norm):
         return False
-    assert task.spec is not None
-    if kept.rows is not task.rows or not np.isfinite(task.spec.clip_norm):
+    old, new = kept.spec, task.spec
+    assert old is not None and new is not None
+    # a fit without noise sets its clip norm from the rows, so its spec has none
+    if kept.rows is not task.rows or not np.isfinite(new.clip_norm):
         return False
-    noise = "label", "noise_multiplier"
-    same = _facts(kept.spec, *noise) == _facts(task.spec, *noise)
+    # the sum has no noise yet, so the noise and its label may differ
+    sigma = new.noise_multiplier
+    same = replace(old, label=new.label, noise_multiplier=sigma) == new
     return same and kept.params.transform.equals(task.params.transform)
 
 
@@ -241,14 +238,13 @@ def _class_sums_after(task: SumTask) -> SumTask | None:
 
     Rows and spec must match, except for label, statistic and noise.
     """
-    following = task.following
+    spec, following = task.spec, task.following
     if type(task.query) is not Gram or task.indices is not None:
         return None
-    if following is None or not np.isfinite(task.clip_norm):
+    if spec is None or following is None or not np.isfinite(task.clip_norm):
         return None
     sums = ClassSums(task.query.n_classes)
-    other = "label", "query", "noise_multiplier"
-    same = _facts(task.spec, *other) == _facts(following, *other)
-    if following.query != sums.name or not same:
+    own = {"label": following.label, "noise_multiplier": following.noise_multiplier}
+    if replace(spec, query=sums.name, **own) != following:
         return None
     return replace(task, query=sums, spec=following, following=None)

@@ -56,17 +56,19 @@ class CpuSums:
         query = ask.query
         transform = ask.params.transform
         features = block.x.shape[1]
-        wide = ENTRIES_PER_FEATURE * features >= self._least
-        if not wide or not _has_rows(query, features):
+        if isinstance(query, ChannelMoment):
+            looped = query.n_channels in (0, features)  # each feature is a channel
+        else:
+            looped = type(query).rows is Statistic.rows
+        if not looped or ENTRIES_PER_FEATURE * features < self._least:
             return _rows_by_numpy(ask, block.x)
         from dphead.sums.kernels import rows
 
         if isinstance(query, ChannelMoment):
             query.rows(transform, block.x[:1], ask.clip_norm)  # raises for a constant
             return rows.moment_rows(query, transform, block.x, ask.clip_norm)
-        if query.clips == "features":
-            return rows.clipped_rows(transform, block.x, ask.clip_norm)
-        return rows.direction_rows(transform, block.x)
+        clip_norm = ask.clip_norm if query.clips == "features" else None
+        return rows.integer_rows(transform, block.x, clip_norm)
 
     def add(
         self,
@@ -82,37 +84,30 @@ class CpuSums:
             return add_both(self, ask, rows, y, used, out)
         if out.size < self._least:
             return _by_numpy(ask, rows, y, used, out)
-        if _is_softmax(query) and out.T.flags.c_contiguous:
+        # `empty_sum` lays out sums so; other layouts are added by numpy
+        columns = out.T.flags.c_contiguous
+        softmax = isinstance(query, Gradient) and query.loss == "softmax"
+        if softmax and columns:
             from dphead.sums.kernels.gradient import add_softmax_gradient
 
             add_softmax_gradient(ask, rows, y, used, out.T)
             return out
-        if type(query) is ClassSums and out.T.flags.c_contiguous:
+        if type(query) is ClassSums and columns:
             from dphead.sums.kernels.products import add_class_rows
 
             add_class_rows(rows.q, y, counting(query, rows, y, used), out.T)
             return out
         if type(query) is Gram:
-            from dphead.sums.kernels.products import add_products
+            from dphead.sums.kernels.products import add_gram
 
             keep = counting(query, rows, y, used)
             q = rows.q
+            # compiled loops do not know the mask; a row of zeros adds nothing
             if not keep.all():
                 q = np.where(keep[:, None], q, np.int16(0))
-            add_products(q, None, out)
+            add_gram(q, out)
             return out
         return _by_numpy(ask, rows, y, used, out)
-
-
-def _has_rows(query: Statistic, features: int) -> bool:
-    """Return whether compiled loops make the statistic's rows."""
-    if isinstance(query, ChannelMoment):
-        return query.n_channels in (0, features)
-    return type(query).rows is Statistic.rows
-
-
-def _is_softmax(query: Statistic) -> bool:
-    return isinstance(query, Gradient) and query.loss == "softmax"
 
 
 def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
@@ -125,6 +120,7 @@ def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
     parts = []
     for i in range(0, len(x), size):
         part = ask.query.rows(transform, x[i : i + size], ask.clip_norm)
+        # |moments| < 2**21, so int32 holds them in half of the kept rows' memory
         q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
     q = np.concatenate([part.q for part in parts])
@@ -136,6 +132,7 @@ def _by_numpy(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Add statistics by numpy, with exact products in float64."""
+    # float64 sums of whole numbers below 2**53 are exact, whatever BLAS's order is
     assert FACTOR_ROWS * ask.query.max_entry <= FLOAT64_EXACT
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)

@@ -53,7 +53,7 @@ class Hosts:
     Parameters
     ----------
     index : int
-        Index of this process; process 0 leads.
+        Index of this process. Process 0 leads.
     count : int
         Number of processes.
     """
@@ -96,8 +96,8 @@ class Hosts:
                 return np.asarray(found.addressable_data(0))
         except Exception as error:  # jax's own error class has no public name
             raise LostProcess(
-                f"one of the {self.count} processes was lost "
-                f"({str(error).splitlines()[0][:200]}). Run the same command again to "
+                f"The run lost one of its {self.count} processes "
+                f"({str(error).splitlines()[0][:200]}). Run this command again to "
                 "resume under the same charge."
             ) from error
 
@@ -106,7 +106,7 @@ class Hosts:
         return self.everywhere(value, _sum)
 
     def gathered(self, value: np.ndarray) -> np.ndarray:
-        """Return all processes' values, stacked along a first axis."""
+        """Return all processes' values, stacked along the first axis."""
         return self.everywhere(value, _all)
 
     def from_first(self, value: np.ndarray) -> np.ndarray:
@@ -123,9 +123,9 @@ class Hosts:
         Parameters
         ----------
         kind : int
-            SUM, NORM or RELEASED; read on process 0 only.
+            SUM, NORM or RELEASED. Only process 0's value is used.
         indices : ndarray of int or None
-            Slots of the sample, or None for all; read on process 0 only.
+            Slots of the sample, or None for all. Only process 0's value is used.
         n_rows : int
             Total number of slots.
         """
@@ -141,12 +141,13 @@ class Hosts:
     def share(self, released: Released, n_rows: int) -> Released:
         """Return process 0's released value on all processes.
 
-        On the others, only the shape of `released` is used.
+        Other processes use only the shape of their `released`.
         """
         # The others wait in `follow` for a command. A resumed run may release a
         # committed value without a sum, so tell them.
         if self.first:
             self.next(RELEASED, None, n_rows)
+        # one message for value and noise_sd: each exchange costs a round trip
         flat = np.append(released.value.ravel(), released.noise_sd)
         flat = self.from_first(flat)
         value = flat[:-1].reshape(released.value.shape)
@@ -154,10 +155,11 @@ class Hosts:
 
 
 def bounds(n_rows: int, processes: int) -> list[int]:
-    """Return the bounds of all parts: part i is bounds[i] to bounds[i + 1] - 1.
+    """Return the bounds of all parts.
 
-    Each slot is in exactly one part.
+    Part i holds the slots bounds[i] to bounds[i + 1] - 1. Each slot is in one part.
     """
+    # in Python's integers: no n_rows times processes overflows
     return [i * n_rows // processes for i in range(processes + 1)]
 
 
@@ -203,14 +205,15 @@ class SumOfParts:
         same_cap = self._own.group_cap == task.spec.group_cap
         if self._own.n_rows != stop - start or not same_cap:
             raise RuntimeError(
-                "a process must hold its own part of the rows, got "
-                f"n_rows={self._own.n_rows}, group_cap={self._own.group_cap}. This is "
-                "a defect in the row source."
+                f"Internal error: process {hosts.index} must hold rows {start} to "
+                f"{stop - 1} under one group cap, got {self._own.n_rows} rows and the "
+                f"cap {self._own.group_cap}. Please report it."
             )
         indices = task.indices
         # The others reach this line after `follow` received the command.
         if hosts.first:
             hosts.next(kind, indices, n_rows)
+        # every process holds the whole sample, and takes the slots of its own part
         if indices is not None:
             indices = indices[(indices >= start) & (indices < stop)] - start
         return replace(task, rows=self._own, indices=indices)
@@ -222,7 +225,7 @@ def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
     Parameters
     ----------
     task : SumTask
-        The release requested by this process's solver; process 0 has the sample.
+        The release requested by this process's solver. Process 0 has the sample.
     summer : VerifiedSum
         This process's verified sum, with its `SumOfParts`.
     hosts : Hosts

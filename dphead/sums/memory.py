@@ -56,11 +56,14 @@ def largest_sum_bytes(
         if query.kind == "gram" and isinstance(after, ClassSums):
             # one pass makes both sums, and the class sums wait for their request
             size += sum_bytes(after, width)
+        # as `passes._on_every_core`
         copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
         work = copies * 8 * FACTOR_ROWS * width
         if query.kind == "gram":
             work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
         elif query.kind == "outer":
             work += copies * size * (2 if width - 1 <= n_classes else 1)
+        # 4: the copies of a checked sum. 4 more: noise, the released value, and the
+        # temporary arrays of both.
         most = max(most, (max(copies, 4) + 4) * size + work)
     return most

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import chain, islice
 from typing import Any
@@ -21,49 +20,35 @@ from threadpoolctl import ThreadpoolController
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
-from dphead.sums.reference import BlockSum, ReferenceSums, rows_key
+from dphead.sums.reference import BlockSum, check_equal, empty_sum, rows_key
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
-_REFERENCE = ReferenceSums()
 NO_ROWS = KeptRows(0)
 
 
-@dataclass
-class SlotCount:
-    """Count the uses of each slot in a pass.
+class _SlotCount:
+    """Count the uses of each slot in a pass over all slots, or over `indices`."""
 
-    Parameters
-    ----------
-    wanted : ndarray of bool, shape (n_rows,)
-        Slots that the pass must use.
-    seen : ndarray of int64, shape (n_rows,)
-        Number of uses of each slot.
-    """
-
-    wanted: np.ndarray
-    seen: np.ndarray
-
-    @classmethod
-    def of(cls, n_rows: int, indices: np.ndarray | None) -> "SlotCount":
-        """Return a count for all slots, or for the slots `indices`."""
-        wanted = np.ones(n_rows, bool)
+    def __init__(self, n_rows: int, indices: np.ndarray | None) -> None:
+        self.seen = np.zeros(n_rows, np.int64)
+        self.wanted = np.ones(n_rows, np.int64)
         if indices is not None:
-            wanted[:] = False
-            wanted[indices] = True
-        return cls(wanted, np.zeros(n_rows, np.int64))
+            self.wanted[:] = 0
+            self.wanted[indices] = 1
 
     def add(self, index: np.ndarray) -> np.ndarray:
         """Count a block's slots, and return (k,) bool: False for padding."""
         used = index >= 0
+        # `seen[index] += 1` would count a slot that stands twice in a block only once
         np.add.at(self.seen, index if used.all() else index[used], 1)
         return used
 
     def check(self) -> None:
         """Raise RuntimeError unless each wanted slot, and no other, was used once."""
-        if not np.array_equal(self.seen, self.wanted.astype(np.int64)):
+        if not np.array_equal(self.seen, self.wanted):
             raise RuntimeError(
-                "a pass must use each row slot exactly once. "
-                "This is a defect in the row source."
+                "Internal error: a pass must use each slot of its rows exactly once. "
+                "Please report it."
             )
 
 
@@ -101,8 +86,10 @@ def checked_sum(
     """
     rows, indices = ask.rows, ask.indices
     assert rows is not None
-    count = SlotCount.of(rows.n_rows, indices)
+    count = _SlotCount(rows.n_rows, indices)
     exact = block_sum.is_compared(ask.query)
+    # A new slot for each pass: a kernel that is wrong on some rows cannot know which
+    # rows are compared [proofs/sums.md].
     tested = _secret_slot(rows.n_rows, indices) if exact else None
     key = rows_key(ask)
 
@@ -118,7 +105,11 @@ def checked_sum(
         block, used = item
 
         def make() -> Any:
-            _check_features(block)
+            if block.x.shape[1] == 0:
+                raise RuntimeError(
+                    "Internal error: the features of a block were not read. Please "
+                    "report it."
+                )
             return block_sum.rows(ask, block)
 
         pieces = kept(key, block.index, make)
@@ -126,8 +117,7 @@ def checked_sum(
             for made, run in pieces:
                 out = block_sum.add(ask, made, block.y[run], used[run], out)
             return out
-        # `known` is False for this block. The block has the row source's own size: one
-        # piece
+        # `known` is False for this block, so it has the row source's own size: a piece
         ((made, _),) = pieces
         return _add_checked(ask, block_sum, made, block, used, tested, out)
 
@@ -138,27 +128,17 @@ def checked_sum(
         total = _on_every_core(add, checked(), empty)
     else:  # this block sum already uses every core or a device
         total = reduce(lambda out, item: add(item, out), checked(), empty())
-    count.check()
+    count.check()  # raises before any value of this pass is used
     total = np.ascontiguousarray(total)
     if ask.query.symmetric:
+        # of `GramAndSums`, only the square on top is symmetric
         mirror(total[..., : total.shape[-1], :])
     return total
 
 
-def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
-    """Return int64 zeros in the shape and memory layout that the kernels expect.
-
-    Columns are contiguous if they are longer than rows. Checks also use this function,
-    because another layout would use another kernel.
-    """
-    shape = ask.shape(n_features)
-    if ask.query.kind == "outer" and shape[0] > shape[-1]:
-        return np.zeros(shape[::-1], np.int64).T
-    return np.zeros(shape, np.int64)
-
-
 def mirror(square: np.ndarray, strip: int = 192) -> None:
     """Make matrices (..., d, d) symmetric in place, from their upper triangles."""
+    # by strips: np.triu would copy the whole matrix, 1.9 GB at 15,552 columns
     d = square.shape[-1]
     for i in range(0, d, strip):
         own = slice(i, i + strip)
@@ -197,19 +177,10 @@ def _check_block(block: Block, n_features: int) -> None:
     fits = fits and block.x.shape in ((k, n_features), (k, 0))
     if not fits or block.x.dtype != np.float32 or block.y.dtype.kind != "i":
         raise TypeError(
-            "a block must be float32 with a number for each feature, and a slot and "
-            f"a whole number or a label set per row, got {block.x.dtype}, "
-            f"{block.y.dtype}, {block.x.shape=}, {block.y.shape=}. This is a defect "
-            "in the row source."
-        )
-
-
-def _check_features(block: Block) -> None:
-    """Raise RuntimeError unless the features of a block were read."""
-    if block.x.shape[1] == 0:
-        raise RuntimeError(
-            "a block whose rows are not kept must have features, got "
-            f"{block.x.shape=}. This is a defect in the row source."
+            f"Internal error: a block must have {n_features} float32 features and a "
+            f"label for each slot, got {block.x.dtype} features of shape "
+            f"{block.x.shape} and {block.y.dtype} labels of shape {block.y.shape}. "
+            "Please report it."
         )
 
 
@@ -228,11 +199,11 @@ def _add_checked(
     without the run. Therefore the check covers the used sum. Raises RuntimeError unless
     this share and the sum over only the run equal the reference's integers.
     """
+    n_features = block.x.shape[1]
     place = int(np.flatnonzero(block.index == slot)[0])
     first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
-    rows = len(block.index)
-    for start in range(0, rows, CHECKED_PIECE_ROWS):
-        piece = slice(start, min(start + CHECKED_PIECE_ROWS, rows))
+    for start in range(0, len(block.index), CHECKED_PIECE_ROWS):
+        piece = slice(start, start + CHECKED_PIECE_ROWS)
         part = _part_of(made, piece)
         y, mask = block.y[piece], used[piece]
         if start != first:
@@ -244,36 +215,18 @@ def _add_checked(
         run = slice(own_first, own_first + CHECKED_ROWS)
         others = mask.copy()
         others[run.start - start : run.stop - start] = False
-        empty = empty_sum(ask, block.x.shape[1])
+        empty = empty_sum(ask, n_features)
         without = block_sum.add(ask, part, y, others, empty)
+        # share = (sum with the piece) - (sum before it) - (piece without the run)
         before += np.asarray(without)
         del empty, without  # keep three copies of a large sum in memory, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
-        own_rows = _part_of(made, run)
-        alone = empty_sum(ask, block.x.shape[1])
-        alone = block_sum.add(ask, own_rows, own.y, used[run], alone)
-        found = [share, np.asarray(alone)]
-        _compare(ask, type(block_sum).__name__, found, own, used[run])
+        # The run alone too: a kernel may treat a short block in another way.
+        alone = empty_sum(ask, n_features)
+        alone = block_sum.add(ask, _part_of(made, run), own.y, used[run], alone)
+        check_equal(ask, block_sum, [share, np.asarray(alone)], own)
     return out
-
-
-def _compare(
-    ask: SumTask, name: str, found: list[np.ndarray], own: Block, used: np.ndarray
-) -> None:
-    """Raise RuntimeError unless every sum in `found` equals the reference's."""
-    empty = empty_sum(ask, own.x.shape[1])
-    rows = _REFERENCE.rows(ask, own)
-    wanted = _REFERENCE.add(ask, rows, own.y, used, empty)
-    if ask.query.symmetric:  # entries below the diagonal are unspecified
-        for total in (*found, wanted):
-            square = total[..., : total.shape[-1], :]
-            square[...] = np.triu(square)
-    if not all(np.array_equal(total, wanted) for total in found):
-        raise RuntimeError(
-            "fast sums must equal the reference's, got other integers with "
-            f"{name}. This is a defect: use --backend reference."
-        )
 
 
 _libraries = cache(ThreadpoolController)  # finding the BLAS libraries takes 3 ms
@@ -304,6 +257,7 @@ def _on_every_core(
     items = chain(first, items)
     several = len(first) > 1
     del first  # otherwise two blocks stay in memory for the whole pass
+    # Threads of BLAS and of this pass together take every core once.
     blas = _libraries().limit(limits=n_cores // len(sums), user_api="blas")
     with blas, ExitStack() as stack:
         if not several:  # starting a thread takes longer than summing a block
@@ -318,12 +272,13 @@ def _on_every_core(
             finally:
                 free.append(k)
 
-        # use new threads per pass: threads of an interrupted pass could add to the next
-        # one
+        # New threads for each pass: threads of an interrupted pass could still add to
+        # the sums of the next one.
         workers = stack.enter_context(ThreadPoolExecutor(len(sums)))
         running: deque[Future[Any]] = deque()
         for item in items:
             running.append(workers.submit(step, item))
+            # wait: the row source would otherwise read the whole file into the queue
             if len(running) > 2 * len(sums):
                 running.popleft().result()
         for future in running:

@@ -85,6 +85,7 @@ def add_both(
     way: BlockSum, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
 ) -> Any:
     """Add the two sums of `GramAndSums`, each by the code for the single sum."""
+    # views of `out`: no copy of a sum that can have gigabytes
     width = out.shape[1]
     gram = replace(ask, query=Gram(ask.query.n_classes))
     sums = replace(ask, query=ClassSums(ask.query.n_classes))
@@ -125,6 +126,41 @@ class ReferenceSums:
         return add_factors(ask.query, left, right, out, _whole_products)
 
 
+def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
+    """Return int64 zeros in the shape and memory layout that the kernels expect.
+
+    Columns are contiguous if they are longer than rows. Checks also use this function,
+    because another layout would use another kernel.
+    """
+    shape = ask.shape(n_features)
+    if ask.query.kind == "outer" and shape[0] > shape[-1]:
+        return np.zeros(shape[::-1], np.int64).T
+    return np.zeros(shape, np.int64)
+
+
+def check_equal(
+    ask: SumTask, block_sum: BlockSum, found: list[np.ndarray], block: Block
+) -> None:
+    """Raise RuntimeError unless all sums of the block equal the reference's.
+
+    `found` has the sums that `block_sum` made of the block. Entries below the diagonal
+    of symmetric sums are unspecified, and set to zero.
+    """
+    reference = ReferenceSums()
+    empty = empty_sum(ask, block.x.shape[1])
+    rows = reference.rows(ask, block)
+    wanted = reference.add(ask, rows, block.y, block.index >= 0, empty)
+    if ask.query.symmetric:
+        for total in (*found, wanted):
+            square = total[..., : total.shape[-1], :]
+            square[...] = np.triu(square)
+    if not all(np.array_equal(total, wanted) for total in found):
+        raise RuntimeError(
+            f"The fast sum {ask.query.name} of {type(block_sum).__name__} differs from "
+            "the reference. Use `--backend reference`, and please report the processor."
+        )
+
+
 def row_norms(params: Params, block: Block) -> np.ndarray:
     """Return the norms (k,) of transformed rows; 0 for rows that are not finite."""
     rows = transformed(params.transform, block.x)
@@ -152,6 +188,7 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     fit requests the matrix once.
     """
     query = ask.query
+    # rows that a statistic makes in its own way depend on more than this key
     if type(query).rows is not Statistic.rows or query.kind == "gram":
         return None
     clip = ask.clip_norm if query.clips == "features" else None
@@ -162,6 +199,7 @@ def factors(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `Statistic.factors` of rows in used slots, computed by numpy."""
+    # rows that do not count get zero factors, so every row takes the same operations
     keep = counting(ask.query, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)
     with np.errstate(all="ignore"):

@@ -14,8 +14,14 @@ from dphead.privacy.query import Params, Statistic
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
-from dphead.sums.passes import checked_sum, empty_sum
-from dphead.sums.reference import BlockSum, ReferenceSums, largest_norm
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import (
+    BlockSum,
+    ReferenceSums,
+    check_equal,
+    empty_sum,
+    largest_norm,
+)
 from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
@@ -30,15 +36,15 @@ class VerifiedSum:
         Sums kept for the next request. Use `KeptSums` for further fits on the same
         rows.
     parts : SumOfParts, optional
-        Sum over several processes; None if this process holds all rows.
+        Sum over several processes. None if this process holds all rows.
     memory : int, default 0
         Bytes of integer rows to keep between passes.
 
     Guarantee
     ---------
-    This holds for statistics for which the block sum `is_compared`. Before the charge,
-    `check` tests hostile rows. In each pass, a secret run of rows must give the
-    reference's integers (`checked_sum`).
+    For statistics with `block_sum.is_compared`, `check` compares the sums of hostile
+    rows with the reference before the charge. In each pass, a secret run of rows must
+    give the reference's integers (`checked_sum`).
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class VerifiedSum:
     ) -> None:
         self.block_sum = ReferenceSums() if block_sum is None else block_sum
         self.next_sum = NextSum() if next_sum is None else next_sum
+        # one object for all passes: a gradient step uses the rows of the step before
         self.kept = KeptRows(memory)
         self._parts = parts
         self._checked: set[tuple[Statistic, int]] = set()
@@ -110,9 +117,11 @@ def known_answers(
     RuntimeError
         If any integer differs from the reference.
     """
+    # A fixed seed: whether a fit is refused must not depend on chance.
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):
         entries = int(np.prod(query.shape(n_features)))
+        # 160 rows are a chunk of 128 and a partial one
         k = int(np.clip(KNOWN_ANSWER_PRODUCTS // entries, 8, 160))
         blocks = [_hostile(rng, k, n_features, query.n_classes)]
         if isinstance(query, Gradient) and query.takes_sets:
@@ -127,30 +136,15 @@ def known_answers(
             weights = rng.normal(size=(width, query.n_classes))
             ask = SumTask(query, Params(transform, weights), 1.0)
             for block in blocks:
-                _compare(block_sum, ask, block)
-
-
-def _compare(block_sum: BlockSum, ask: SumTask, block: Block) -> None:
-    fast = _answer(block_sum, ask, block)
-    wanted = _answer(ReferenceSums(), ask, block)
-    if not np.array_equal(fast, wanted):
-        raise RuntimeError(
-            "fast sums must equal the reference's before anything is charged, got "
-            f"other integers of {ask.query.name} with {type(block_sum).__name__}. Use "
-            "--backend reference, and report the processor."
-        )
-
-
-def _answer(way: BlockSum, ask: SumTask, block: Block) -> np.ndarray:
-    out = empty_sum(ask, block.x.shape[1])
-    rows = way.rows(ask, block)
-    used = block.index >= 0
-    out = np.asarray(way.add(ask, rows, block.y, used, out))
-    return np.triu(out) if ask.query.symmetric else out
+                out = empty_sum(ask, n_features)
+                rows = block_sum.rows(ask, block)
+                out = block_sum.add(ask, rows, block.y, block.index >= 0, out)
+                check_equal(ask, block_sum, [np.asarray(out)], block)
 
 
 def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     """Return a block of k hostile rows, with invalid labels and padding slots."""
+    # a quarter has one entry at the clip norm, a quarter any size of float32
     quarter = k // 4
     half = k // 2
     x = rng.normal(size=(k, d)).astype(np.float32)
@@ -164,7 +158,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     x[half + 1, 0] = np.inf
     y = rng.integers(-1, m + 1, k).astype(np.int32)
     index = np.arange(k)
-    index[-k // 8 :] = -1
+    index[-k // 8 :] = -1  # padding has features and labels that must not count
     return Block(index, x, y)
 
 

@@ -87,7 +87,9 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
                 assert np.array_equal(found, wanted)
         assert (
             0
-            < sum(p.made.q.nbytes + p.made.scale.nbytes for p in kept._kept.values())
+            < sum(
+                made.q.nbytes + made.scale.nbytes for _, _, made in kept._kept.values()
+            )
             <= memory
         )
 

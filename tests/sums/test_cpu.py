@@ -155,6 +155,6 @@ def test_weights_of_another_shape_are_refused(shape):
     is added.
     """
     params = Params(weights=np.zeros(shape))
-    message = "weights must be those|could not be broadcast|mismatch in its core"
+    message = "do not fit the gradient|could not be broadcast|mismatch in its core"
     with pytest.raises(ValueError, match=message):
         integer_sum(Gradient(3), params, *toy(130), block_sum=CpuSums(compiled_from=0))

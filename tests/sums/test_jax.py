@@ -347,7 +347,7 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
                 for k in (kept, NO_ROWS)
             )
             assert np.array_equal(served, sent)
-        made = [piece.made for piece in kept._kept.values()]
+        made = [made for _, _, made in kept._kept.values()]
         held = sum(one.q.nbytes + one.scale.nbytes for one in made)
         # and a sample's last block, if it has one slot, or more in a row
         whole = 8 * 256 * (2 * 6 + 8)

@@ -195,7 +195,7 @@ def test_rows_that_were_not_read_are_refused():
     )
     with pytest.raises(Exception) as refusal:  # any: what is asserted is which
         integer_sum(ClassCounts(M), Params(), unread)
-    assert "must have features" in str(refusal.value)
+    assert "were not read" in str(refusal.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
@@ -225,7 +225,7 @@ def of_shapes(x, y, index):
 def test_blocks_of_another_shape_are_refused(bad):
     with pytest.raises(Exception) as refused:
         release_one(ClassSums(M), Params(), Custom(4, bad))
-    assert "a number for each feature" in str(refused.value)
+    assert "float32 features" in str(refused.value)
 
 
 class OffByOne(CpuSums):
@@ -270,9 +270,7 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
         way = OffByOne(entry)
         if slot // CHECKED_ROWS == bad // CHECKED_ROWS:
             wrong += 1
-            with pytest.raises(
-                RuntimeError, match="fast sums must equal the reference's"
-            ):
+            with pytest.raises(RuntimeError, match="differs from the reference"):
                 integer_sum(query, params, x, y, block_sum=way, indices=indices)
         else:
             total = integer_sum(query, params, x, y, block_sum=way, indices=indices)

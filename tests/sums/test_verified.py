@@ -52,7 +52,7 @@ def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_char
     case, query
 ):
     verified = VerifiedSum(Wrong(CASES[case]))
-    with pytest.raises(RuntimeError, match="before anything is charged"):
+    with pytest.raises(RuntimeError, match="differs from the reference"):
         verified.check([query], D)
 
 
@@ -68,7 +68,7 @@ SETS = {
 def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
     verified = VerifiedSum(Wrong(SETS[case]))
     for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
-        with pytest.raises(RuntimeError, match="before anything is charged"):
+        with pytest.raises(RuntimeError, match="differs from the reference"):
             verified.check([query], D)
     verified.check([Gradient(M)], D)
 
@@ -90,8 +90,8 @@ def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
 
     monkeypatch.setattr(module, name, wrong)
     way = CpuSums(compiled_from=0)
-    with pytest.raises(RuntimeError, match="before anything is charged"):
+    with pytest.raises(RuntimeError, match="differs from the reference"):
         VerifiedSum(way).check([query], D)
     x, y = toy(200)
-    with pytest.raises(RuntimeError, match="fast sums must equal"):
+    with pytest.raises(RuntimeError, match="differs from the reference"):
         integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)

@@ -116,6 +116,7 @@ class Emitter:
 
     def sums(self, n: int) -> list[Any]:
         """Return n zero registers for sums, which LLVM keeps out of memory."""
+        # allocas in the entry block: LLVM's mem2reg turns them into registers
         zeros = ir.Constant(self.pairs, None)
         return [cgutils.alloca_once_value(self.builder, zeros) for _ in range(n)]
 
@@ -129,6 +130,7 @@ class Emitter:
             b = builder.bitcast(b, self.halves)
             products = builder.call(made, [a, b])
         else:
+            # without the instruction: take each half of a pair with its sign
             shift = ir.Constant(self.pairs, [16] * LANES)
             pairs = [builder.bitcast(x, self.pairs) for x in (a, b)]
             lifted = [builder.shl(x, shift) for x in pairs]
@@ -144,7 +146,7 @@ class Emitter:
         """Add a register of int32 numbers to int64 or int32 entries in memory."""
         entry = data.type.pointee
         kind = ir.VectorType(entry, sums.type.count)
-        if entry.width == 64:
+        if entry.width == 64:  # int32 sums of a chunk go to int64 sums of all rows
             sums = self.builder.sext(sums, kind)
         address = self.vector(kind, data, *offsets)
         align = entry.width // 8
@@ -174,6 +176,7 @@ class Emitter:
 
     def each_row(self, registers: list[Any]) -> list[Any]:
         """Return the sum of all lanes of each register, packed into registers."""
+        # add halves, and pack two registers into one, until each lane is a whole sum
         size = LANES  # lanes left to add
         while size > 1:
             merged = len(registers) > 1
@@ -216,6 +219,7 @@ def _tile(context, left, pair_step, right, n, out):
             entries, first, stride = left
             from_left = emit.address(entries, first, pair)
             from_right = emit.row(right, loop.index)
+            # each load of columns serves TILE_HEIGHT rows, each broadcast three columns
             columns = [emit.load(emit.pairs, 4, from_right, v) for v in starts]
             for r in range(TILE_HEIGHT):
                 own = emit.address(from_left, emit.times(stride, r))
@@ -291,6 +295,7 @@ def _make_strip(emit: Emitter, classes: int) -> None:
     with cgutils.for_range(builder, n) as loop:
         even = emit.times(loop.index, 2)
         after = builder.add(even, emit.whole(1))
+        # the pair of a missing row is zero, so any row may stand in its place
         odd = emit.least(after, last)
         one = emit.load(emit.halves, 2, emit.row(rows, even))
         other = emit.load(emit.halves, 2, emit.row(rows, odd))
@@ -335,6 +340,8 @@ def _make_dots(emit: Emitter, classes: int) -> None:
     builder = emit.builder
     _, rows, last, weights, v, n, out = emit.operands
     sums = [emit.sums(SCORED_ROWS) for _ in range(classes)]
+    # The last register starts so that it ends with the row; `packed_weights` is zero
+    # for the columns that it repeats.
     limit = builder.sub(rows[2], emit.whole(REGISTER_COLUMNS))
     places = [emit.least(r, last) for r in range(SCORED_ROWS)]
     from_rows = [emit.row(rows, place) for place in places]

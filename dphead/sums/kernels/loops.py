@@ -45,6 +45,7 @@ def packed_weights(weights):
     m, d = weights.shape
     vectors = (d + REGISTER_COLUMNS - 1) // REGISTER_COLUMNS
     width = vectors * REGISTER_COLUMNS
+    # one line more than needed, so that the first entry can start at a line
     room = np.zeros(m * width + CACHE_LINE, np.int16)
     first = (-room.ctypes.data % (2 * CACHE_LINE)) // 2
     packed = room[first : first + m * width].reshape(m, width)
@@ -61,6 +62,7 @@ def _wide_rows(rows, start, stop):
     """Return rows[start:stop] as a `Place`; copy rows narrower than a register."""
     k = stop - start
     d = rows.shape[1]
+    # a register's load of a narrower row would read beyond the array
     if d >= REGISTER_COLUMNS:
         return Place(rows.reshape(-1), start * d, d)
     short = np.zeros((k, REGISTER_COLUMNS), np.int16)
@@ -85,6 +87,7 @@ def scores_into(rows, start, stop, packed, out):
     z = out.reshape(-1)
     stride = out.shape[1]
     edge = np.empty(SCORED_CLASSES * SCORED_ROWS, np.int32)
+    # Columns in pieces that stay in the L1 cache, weights in pieces for the L2 cache.
     depth = SCORE_COLUMNS // REGISTER_COLUMNS
     columns = min(depth, max(1, vectors)) * REGISTER_COLUMNS
     most = max(SCORED_CLASSES, SCORE_WEIGHTS // columns)
@@ -97,10 +100,12 @@ def scores_into(rows, start, stop, packed, out):
                 block = Place(x, first + i * wide, wide)
                 j = u
                 while j < end:
+                    # two and two instead of three and one: one class uses a third
                     h = SCORED_CLASSES if end - j != 4 else 2
                     h = min(h, end - j)
                     place = j * stride + i
                     target = Place(z, place, stride)
+                    # the kernel writes all SCORED_ROWS scores: fewer go through `edge`
                     if last + 1 < SCORED_ROWS:
                         edge[:] = 0
                         target = Place(edge, 0, SCORED_ROWS)
@@ -115,25 +120,18 @@ def scores_into(rows, start, stop, packed, out):
 
 
 @compiled
-def add_all_products(left, right, upper, out):
-    """Add sum_i left_i right_iᵀ to out (m, p); with `upper`, to its upper triangle.
+def add_squares(rows, out):
+    """Add sum_i row_i row_iᵀ to the upper triangle of out (d, d).
 
-    `products.add_products` checks the arguments.
+    `products.add_gram` checks the arguments.
     """
-    k, (m, p) = len(left), out.shape
-    thin = m <= MAX_STRIP_CLASSES and not upper
-    size = CHUNK_ROWS if thin else PANEL_ROWS
-    for start in range(0, k, size):
-        stop = min(k, start + size)
-        if thin:
-            pairs = _pairs(left, start, stop)
-            _add_strips(pairs, 0, right, start, stop, out)
-            continue
-        b = _panels(right, start, stop)
-        a = b if upper else _panels(left, start, stop)
-        n = b.shape[1]
+    k, d = rows.shape
+    for start in range(0, k, PANEL_ROWS):
+        panels = _panels(rows, start, min(k, start + PANEL_ROWS))
+        n = panels.shape[1]
+        # one packing serves both sides: rows of a tile lie one entry apart in a panel
         steps = (n * TILE_WIDTH, 1, CHUNK_ROWS // 2 * TILE_WIDTH, TILE_WIDTH)
-        _add_tiles(a.reshape(-1), steps, b, upper, m, p, out)
+        _add_tiles(panels.reshape(-1), steps, panels, True, d, d, out)
 
 
 @compiled
@@ -153,23 +151,10 @@ def add_pair_products(left, rows, start, stop, out):
             _add_strips(left, c, rows, first, last, out)
     else:
         panels = _panels(rows, start, stop)
+        # residuals are pairs already: a row of the tile is a row of `left`
         size = left.shape[1]
         steps = (size * TILE_WIDTH, size, half, 1)
         _add_tiles(left.reshape(-1), steps, panels, False, m, p, out)
-
-
-@compiled
-def _pairs(left, start, stop):
-    """Return columns of left[start:stop] (k, m) as pairs of rows (M, ⌈k / 2⌉) int32."""
-    k = stop - start
-    m = left.shape[1]
-    n = (k + 1) // 2
-    strips = (m + STRIP_CLASSES - 1) // STRIP_CLASSES
-    pairs = np.zeros((strips * STRIP_CLASSES, 2 * n), np.int16)
-    for i in range(k):
-        for j in range(m):
-            pairs[j, i] = left[start + i, j]
-    return pairs.view(np.int32)
 
 
 @compiled
@@ -219,7 +204,7 @@ def _add_tiles(a, steps, panels, upper, m, p, out):
         for j in range(u if upper else 0, len(panels)):
             columns = min(TILE_WIDTH, p - j * TILE_WIDTH)
             for c in range(0, n, half):
-                k = min(half, n - c)
+                k = min(half, n - c)  # at most CHUNK_ROWS rows: int32 holds their sums
                 right = Place(flat, (j * n + c) * TILE_WIDTH, TILE_WIDTH)
                 for s in range(0, min(TILE_WIDTH, m - top), TILE_HEIGHT):
                     chunk = c // half
@@ -275,6 +260,7 @@ def _add_strips(left, first, rows, start, stop, out):
         source = Place(x, start * d + column, d)
         if columns < REGISTER_COLUMNS:
             source = Place(short, 0, REGISTER_COLUMNS)
+        # Each strip fetches a share of the next PREFETCH_COLUMNS columns of the chunk.
         following = column // PREFETCH_COLUMNS * PREFETCH_COLUMNS + PREFETCH_COLUMNS
         if following >= d:
             following = CHUNK_ROWS * d
@@ -282,7 +268,7 @@ def _add_strips(left, first, rows, start, stop, out):
         ahead = (start + eighths) * d + following
         j = 0
         while j < m:
-            h = min(STRIP_CLASSES, (m - j + 1) // 2 * 2)
+            h = min(STRIP_CLASSES, (m - j + 1) // 2 * 2)  # kernels exist for even h
             classes = min(h, m - j)
             place = j * d + column
             whole_strip = columns == REGISTER_COLUMNS and classes == h
@@ -314,6 +300,7 @@ def add_sorted_rows(rows, used, classes, out):
             two = rows[used[i + 1]]
             three = rows[used[i + 2]]
             four = rows[used[i + 3]]
+            # One load and store of the sum for four rows. int32 holds four entries.
             for l in range(rows.shape[1]):
                 both = np.int32(one[l]) + np.int32(two[l])
                 others = np.int32(three[l]) + np.int32(four[l])

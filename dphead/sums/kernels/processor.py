@@ -35,6 +35,7 @@ _FEATURES = features()
 _ARM = platform.machine().lower() in ("arm64", "aarch64")
 # int32 numbers in a register
 LANES = 16 if "avx512bw" in _FEATURES else 8 if "avx2" in _FEATURES else 4
+# multiplies pairs of int16, and adds the two products of each pair, in int32
 MULTIPLY_ADD = {
     16: "llvm.x86.avx512.pmaddw.d.512",
     8: "llvm.x86.avx2.pmadd.wd",
@@ -46,8 +47,10 @@ _MANY_REGISTERS = LANES == 16 or _ARM
 TILE_HEIGHT = {16: 8, 8: 4, 4: 6 if _ARM else 4}[LANES]  # rows of a tile of a sum
 TILE_REGISTERS = 3  # registers of each row of a tile
 TILE_WIDTH = TILE_REGISTERS * LANES
+# A strip keeps two registers for each class, and needs a few for rows.
 STRIP_CLASSES = 12 if _MANY_REGISTERS else 6  # largest number of classes of a strip
 SCORED_ROWS = 8 if _MANY_REGISTERS else 4  # rows that are scored together
+# SCORED_ROWS * SCORED_CLASSES sums are in registers: 24 of 32, or 12 of 16
 SCORED_CLASSES = 3  # largest number of classes that are scored together
 
 
@@ -80,6 +83,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     folder, and a hash of all files of compiled loops.
     """
     function.__qualname__ += f"_{LANES}_{TILE_HEIGHT}_{_SOURCES}"
+    # no fastmath: it would reorder floating-point operations. "numpy": x / 0 is inf, as
+    # in the reference, without an exception.
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)

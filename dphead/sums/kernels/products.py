@@ -8,77 +8,27 @@ norm at most 4095, so a product of two entries is below 2**24. The sum of CHUNK_
 
 import numpy as np
 
-from dphead.sums.kernels.loops import (
-    add_all_products,
-    add_sorted_rows,
-    packed_weights,
-    scores_into,
-)
+from dphead.sums.kernels.loops import add_sorted_rows, add_squares
 
 
-def scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the products of all rows and weights.
+def add_gram(rows: np.ndarray, out: np.ndarray) -> None:
+    """Add sum_i row_i row_iᵀ to the upper triangle of `out`.
 
     Parameters
     ----------
     rows : ndarray of int16, shape (k, d)
-        Integer rows.
-    weights : ndarray of int16, shape (m, d)
-        Integer weights.
-
-    Returns
-    -------
-    ndarray of int32, shape (m, k)
-        Scores. They are exact, in any order of additions, if ||row|| ||weight|| <
-        2**31.
-
-    Raises
-    ------
-    ValueError
-        If shapes or types differ.
-    """
-    _check_integers(rows, weights)
-    if rows.shape[1] != weights.shape[1]:
-        raise ValueError(
-            f"each weight must have a column of the rows, got {rows.shape=}, "
-            f"{weights.shape=}. This is a defect in a query."
-        )
-    out = np.empty((len(weights), len(rows)), np.int32)
-    rows = np.ascontiguousarray(rows)
-    scores_into(rows, 0, len(rows), packed_weights(weights), out)
-    return out
-
-
-def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) -> None:
-    """Add sum_i left_i right_iᵀ to `out`.
-
-    Parameters
-    ----------
-    left : ndarray of int16, shape (k, p)
-        Left factors, with entries of at most 4095.
-    right : ndarray of int16, shape (k, q), or None
-        Right factors, with entries of at most 4095. None adds left_i left_iᵀ to the
-        upper triangle of `out`; entries below it are unspecified.
-    out : ndarray of int64, shape (p, q)
-        Sum in C order.
+        Integer rows, with entries of at most 4095.
+    out : ndarray of int64, shape (d, d)
+        Sum in C order. Entries below the diagonal are unspecified.
 
     Raises
     ------
     ValueError
         If shapes or types do not match.
     """
-    upper = right is None
-    right = left if right is None else right
-    _check_integers(left, right)
-    _check_sum(out, (left.shape[1], right.shape[1]))
-    if len(left) != len(right):
-        raise ValueError(
-            f"both sides must have the same rows, got {left.shape=}, {right.shape=}. "
-            "This is a defect in a query."
-        )
-    left = np.ascontiguousarray(left)
-    right = np.ascontiguousarray(right)
-    add_all_products(left, right, upper, out)
+    _check_integers(rows)
+    _check_sum(out, (rows.shape[1], rows.shape[1]))
+    add_squares(np.ascontiguousarray(rows), out)
 
 
 def add_class_rows(
@@ -102,30 +52,30 @@ def add_class_rows(
     ValueError
         If shapes, types or classes do not match.
     """
-    _check_integers(rows, rows)
+    _check_integers(rows)
     _check_sum(out, (len(out), rows.shape[1]))
     if y.shape != (len(rows),) or keep.shape != y.shape or keep.dtype != bool:
         raise ValueError(
-            f"each row must have a class and a mask, got {rows.shape=}, {y.shape=}, "
-            f"{keep.shape=}, {keep.dtype=}. This is a defect in the row source."
+            f"Internal error: {len(rows)} rows have {y.shape} classes and a "
+            f"{keep.dtype} mask of shape {keep.shape}. Please report it."
         )
     used = np.flatnonzero(keep)
+    # sorted by class, so that four rows of a class are added in one loop
     used = used[np.argsort(y[used], kind="stable")]
     classes = y[used]
     if len(used) and not 0 <= classes.min() <= classes.max() < len(out):
         raise ValueError(
-            f"each row that is kept must be of a class below {len(out)}, got others. "
-            "This is a defect in a query: such rows are not kept."
+            f"Internal error: a kept row has no class from 0 to {len(out) - 1}. Please "
+            "report it."
         )
     add_sorted_rows(np.ascontiguousarray(rows), used, classes, out)
 
 
-def _check_integers(*arrays: np.ndarray) -> None:
-    if any(x.ndim != 2 or x.dtype != np.int16 for x in arrays):
-        shapes = [(x.shape, str(x.dtype)) for x in arrays]
+def _check_integers(rows: np.ndarray) -> None:
+    if rows.ndim != 2 or rows.dtype != np.int16:
         raise ValueError(
-            f"rows must be matrices of int16, got {shapes}. "
-            "This is a defect in a query."
+            f"Internal error: rows must be an int16 matrix, got {rows.dtype} of shape "
+            f"{rows.shape}. Please report it."
         )
 
 
@@ -133,6 +83,6 @@ def _check_sum(out: np.ndarray, shape: tuple[int, ...]) -> None:
     fits = out.shape == shape and out.dtype == np.int64
     if not (fits and out.flags.c_contiguous and out.flags.writeable):
         raise ValueError(
-            f"a sum must be int64, in C order and of shape {shape}, got {out.shape=}, "
-            f"{out.strides=}, {out.dtype=}. This is a defect in a query."
+            f"Internal error: a sum must be int64 of shape {shape} in C order, got "
+            f"{out.dtype} of shape {out.shape}. Please report it."
         )
