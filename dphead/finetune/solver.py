@@ -135,7 +135,8 @@ class NetworkDescent(Step):
             zero = np.zeros_like(self.start)
             own = (transform.center, transform.scale)
             state = Progress(0, self.start, self.start, zero, zero, *own)
-        moments = Moments(self.start.shape)
+        beta2 = self.beta2 if self.optimizer == "adam" else None
+        moments = Moments(self.start.shape, self.momentum, beta2)
         transform = state.transform
         moments.first, moments.second, moments.t = state.first, state.second, state.step
         batch = facts.n_rows * self.sampling_prob / self.epoch_steps
@@ -147,7 +148,7 @@ class NetworkDescent(Step):
             decay = self.weight_decay * state.weights
             raw = gradient if self.decoupled else gradient + decay
             damped = 1 - self.dampening if t and self.momentum else 1.0
-            direction = moments.direction(self, damped * raw)
+            direction = moments.direction(damped * raw)
             direction = direction + (decay if self.decoupled else 0.0)
             state.weights = state.weights - self.rate(t, self.steps) * direction
             warm = 0.0

@@ -100,7 +100,7 @@ class Auto:
     prior : PublicPrior, optional
         Public head to start from.
     balanced : bool, default False
-        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
+        Whether decisions weight all classes equally (`balancing`).
 
     Notes
     -----
@@ -146,7 +146,8 @@ class Auto:
             "correct rows": (CorrectCounts, self._count_share(facts)),
             "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
         }
-        # the descent gets the rest of the budget after the counts
+        # Weights are relative: with this total, the counts get their shares of mu², and
+        # the descent keeps the remaining part.
         whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
         for label, (query, share) in counts.items():
             if share:
@@ -222,6 +223,7 @@ class Auto:
         left = 1 - SCALE_SHARE
         if isinstance(centering, Centering):
             left -= centering.share
+        # `rate` needs n·mu of the gradients, not of the whole budget
         left *= 1 - self._counts_share(facts)
         strength = facts.mu * facts.n_rows * math.sqrt(left)
         steps = self.steps or number_of_steps(facts)
@@ -237,27 +239,23 @@ class Auto:
         )
 
     def _count_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the count of correct rows; 0 without privacy.
-
-        Without noise, the exact count of training rows would be published. It would
-        also be far above the accuracy on new rows. Means of groups are easier to
-        classify than their rows, so a count of means does not estimate the accuracy on
-        new rows.
-        """
+        """Return the share of μ² for the count of correct rows; 0 if it is not made."""
+        # Without noise, the count would be the exact training accuracy. Means of groups
+        # are easier to classify than images, so their count would promise too much.
         if not self.estimate or _exact(facts) or facts.group_mean:
             return 0.0
         return count_share(facts) if self.counted is None else self.counted
 
     def _class_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the counts of each class; 0 without privacy.
+        """Return the share of μ² for the counts of each class, 0 without privacy.
 
         Raises ValueError for means of groups.
         """
         if self.per_class_share and facts.group_mean:
             raise ValueError(
-                "per_class_share counts rows, which are means of groups, got "
-                f"per_class_share={self.per_class_share} with group_mean. Leave one "
-                "out."
+                "`per_class_share` needs images, and `group_mean` replaces them by "
+                f"means, got per_class_share {self.per_class_share}. Drop one of the "
+                "two."
             )
         return 0.0 if _exact(facts) else self.per_class_share
 
@@ -321,16 +319,19 @@ class AdaptiveStepSize:
             Standard deviation of the noise of each entry.
         """
         if not self._known:
-            # without the intercept's row, which depends on class sizes
+            # The intercept's row is left out: it depends on the class sizes.
             rows = gradient[: self._n_features]
             self._sum = self._sum + rows
             self._seen += 1
+            # A mean of `seen` gradients has noise noise_sd²/seen per entry. The squared
+            # norm of k noisy entries has bias k and standard deviation sqrt(2k) of it.
             spread = self._unit * noise_sd**2 / self._seen
             sd = spread * math.sqrt(2 * rows.size)
             squared = float((self._sum**2).sum()) / self._seen**2
             share = self._unit * squared - spread * rows.size
             self._known = sd <= SHARE_SD
             if not self._known:
+                # posterior mean of two Gaussians: the prior share and the observed one
                 trust = LIKELY_SHARE_SD**2 / (LIKELY_SHARE_SD**2 + sd**2)
                 share = LIKELY_SHARE + trust * (share - LIKELY_SHARE)
             self._factor = min(self._most, max(1.0, share / LENGTHEN_FROM_SHARE))

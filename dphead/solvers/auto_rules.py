@@ -159,6 +159,7 @@ def center_share(facts: ProblemInfo, least: float) -> float:
     MOST_CENTER_SHARE. It is 0 if `least` is 0.
     """
     signal = facts.mu * facts.n_rows
+    # d noisy entries of sd 1/(n mu sqrt(share)) have the squared norm d/(n mu)²/share
     wanted = facts.n_features / signal**2 / CENTER_NOISE if least else 0.0
     return max(least, min(MOST_CENTER_SHARE, wanted))
 
@@ -168,5 +169,6 @@ def count_share(facts: ProblemInfo) -> float:
 
     The share is between LEAST_COUNT_SHARE and MOST_COUNT_SHARE.
     """
+    # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
     return min(MOST_COUNT_SHARE, max(LEAST_COUNT_SHARE, wanted))

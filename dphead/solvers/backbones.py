@@ -24,24 +24,24 @@ from dphead.solvers.head import AccuracyEstimate, Selection
 
 @dataclass(frozen=True)
 class BackboneSelection:
-    """Try a small `auto` on each backbone's features, then fit `auto` on the best.
+    """Try a small `auto` on each backbone's features, then fit `auto` on the best one.
 
-    Each trial counts the rows that its head classifies correctly. The last fit takes
-    the rest of the budget.
+    Each trial counts the rows that its head classifies correctly. The final fit gets
+    the remaining budget.
 
     Parameters
     ----------
     widths : tuple of int
         Number of features of each backbone, in the order of the sources in `Request`.
     auto : Auto
-        Solver to fit. Its counts belong to the last fit.
+        Solver of the final fit, with its counts.
 
     Notes
     -----
-    `n_features` of the facts is the largest width. The charge comes before the choice,
-    so the last fit has the same plan for every backbone. It takes the steps and the
-    centering share of the widest one. It scales features, and clips their squares, by
-    the rules of the narrowest one.
+    `n_features` of the facts is the largest width. The plan is charged before the
+    choice, so the final fit has one plan for every backbone. Steps and centering share
+    follow the rules for the widest backbone. The scaling of features and the clip norm
+    of their squares follow the rules for the narrowest backbone.
     """
 
     widths: tuple[int, ...]
@@ -49,14 +49,15 @@ class BackboneSelection:
     name: str = "auto"
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the trial of each backbone, then the fit of the best one.
+        """Return the releases of all trials, then the releases of the final fit.
 
-        Raises ValueError without noise: a choice by exact counts cannot be charged.
+        Raises ValueError without noise, because no charge covers a choice by exact
+        counts.
         """
         if math.isinf(facts.mu):
             raise ValueError(
-                "a choice among backbones needs noise, got epsilon=inf. Fit each "
-                "backbone alone, or pass a finite epsilon."
+                "A choice among backbones needs noise, got epsilon inf. Fit each "
+                "backbone separately, or use a finite epsilon."
             )
         trial, share = self._trial(), self.trial_share
         releases: list[PlannedRelease] = []
@@ -65,7 +66,8 @@ class BackboneSelection:
         rest = self._rest
         last = self._last(facts)
         fits = {tuple(last.plan(own)) for own in self._facts(facts, rest)}
-        (common,) = fits  # one plan for every choice
+        # A plan that depended on the choice could not be charged before the trials.
+        (common,) = fits
         return releases + _shared(common, rest, "")
 
     def solve(self, facts: ProblemInfo) -> Steps:
@@ -95,6 +97,7 @@ class BackboneSelection:
 
     def _facts(self, facts: ProblemInfo, share: float) -> list[ProblemInfo]:
         """Return the facts of each backbone, with this share of μ²."""
+        # mu² is additive over releases, so a share of mu² is sqrt(share) of mu
         part = replace(facts, mu=facts.mu * math.sqrt(share))
         return [replace(part, n_features=width) for width in self.widths]
 

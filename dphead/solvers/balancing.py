@@ -1,4 +1,4 @@
-"""Balance a head's decisions between classes of different sizes: logit adjustment."""
+"""Balance decisions between classes of different sizes by logit adjustment."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -12,8 +12,8 @@ from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import OFF, Setting
 
 BALANCED = Setting(
-    "Weigh all classes alike: subtract the log of noisy class frequencies from the "
-    "scores.",
+    "Weight all classes equally: subtract the log of noisy class frequencies from "
+    "the scores.",
     source=OFF,
     option=True,
 )
@@ -31,13 +31,18 @@ def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
     """
     if balanced and (loss != "softmax" or not intercept):
         raise ValueError(
-            "balanced needs the softmax loss and an intercept, got "
-            f"loss={loss!r}, {intercept=}. Use an intercept of 0.1 to 1."
+            "`balanced` needs the softmax loss and an intercept, got the loss "
+            f"{loss} and the intercept {intercept:g}. Use `--loss softmax --intercept "
+            "0.3`."
         )
 
 
 def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
-    """Return the release of the class counts; rest is the weight of the gradients."""
+    """Return the release of the class counts.
+
+    rest is the total weight of the other releases after centering.
+    """
+    # weight / (rest + weight) = _COUNT_SHARE
     weight = rest * _COUNT_SHARE / (1 - _COUNT_SHARE)
     return [PlannedRelease(COUNTS, ClassCounts(facts.n_classes), 1.0, weight=weight)]
 
@@ -68,8 +73,9 @@ def frequencies(answer: Response) -> np.ndarray:
     """Return the share of each class (n_classes,), from noisy counts.
 
     A class with a count below one, or below one standard deviation of its noise, may
-    have no rows. This class is given the largest frequency: its score gains least.
+    have no rows. Such a class gets the largest frequency, so its score gains least.
     """
+    # Without this floor, log of a tiny or negative count would win every decision.
     counts = answer.value[:, 0]
     known = counts >= max(answer.noise_sd, 1.0)
     counts = np.where(known, counts, counts.max(initial=1.0))

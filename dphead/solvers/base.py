@@ -113,7 +113,8 @@ class Response:
     value : ndarray of float64
         Noisy sum, in the shape of the statistic.
     noise_sd : float
-        Standard deviation of the noise of each entry; 0 without privacy.
+        Standard deviation of the noise of each entry, 0 without privacy. For a Gram
+        matrix it is that of the diagonal; other entries have 1/sqrt(2) of it.
     """
 
     value: np.ndarray

@@ -53,7 +53,7 @@ class Centering:
         Fraction of the budget (μ²) spent on the mean used for centering and on the
         number of rows that count. 0 means no centering.
     unit_norm : bool, default True
-        False leaves rows as they are. A clip norm must then fit the features' scale.
+        False keeps the norms of rows. A clip norm must then fit the features' scale.
     scale_share : float, default 0
         Fraction of the budget (μ²) spent on the mean squares of centered features.
         Features are divided by the power 1/4 of their noisy mean squares, and rows are
@@ -106,7 +106,8 @@ class Centering:
         center, n_rows = yield from noisy_mean(
             "feature mean", facts.n_classes, facts.n_rows, unit
         )
-        # a mean of unit rows lies in the unit ball
+        # A mean of unit rows lies in the unit ball. Projecting on a convex set that
+        # holds the exact mean never increases the error.
         center /= max(1.0, float(np.linalg.norm(center)))
         centered = RowTransform(True, center.astype(np.float32), None, append)
         if self.scale_share <= 0:
@@ -120,9 +121,11 @@ class Centering:
         over_mean = facts.n_features / n_rows
         relative = over_mean * answer.value[:, 0]
         noise = over_mean * answer.noise_sd
+        # E (s + z)² = s² + noise²: subtract the part of the noise
         mean_square = float(np.mean(relative**2)) - noise**2
         if mean_square < _SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
             return centered
+        # noise can make a square negative; the added part bounds the scale's ratio
         relative = np.maximum(relative, 0.0) + max(_SMALLEST_SQUARE, noise)
         return replace(centered, scale=(relative**_SCALE_POWER).astype(np.float32))
 
@@ -157,7 +160,8 @@ def noisy_mean(
 def rows_that_count(answer: Response, n_rows: int) -> float:
     """Return n_rows, or the noisy count if it differs by more than noise.
 
-    The count is at least its noise. A smaller one could make a mean of any length.
+    The result is at least one standard deviation of the noise. A smaller count could
+    make a mean of any length.
     """
     found = float(answer.value[0, 0])
     if abs(found - n_rows) <= COUNT_DEVIATIONS * answer.noise_sd:
@@ -200,5 +204,7 @@ def square_clip(n_features: int) -> float:
 
 def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
     """Return the positive-part James-Stein estimate: zero if noise dominates."""
+    # E ||mean||² = ||exact||² + d sd²; the factor removes d sd² from the squared norm
+    # [James, Stein 1961].
     squared = max(float(mean @ mean), _NEARLY_ZERO)
     return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

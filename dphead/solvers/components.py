@@ -37,9 +37,9 @@ MEAN_SHARE = Setting(
 class CenteredGram:
     """Release a mean, and the Gram matrix of the centered rows.
 
-    The mean comes with the number of rows that count. Rows are clipped to `clip_norm`
-    in both. Everything else is post-processing of these releases. `mean_share` is the
-    fraction of the budget (μ²) spent on the mean; 0 means no centering.
+    A count of the rows is released with the mean. Both sums clip rows to `clip_norm`.
+    All other results are post-processing of these releases. `mean_share` is the
+    fraction of the budget (μ²) spent on the mean. 0 means no centering.
 
     If `centered_clip` is given, the rows must be unit rows. Centered rows are then
     divided by `centered_clip` times their typical length before they are clipped. The
@@ -62,7 +62,7 @@ class CenteredGram:
     def solve(
         self, facts: ProblemInfo
     ) -> Generator[Request, Response, tuple[np.ndarray, Response, float]]:
-        """Ask for the releases, and return the mean (n_features,), G, and row count.
+        """Request the releases, and return the mean (n_features,), G, and row count.
 
         G is the Gram matrix of centered rows before the division. Its `noise_sd` is the
         standard deviation for the features' entries.
@@ -74,13 +74,14 @@ class CenteredGram:
         if self.mean_share:
             mean, n_rows = yield from noisy_mean("mean", 1, facts.n_rows, transform)
             if np.isfinite(facts.mu):
-                # the mean of clipped rows is no longer than they
+                # a mean of rows of norm at most `clip_norm` has at most this norm
                 length = float(np.linalg.norm(mean))
                 mean /= max(1.0, length / self.clip_norm)
                 if self.centered_clip is not None:
                     unit[:width] = self.centered_clip * typical_length(mean[:width])
             transform = RowTransform(center=mean, scale=1 / unit)
         gram = yield Request("gram", Gram(1), Params(transform))
+        # rows were divided by `unit`, so products of columns i, j regain unit_i unit_j
         value = gram.value * np.outer(unit, unit)
         return mean, Response(value, gram.noise_sd * unit[0] ** 2), n_rows
 
@@ -135,16 +136,16 @@ class PrincipalComponents:
         """
         if self.n_components > facts.n_features:
             raise ValueError(
-                "n_components must be at most the number of features, got "
-                f"n_components={self.n_components}, "
-                f"n_features={facts.n_features}. Correct it."
+                f"`n_components` must be at most {facts.n_features}, the number of "
+                f"features, got {self.n_components}."
             )
         return self._sums.plan()
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Components]:
-        """Ask for the releases, and return the leading eigenvectors."""
+        """Request the releases, and return the leading eigenvectors."""
         mean, gram, n_rows = yield from self._sums.solve(facts)
         values, vectors = np.linalg.eigh(gram.value)
+        # eigh sorts in increasing order
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = vectors[:, : self.n_components]
         largest = np.abs(kept).argmax(axis=0)

@@ -8,6 +8,7 @@ of the ridge.
 
 import numpy as np
 
+from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
 
 _BLOCK = 1024  # rows per block; chosen
@@ -18,14 +19,10 @@ class ErrorBars:
 
     Parameters
     ----------
-    gram : ndarray of shape (d, d)
-        Released Gram matrix G̃: symmetric, with symmetric noise.
-    gram_sd : float
-        Standard deviation of the noise on the diagonal of `gram`.
-    sums : ndarray of shape (d, m)
-        Released class sums S̃.
-    sums_sd : float
-        Standard deviation of the noise of each entry of `sums`.
+    gram : Response
+        Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
+    sums : Response
+        Released class sums S̃ (d, m).
     ridge, floor : float
         Parameters of h(e) = 1 / (max(e, floor) + ridge).
 
@@ -35,20 +32,16 @@ class ErrorBars:
     """
 
     def __init__(
-        self,
-        gram: np.ndarray,
-        gram_sd: float,
-        sums: np.ndarray,
-        sums_sd: float,
-        ridge: float,
-        floor: float,
+        self, gram: Response, sums: Response, ridge: float, floor: float
     ) -> None:
-        values, self._vectors = np.linalg.eigh(gram)
+        # In the eigenbasis of G̃, a function of G̃ is a function of each eigenvalue, and
+        # its derivative is the matrix of divided differences [Daleckii, Krein 1965].
+        values, self._vectors = np.linalg.eigh(gram.value)
         self._h = 1 / (np.maximum(values, floor) + ridge)
         self._slopes = _slopes(values, floor, self._h)
         self._slopes *= self._slopes
-        self._sums = self._vectors.T @ center_classes(sums)
-        self._gram_sd, self._sums_sd = gram_sd, sums_sd
+        self._sums = self._vectors.T @ center_classes(sums.value)
+        self._gram_sd, self._sums_sd = gram.noise_sd, sums.noise_sd
 
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
         """Return the standard errors (k, c) of rows @ W @ classes.
@@ -75,6 +68,8 @@ class ErrorBars:
         one_way = squares @ (self._slopes @ (b**2 - noise))
         both_ways = np.stack([self._twice(u * column) for column in b.T], axis=1)
         both_ways -= np.outer(squares @ self._slopes.diagonal(), noise)
+        # Off the diagonal, symmetric noise (Z + Zᵀ)/2 has variance sd²/2. Subtracting
+        # the noise of b² can leave a negative variance, which counts as 0.
         of_gram = self._gram_sd**2 / 2 * np.maximum(one_way + both_ways, 0)
         return np.sqrt(of_sums + of_gram)
 

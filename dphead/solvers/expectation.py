@@ -29,14 +29,12 @@ from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 def expected_accuracy(
     facts: ProblemInfo, descent: GradientDescent, params: Params
 ) -> Generator[Request, Response, AccuracyEstimate]:
-    """Request the counts of right and wrong rows, and return the expected accuracy.
-
-    The share of correct training rows is at least chance level.
-    """
+    """Request the counts of right and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
-    kept, seen, noise = counted(answer, 1 / facts.n_classes)
-    units = max(1.0, kept / facts.group_cap)
+    # a noisy share below chance level is noise: a head can always guess
     chance = 1 / facts.n_classes
+    kept, seen, noise = counted(answer, chance)
+    units = max(1.0, kept / facts.group_cap)
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
     middle, sd = _on_new(seen, noise, units, gap)
     return interval(middle, sd, NORMAL_95)
@@ -56,6 +54,7 @@ def expected_of_classes(
     for counts in answer.value:
         own = Response(counts[:, None], answer.noise_sd)
         kept, seen, noise = counted(own, 0.0)
+        # the head overfits all classes together, so `units` counts all rows
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
         found.append(_on_new(seen, noise, own_units, gap))
@@ -89,6 +88,7 @@ def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float,
     gap : float
         Expected loss of accuracy on new rows.
     """
+    # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
     sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
     return seen - gap, sd
@@ -123,7 +123,7 @@ def counted(answer: Response, least: float) -> tuple[float, float, float]:
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
     kept = max(right + wrong, answer.noise_sd, 1.0)
-    # rule of succession: the share stays below 1 even if all rows are correct
+    # Laplace's rule of succession: the share stays below 1 even if all rows are correct
     seen = min(1 - 1 / (kept + 2), max(least, right / kept))
     return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
@@ -166,6 +166,7 @@ def overfit(
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
     shift *= (1 - seen) ** SHIFT_POWER_OF_WRONG
     shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
+    # Gaussian margins: a share `seen` of them is positive, and the shift moves all
     lost = seen - float(ndtr(ndtri(seen) - shift))
     n_free = (facts.n_classes - 1) * facts.n_features
     return min(lost, GAP_PER_PARAMETER * n_free / units)

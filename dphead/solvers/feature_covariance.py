@@ -56,14 +56,14 @@ class DPFC:
     ridge : float, optional
         λ, in units of the mean Gram matrix. None sets λ from the noise.
     gram_share : float or None, default 0.15
-        Fraction of the budget (μ²) spent on the Gram matrix; gradients get the rest.
-        None gives every release the same noise, as in FC23.
+        Fraction of the budget (μ²) spent on the Gram matrix. Gradients share the
+        remaining part. None gives every release the same noise, as in FC23.
     gram_intercept : bool, default True
         Whether the Gram matrix includes the appended constant. If False, only the
         gradients include the constant, so that the noise of the Gram matrix depends
         only on the features (FC23).
     balanced : bool, default False
-        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
+        Whether decisions weight all classes equally (`balancing`).
 
     Notes
     -----
@@ -100,6 +100,7 @@ class DPFC:
         joined = self.intercept if self.gram_intercept else 0.0
         check_clip(facts, joined, self.feature_clip, self.centering.norm)
         check_intercept(facts, self.intercept, self.centering.norm)
+        # equal shares of mu² are equal noise multipliers: FC23 charges (T + 1) / (2σ²)
         share = 1 / (self.steps + 1) if self.gram_share is None else self.gram_share
         gradient = PlannedRelease(
             "gradient",
@@ -141,6 +142,7 @@ class DPFC:
         The border needs no release. The square of the constant, clipped like rows, is
         public. Products of the constant with features are set to zero.
         """
+        # a fit without noise does not clip, so the public square is the whole constant
         clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
         query, constant = Gram(facts.n_classes), transform.append
         if self.gram_intercept or not constant:

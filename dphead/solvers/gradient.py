@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class GradientDescent:
         Iterate to return. "ema" is the moving average with De22's warm-up: its decay at
         step t is min(ema_decay, (1 + t)/(10 + t)).
     balanced : bool, default False
-        Whether classes weigh alike in decisions, whatever their sizes (`balancing`).
+        Whether decisions weight all classes equally (`balancing`).
     prior : PublicPrior, optional
         Public head to start from. None starts at `initial_bias` for every class.
 
@@ -124,6 +124,7 @@ class GradientDescent:
         step = PlannedRelease(
             "gradient", query, self.clip_norm, 1.0, self.sampling_prob
         )
+        # to first order, mu² of a Poisson batch is q² of a full batch's (central limit)
         rest = self.steps * self.sampling_prob**2
         counts = planned_counts(facts, rest) if self.balanced else []
         rest += sum(one.weight for one in counts)
@@ -156,8 +157,11 @@ class GradientDescent:
         weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
-        average, state = weights.copy(), Moments(weights.shape)
-        # noisy sum to mean over the expected batch size
+        average = weights.copy()
+        beta2 = self.beta2 if self.optimizer == "adam" else None
+        state = Moments(weights.shape, self.momentum, beta2)
+        # Divide by the expected batch size, never by the size of the drawn batch: that
+        # is private, and dividing by it has another sensitivity.
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
@@ -166,8 +170,9 @@ class GradientDescent:
             )
             gradient = answer.value * scale
             factor = lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
+            # weight decay needs no release: it reads only the iterate
             decayed = gradient + self.weight_decay * weights
-            step = state.direction(self, decayed)
+            step = state.direction(decayed)
             weights = weights - self.learning_rate * factor * step
             decay = self._decay(t)
             average = decay * average + (1 - decay) * weights
@@ -176,47 +181,33 @@ class GradientDescent:
         return (yield from balanced_head(facts, head)) if self.balanced else head
 
 
-# Added to the root of the second moment: far below any noisy root. Chosen, not
-# measured.
+# Added to the root of the second moment. Kingma, Ba 2015 use 1e-8; noisy gradients need
+# no damping, and 1e-8 would change steps on tiny gradients. Chosen, not measured.
 _ADAM_EPSILON = 1e-12
 
 
-class OptimizerSettings(Protocol):
-    """Define the settings used by `Moments`.
+class Moments:
+    """Hold the momentum buffers of one run of SGD, or of Adam if `beta2` is given.
 
-    `optimizer` is "sgd" or "adam"; `momentum` is Adam's beta1.
+    `beta1` is the momentum of SGD, or Adam's beta1.
     """
 
-    @property
-    def optimizer(self) -> str:
-        """Return "sgd" or "adam"."""
-        ...
-
-    @property
-    def momentum(self) -> float:
-        """Return the momentum, or Adam's beta1."""
-        ...
-
-    @property
-    def beta2(self) -> float:
-        """Return Adam's beta2."""
-        ...
-
-
-class Moments:
-    """Hold the momentum buffers of one run."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], beta1: float, beta2: float | None
+    ) -> None:
         self.first, self.second, self.t = np.zeros(shape), np.zeros(shape), 0
+        self._beta1, self._beta2 = beta1, beta2
 
-    def direction(self, solver: OptimizerSettings, gradient: np.ndarray) -> np.ndarray:
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
         """Update the buffers with a noisy mean gradient, and return the direction."""
         self.t += 1
-        if solver.optimizer == "sgd":
-            self.first = solver.momentum * self.first + gradient
+        beta1, beta2 = self._beta1, self._beta2
+        if beta2 is None:  # heavy ball, without Nesterov's look-ahead
+            self.first = beta1 * self.first + gradient
             return self.first
-        self.first = solver.momentum * self.first + (1 - solver.momentum) * gradient
-        self.second = solver.beta2 * self.second + (1 - solver.beta2) * gradient**2
-        first = self.first / (1 - solver.momentum**self.t)
-        second = self.second / (1 - solver.beta2**self.t)
+        self.first = beta1 * self.first + (1 - beta1) * gradient
+        self.second = beta2 * self.second + (1 - beta2) * gradient**2
+        # the buffers start at zero, so their means are too short [Kingma, Ba 2015, §3]
+        first = self.first / (1 - beta1**self.t)
+        second = self.second / (1 - beta2**self.t)
         return first / (np.sqrt(second) + _ADAM_EPSILON)

@@ -32,5 +32,6 @@ def gram_share(facts: ProblemInfo) -> float:
     """Return the fraction of the budget (μ²) for the Gram matrix."""
     q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**_CLASSES_POWER
     odds = ODDS * q**POWER * min(1.0, q / _SMALL)
-    # odds are infinite without noise
+    # without noise, odds are infinite, and 1 - 1/(1 + odds) is 1 where odds/(1 + odds)
+    # would be NaN
     return max(LEAST, min(1 - 1 / (1 + odds), MOST))

@@ -55,7 +55,7 @@ class ClassAccuracy:
 class Selection:
     """Hold the chosen backbone and the expected accuracy of each trial.
 
-    Both come from private releases only. `chosen` is the index of the backbone.
+    The choice uses private releases only. `chosen` is the index of the backbone.
     `trials` has the expected accuracy of a small head on each backbone's features.
     """
 
@@ -63,7 +63,7 @@ class Selection:
     trials: tuple[AccuracyEstimate, ...]
 
 
-class StandardErrors(Protocol):
+class _StandardErrors(Protocol):
     """Define access to standard errors of the weights (`error_bars.ErrorBars`)."""
 
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
@@ -87,11 +87,11 @@ class LinearHead:
     transform : RowTransform
         Transform of rows before scoring, as in training.
     loss : str, default "softmax"
-        Name of the training loss. It decides how scores become probabilities. Scores of
+        Name of the training loss, which maps scores to probabilities. Scores of
         "squared" are not calibrated.
     estimate : AccuracyEstimate, optional
         Expected accuracy, or None without released counts.
-    error_bars : StandardErrors, optional
+    error_bars : ErrorBars, optional
         Standard errors of the weights due to the noise.
     class_accuracy : ClassAccuracy, optional
         Expected accuracy on each class.
@@ -112,7 +112,7 @@ class LinearHead:
     transform: RowTransform = field(default_factory=RowTransform)
     loss: str = "softmax"
     estimate: AccuracyEstimate | None = None
-    error_bars: StandardErrors | None = None
+    error_bars: _StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
     selection: Selection | None = None
     feature_clip: float | None = None
@@ -205,21 +205,23 @@ class LinearHead:
     def _rows(self, x: np.ndarray) -> np.ndarray:
         if np.shape(x)[1:] != (len(self.weights),):
             raise ValueError(
-                f"rows must have the head's {len(self.weights)} columns, got "
-                f"shape={np.shape(x)}. Extract them with the same settings."
+                f"Rows must have the head's {len(self.weights)} features, got shape "
+                f"{np.shape(x)}. Extract them with the training set's settings."
             )
         rows = float_rows(self.transform, x)
+        # Training added clipped rows. With an intercept, the clip changes the order of
+        # scores, so prediction repeats it.
         if self.feature_clip is not None:
             # float64 holds the square of any float32 number, so no norm overflows
             length = np.linalg.norm(rows, axis=1, keepdims=True)
             rows *= self.feature_clip / np.maximum(length, self.feature_clip)
         return rows
 
-    def _asked_for(self) -> StandardErrors:
+    def _asked_for(self) -> _StandardErrors:
         if self.error_bars is None:
             raise ValueError(
-                "standard errors need a fit with error_bars, got none. Fit dp-ls with "
-                "error_bars=True."
+                "This head has no standard errors. Fit dp-ls with `--error-bars` "
+                "(`error_bars=True`)."
             )
         return self.error_bars
 
@@ -249,7 +251,7 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         rows = transformed(transform, np.asarray(x, np.float32))
         values = rows.integers * rows.scale[:, None]
-    values[~rows.finite] = np.nan
+    values[~rows.finite] = np.nan  # no score: training added zero for such rows
     return values
 
 
@@ -267,6 +269,7 @@ def prediction_clip(
     mu : float
         μ of the budget. Without noise (inf) no row is clipped.
     """
+    # rows of unit norm and a clip of 1: no division for each prediction
     longest = np.inf if row_norm is None else row_norm
     return feature_clip if feature_clip < longest and np.isfinite(mu) else None
 
@@ -305,10 +308,9 @@ def center_classes(value: np.ndarray) -> np.ndarray:
 def zero_weights(
     transform: RowTransform, sizes: tuple[int, int], initial_bias: float = 0.0
 ) -> np.ndarray:
-    """Return weights with the score initial_bias for every row and class.
+    """Return weights (width, n_classes) with the score initial_bias for every class.
 
-    sizes is (n_features, n_classes), and the weights are (width, n_classes). Without an
-    appended constant, every score is 0.
+    sizes is (n_features, n_classes). Without an appended constant, every score is 0.
     """
     n_features, n_classes = sizes
     weights = np.zeros((transform.width(n_features), n_classes))

@@ -1,6 +1,6 @@
 """Implement DP-LS: least squares from noisy sufficient statistics."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,12 +11,7 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, 
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.gram_share import gram_share
-from dphead.solvers.head import (
-    LinearHead,
-    center_classes,
-    prediction_clip,
-    split_intercept,
-)
+from dphead.solvers.head import center_classes, head_of, prediction_clip
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
@@ -31,7 +26,11 @@ from dphead.solvers.settings import (
     Setting,
     check_settings,
 )
-from dphead.solvers.shrinkage import WIDEST_SHRUNK, shrunk_ridge, shrunk_weights
+from dphead.solvers.shrinkage import (
+    SHRUNK_EDGE_SHARE,
+    WIDEST_SHRUNK,
+    shrunk_weights,
+)
 from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
 _RULE = "rule"
@@ -71,7 +70,7 @@ class LeastSquares:
     ----------
     ridge : float, "stein" or None, default None
         λ, in units of the mean Gram matrix. None sets λ from the noise. "stein" sets λ
-        from the released sums (`SpectralRidge`).
+        by Stein's unbiased risk estimate of the released sums (`SpectralRidge`).
     gram_share : float, "rule" or None, default "rule"
         Fraction of the budget (μ²) spent on the Gram matrix. "rule" uses
         `gram_share.gram_share`, or 0.35 with `class_grams`. None gives every release
@@ -156,6 +155,7 @@ class LeastSquares:
         sums = yield Request("class sums", ClassSums(m), Params(transform))
         if self.class_grams:
             class_grams = yield Request("class grams", ClassGrams(m), Params(transform))
+            # independent noise of both matrices adds up in squares
             sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
             ridge = ridge_for(facts, float(sd), self.ridge)  # type: ignore[arg-type]
             columns = []
@@ -164,41 +164,33 @@ class LeastSquares:
                 columns.append(RidgeSolver(total, ridge)(sums.value[:, j]))
             weights = np.stack(columns, axis=1)
         else:
-            weights, ridge, floor = self._shared(facts, gram, sums)
-            if self.error_bars:
-                errors = ErrorBars(
-                    gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor
-                )
-        coefficients, intercept = split_intercept(weights, transform.append)
+            weights, errors = self._shared(facts, gram, sums)
         clip = None  # without a constant, a clip does not change the order of scores
         if self.intercept:
             norm = self.centering.norm
             clip = prediction_clip(self.feature_clip, norm, facts.mu)
-        return LinearHead(
-            coefficients,
-            intercept,
-            transform,
-            "squared",
-            error_bars=errors,
-            feature_clip=clip,
-        )
+        head = head_of(weights, transform, "squared", clip)
+        return replace(head, error_bars=errors)
 
     def _shared(
         self, facts: ProblemInfo, gram: Response, sums: Response
-    ) -> tuple[np.ndarray, float, float]:
-        """Return (weights, λ, floor of the spectrum) from one Gram matrix."""
-        narrow = len(gram.value) <= WIDEST_SHRUNK
-        if self.shrink and narrow and self.ridge != "stein" and not self.error_bars:
-            ridge = shrunk_ridge(facts, gram.noise_sd, self.ridge)
-            released = gram.value, gram.noise_sd, sums.value, sums.noise_sd
-            return shrunk_weights(*released, ridge), ridge, 0.0
+    ) -> tuple[np.ndarray, ErrorBars | None]:
+        """Return the weights from one Gram matrix, and their error bars if asked."""
+        width = len(gram.value)
         if self.ridge == "stein":
-            spectral = SpectralRidge(
-                gram.value, gram.noise_sd, sums.value, sums.noise_sd
+            spectral = SpectralRidge(gram, sums)
+            ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, width))
+            weights, floor = spectral.weights(ridge), spectral.floor(ridge)
+        elif self.shrink and width <= WIDEST_SHRUNK and not self.error_bars:
+            # claim E covers functions of the eigenvalues alone, and these weights also
+            # depend on the directions of the class sums: no error bars
+            share = SHRUNK_EDGE_SHARE
+            ridge = ridge_for(facts, gram.noise_sd, self.ridge, share)
+            return shrunk_weights(gram, sums, ridge), None
+        else:
+            solver = RidgeSolver(
+                gram.value, ridge_for(facts, gram.noise_sd, self.ridge)
             )
-            ridge = spectral.best(
-                candidates(facts.n_rows, gram.noise_sd, len(gram.value))
-            )
-            return spectral.weights(ridge), ridge, spectral.floor(ridge)
-        solver = RidgeSolver(gram.value, ridge_for(facts, gram.noise_sd, self.ridge))
-        return solver(center_classes(sums.value)), solver.ridge, solver.floor
+            weights = solver(center_classes(sums.value))
+            ridge, floor = solver.ridge, solver.floor
+        return weights, ErrorBars(gram, sums, ridge, floor) if self.error_bars else None

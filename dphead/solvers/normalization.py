@@ -57,7 +57,7 @@ class ChannelNormalization:
     square_clip: Annotated[float, _SQUARE_CLIP]
     noise_multiplier: Annotated[float, _NOISE_MULTIPLIER] = 8.0
     threshold: Annotated[float, _THRESHOLD] = 1e-5
-    norm: ClassVar[None] = None  # norms of transformed rows are not known
+    norm: ClassVar[None] = None  # norms of transformed rows are private: no public one
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -85,26 +85,21 @@ class ChannelNormalization:
         means, squares = self._queries(facts)
         first = yield Request("channel means", means, Params())
         second = yield Request("channel mean squares", squares, Params())
+        # E x² - (E x)²: noise can make it negative, hence the threshold
         mean = first.value[:, 0] / facts.n_rows
         variance = np.maximum(
             second.value[:, 0] / facts.n_rows - mean**2, self.threshold
         )
         repeat = facts.n_features // self.n_channels
-        center, scale = (
-            np.repeat(mean, repeat),
-            np.repeat(1 / np.sqrt(variance), repeat),
-        )
-        return RowTransform(
-            False, center.astype(np.float32), scale.astype(np.float32), append
-        )
+        center = np.repeat(mean, repeat).astype(np.float32)
+        scale = np.repeat(1 / np.sqrt(variance), repeat).astype(np.float32)
+        return RowTransform(False, center, scale, append)
 
     def _queries(self, facts: ProblemInfo) -> tuple[ChannelMoment, ChannelMoment]:
         if facts.n_features % self.n_channels:
             raise ValueError(
-                "n_channels must divide n_features, got "
-                f"n_channels={self.n_channels}, n_features={facts.n_features}. Pass "
-                "the feature map's number of channels."
+                f"`n_channels` must divide the {facts.n_features} features, got "
+                f"{self.n_channels}. Use the feature map's number of channels."
             )
-        return ChannelMoment(facts.n_classes, 1, self.n_channels), ChannelMoment(
-            facts.n_classes, 2, self.n_channels
-        )
+        m, channels = facts.n_classes, self.n_channels
+        return ChannelMoment(m, 1, channels), ChannelMoment(m, 2, channels)

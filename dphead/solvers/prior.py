@@ -43,8 +43,8 @@ class PublicPrior:
         weights = _as_numbers(weights)
         if weights.ndim != 2 or not np.isfinite(weights).all():
             raise ValueError(
-                "a prior must be a finite (n_features, n_classes) array, got shape "
-                f"{weights.shape}. Correct it."
+                "`prior` must be a finite array (n_features, n_classes), got shape "
+                f"{weights.shape}."
             )
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(
@@ -55,9 +55,9 @@ class PublicPrior:
         """Raise ValueError unless the prior has this number of features and classes."""
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
-                "a prior must have shape (n_features, n_classes) = "
-                f"{(n_features, n_classes)}, got shape {self._weights.shape}. Use one "
-                "for these features and classes, in order."
+                f"`prior` must have shape {(n_features, n_classes)} (features, "
+                f"classes), got {self._weights.shape}. Its classes must be in this "
+                "order."
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
@@ -68,10 +68,13 @@ class PublicPrior:
         """
         features = shape[0] - (1 if transform.append else 0)
         self.check(features, shape[1])
+        # Only differences between classes change a softmax. Public weights have another
+        # scale than unit rows need, so every class gets the length START_LOGITS.
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
         between = START_LOGITS * between / np.where(norms > 0, norms, 1)
         start = np.zeros(shape)
+        # scores must be those of the prior for unscaled rows: w / s for rows s x
         start[:features] = (
             between if transform.scale is None else between / transform.scale[:, None]
         )
@@ -83,8 +86,8 @@ def _as_numbers(given: Any) -> np.ndarray:
         return np.ascontiguousarray(given, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            "a prior must be a finite (n_features, n_classes) array, got "
-            f"prior={shown(given)}. Correct it."
+            "`prior` must be an array (n_features, n_classes) of numbers, got "
+            f"{shown(given)}."
         ) from None
 
 
@@ -100,7 +103,7 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
             return PublicPrior(np.load(prior, allow_pickle=False))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"a prior must be a .npy file of an array, got {prior} ({error}). Use "
-                "numpy.save."
+                f"`--prior` must be an .npy file, got {prior} ({error}). Write it with "
+                "`numpy.save`."
             ) from error
     return PublicPrior(prior)

@@ -57,8 +57,8 @@ class Prototypes:
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         if self.intercept == 0:
             raise ValueError(
-                "prototypes need a positive intercept to count the rows of a class, "
-                "got intercept=0. Use 0.25."
+                "`intercept` must be positive to count the rows of a class, got 0. Use "
+                "0.25."
             )
         return [
             *self.centering.plan(facts, 1.0),
@@ -74,6 +74,7 @@ class Prototypes:
         sums = yield Request(
             "class sums", ClassSums(facts.n_classes), Params(transform)
         )
+        # a smaller count is noise, and would make a mean of any length
         fewest = max(1.0, sums.noise_sd / self.intercept)
         # the last row sums the appended constant over the rows of each class
         counts = np.maximum(sums.value[-1] / self.intercept, fewest)

@@ -44,7 +44,7 @@ def ridge_for(
     gram_sd : float
         Standard deviation of the noise on the diagonal of the Gram matrix.
     ridge : float or None
-        The user's ridge, in units of the mean Gram matrix. None uses the rule.
+        The user's ridge, in units of the mean Gram matrix. None uses the rule below.
     share : float, optional
         Share of the noise's spectral edge for the rule. None uses EDGE_SHARE, or
         EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.
@@ -89,6 +89,7 @@ class RidgeSolver:
         eye = np.eye(len(gram))
         narrow = len(gram) <= WIDEST_SPECTRUM
         self.floor = FLOOR_OVER_RIDGE * ridge if narrow else -np.inf
+        # Cholesky first: it is much faster than eigh, and most matrices need no floor.
         if np.isfinite(self.floor) and not _positive(gram - self.floor * eye):
             values, vectors = np.linalg.eigh(gram)
             gram = (vectors * np.maximum(values, self.floor)) @ vectors.T

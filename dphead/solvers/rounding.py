@@ -35,9 +35,9 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     bound, _ = clipped_bound(norm, intercept)
     if aim(bound, facts.n_features) == 0:
         raise ValueError(
-            f"intercept is too large, got {intercept=} for rows of norm {norm:g} and "
-            f"n_features={facts.n_features}: all rows would round to zero. Use a "
-            "smaller intercept."
+            f"`intercept` is too large, got {intercept:g} for rows of norm {norm:g} "
+            f"with {facts.n_features} features. All rows would round to zero. Use "
+            f"{norm:g} or less."
         )
 
 
@@ -75,15 +75,13 @@ def check_clip(
         return
     if intercept > clip:
         raise ValueError(
-            f"intercept must be at most feature_clip={clip:g}, got {intercept=}: "
-            "noise grows with the constant and would hide the rows. Use a smaller "
-            "intercept, or 0 for none."
+            f"`intercept` must be at most `feature_clip`, got {intercept:g} and "
+            f"{clip:g}. Its noise would hide the rows. Use a smaller intercept, or 0."
         )
     if norm is None:
         return
     if norm < clipped_step(clip, intercept) / 2:
         raise ValueError(
-            f"feature_clip must be close to the rows' norm, got feature_clip={clip:g} "
-            f"for rows of norm {norm:g}: all rows would round to zero. Use a clip "
-            "near the norm."
+            f"`feature_clip` is too large, got {clip:g} for rows of norm {norm:g}. All "
+            f"rows would round to zero. Use {norm:g}."
         )

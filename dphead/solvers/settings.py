@@ -31,7 +31,7 @@ _QUOTED.maxstring = _QUOTED.maxlong = _QUOTED.maxother = 60  # characters
 class Range:
     """Define the valid numbers of a setting.
 
-    `text` is the condition in words, after "must be". `holds` checks a number.
+    `text` is the condition as text that follows "must be". `holds` checks a number.
     """
 
     text: str
@@ -113,9 +113,9 @@ INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, O
 
 @dataclass(frozen=True)
 class Declared:
-    """Hold a setting with its field's name, types and default.
+    """Describe a setting with the name, types and default of its field.
 
-    `types` has the members of the annotation's union, and `choices` the values of a
+    `types` are the members of the annotation's union. `choices` are the values of its
     Literal.
     """
 
@@ -127,7 +127,7 @@ class Declared:
 
     @property
     def must_be(self) -> str:
-        """Return the condition on a value in words, after "must be"."""
+        """Return the condition on a value as text that follows "must be"."""
         texts = [self.setting.valid.text] if self.setting.valid else []
         texts = texts or [_NAMES.get(t, t.__name__) for t in self._not_none()]
         if self.choices:
@@ -193,10 +193,7 @@ def check_settings(settings: Any) -> None:
     for name, declared in settings_of(type(settings)).items():
         value = getattr(settings, name)
         if not declared.holds(value):
-            raise ValueError(
-                f"{name} must be {declared.must_be}, got {name}={shown(value)}. "
-                "Correct it."
-            )
+            raise ValueError(f"{name} must be {declared.must_be}, got {shown(value)}.")
 
 
 def shown(value: Any) -> str:
@@ -218,9 +215,9 @@ def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value has a type; numpy numbers count as numbers.
+    """Return whether a value has a type. Numbers of numpy count as numbers.
 
-    A boolean is not a number, and neither is a whole number too large for a float.
+    Booleans, and whole numbers that are too large for a float, are not numbers.
     """
     if kind in (int, float):
         number = Integral if kind is int else Real

@@ -12,23 +12,18 @@ r²).
 
 import numpy as np
 
-from dphead.solvers.base import ProblemInfo
+from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
-from dphead.solvers.ridge import ridge_for, spectral_edge
+from dphead.solvers.ridge import spectral_edge
 
 # Widest matrix to shrink: with 3,969 columns, the eigenvalues take longer than the pass
 # over the data, and gain two points (results/ablation).
 WIDEST_SHRUNK = 4096
 # Share of the noise's spectral edge: chosen from 0.15 to 0.4 on held-out rows of
 # CIFAR-10, CIFAR-100 and digits (results/ablation).
-_EDGE_SHARE = 0.3
+SHRUNK_EDGE_SHARE = 0.3
 # directions of the class sums below this share of the longest one's square are dropped
 _NEARLY_ZERO = 1e-12
-
-
-def shrunk_ridge(facts: ProblemInfo, gram_sd: float, ridge: float | None) -> float:
-    """Return the ridge of `ridge_for` for a smaller share of the noise's edge."""
-    return ridge_for(facts, gram_sd, ridge, _EDGE_SHARE)
 
 
 def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
@@ -40,6 +35,8 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     """
     if gram_sd == 0:
         return np.maximum(values, 0)
+    # The sum estimates d times the Hilbert transform of the spectrum. Smoothing over
+    # some gaps of eigenvalues keeps near neighbors from ruling it (Ledoit, Wolf 2020).
     width = spectral_edge(gram_sd, len(values)) / np.sqrt(len(values))
     gaps = np.subtract.outer(values, values)
     smoothed = gaps**2
@@ -48,23 +45,17 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     return np.maximum(values - gram_sd**2 * gaps.sum(axis=1), 0)
 
 
-def shrunk_weights(
-    gram: np.ndarray, gram_sd: float, sums: np.ndarray, sums_sd: float, ridge: float
-) -> np.ndarray:
+def shrunk_weights(gram: Response, sums: Response, ridge: float) -> np.ndarray:
     """Return the solution W (d, m) of (Ĝ + ridge) W = S̃ H.
 
     Parameters
     ----------
-    gram : ndarray of shape (d, d)
-        Released Gram matrix G̃: symmetric, with symmetric noise.
-    gram_sd : float
-        Standard deviation of the noise on the diagonal of `gram`.
-    sums : ndarray of shape (d, m)
-        Released class sums S̃.
-    sums_sd : float
-        Standard deviation of the noise of each entry of `sums`.
+    gram : Response
+        Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
+    sums : Response
+        Released class sums S̃ (d, m).
     ridge : float
-        Positive ridge, in units of `gram`.
+        Positive ridge, in units of G̃.
 
     Notes
     -----
@@ -72,11 +63,11 @@ def shrunk_weights(
     shrinking removed. In these few fixed directions, the noise is gram_sd instead of
     the edge.
     """
-    values, vectors = np.linalg.eigh(gram)
-    seen = shrunk_spectrum(values, gram_sd)
-    right = vectors.T @ center_classes(sums)
+    values, vectors = np.linalg.eigh(gram.value)
+    seen = shrunk_spectrum(values, gram.noise_sd)
+    right = vectors.T @ center_classes(sums.value)
     inverse = 1 / (seen + ridge)[:, None]
-    span, missing = _between_classes(right, sums_sd, values - seen)
+    span, missing = _between_classes(right, sums.noise_sd, values - seen)
     weights = inverse * right
     spread = inverse * span
     # (D + U M Uᵀ)⁻¹ by Woodbury, D diagonal and M not negative
@@ -96,6 +87,7 @@ def _between_classes(
     """
     span, lengths, _ = np.linalg.svd(right, full_matrices=False)
     squares = lengths**2
+    # a direction of noise alone has the mean square d sums_sd² in right (d, m)
     noise = sums_sd**2 * len(right)
     kept = squares > max(noise, _NEARLY_ZERO * squares[0])
     span = span[:, kept]

@@ -8,6 +8,7 @@ removes this bias. For W = h(G̃) S̃ H with H = I - 11ᵀ/m and any bounded Lip
 
 import numpy as np
 
+from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
@@ -19,18 +20,14 @@ _LEAST_RANGE = 10  # smallest ratio of the largest λ to the smallest one; chose
 
 
 class SpectralRidge:
-    """Hold the released sums in the eigenbasis of G̃, where each λ is cheap to try.
+    """Hold the released sums in the eigenbasis of G̃, for fast trials of λ.
 
     Parameters
     ----------
-    gram : ndarray of shape (d, d)
-        Released Gram matrix G̃: symmetric, with symmetric noise.
-    gram_sd : float
-        Standard deviation of the noise on the diagonal of `gram`.
-    sums : ndarray of shape (d, m)
-        Released class sums S̃.
-    sums_sd : float
-        Standard deviation of the noise of each entry of `sums`.
+    gram : Response
+        Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
+    sums : Response
+        Released class sums S̃ (d, m).
 
     Notes
     -----
@@ -38,13 +35,11 @@ class SpectralRidge:
     noise made G̃ indefinite.
     """
 
-    def __init__(
-        self, gram: np.ndarray, gram_sd: float, sums: np.ndarray, sums_sd: float
-    ) -> None:
-        self._values, self._vectors = np.linalg.eigh(gram)
-        self._sums = self._vectors.T @ center_classes(sums)
+    def __init__(self, gram: Response, sums: Response) -> None:
+        self._values, self._vectors = np.linalg.eigh(gram.value)
+        self._sums = self._vectors.T @ center_classes(sums.value)
         self._energy = (self._sums**2).sum(axis=1)
-        self._gram_sd, self._sums_sd = gram_sd, sums_sd
+        self._gram_sd, self._sums_sd = gram.noise_sd, sums.noise_sd
 
     def weights(self, ridge: float) -> np.ndarray:
         """Return W = h(G̃) S̃ H, (d, m)."""
@@ -53,13 +48,14 @@ class SpectralRidge:
     def risk(self, ridge: float) -> float:
         """Return an unbiased estimate of the loss at one λ, up to a constant."""
         h = self._inverse(ridge)
+        # equation (1) of claim S: the plug-in loss, corrected for the noise of S̃ and G̃
         spent = 2 * self._sums_sd**2 * (self._sums.shape[1] - 1) * h.sum()
         return (
             self.plug_in(ridge) - self._gram_sd**2 * self._divergence(h, ridge) + spent
         )
 
     def plug_in(self, ridge: float) -> float:
-        """Return the loss of the released sums, which rewards fitting their noise."""
+        """Return the loss of the released sums, without a correction for noise."""
         h = self._inverse(ridge)
         quadratic = (self._values * h**2 * self._energy).sum()
         return float(quadratic - 2 * (h * self._energy).sum())
@@ -70,7 +66,7 @@ class SpectralRidge:
 
     @staticmethod
     def floor(ridge: float) -> float:
-        """Return the lower bound that smaller eigenvalues are raised to."""
+        """Return the lower bound on eigenvalues for this λ."""
         return FLOOR_OVER_RIDGE * ridge
 
     def _inverse(self, ridge: float) -> np.ndarray:
@@ -100,10 +96,11 @@ class SpectralRidge:
 def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     """Return the λ to try, from the smallest to the largest.
 
-    The smallest is LEAST_EDGE_SHARE of the edge of the noise's spectrum, or
-    LEAST_OF_ROWS n if that is larger. The largest is n, where W is the class-sum head,
-    or LEAST_RANGE times the smallest if that is larger.
+    The smallest λ is LEAST_EDGE_SHARE of the edge of the noise's spectrum, and at least
+    LEAST_OF_ROWS n. The largest λ is n, where W is the class-sum head, and at least
+    _LEAST_RANGE times the smallest λ.
     """
+    # far below the edge, the estimate's spread hides all differences (claim S)
     edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
     low = max(LEAST_OF_ROWS * n_rows, edge)
     high = max(float(n_rows), _LEAST_RANGE * low)

@@ -122,5 +122,5 @@ def test_the_last_fit_takes_the_widest_networks_steps():
 
 
 def test_a_choice_by_exact_counts_is_refused():
-    with pytest.raises(ValueError, match="needs noise, got epsilon=inf"):
+    with pytest.raises(ValueError, match="needs noise, got epsilon inf"):
         planned(epsilon=math.inf)

@@ -98,7 +98,7 @@ def test_a_row_that_training_masks_has_no_score():
 
 def test_rows_of_another_width_are_refused():
     head = LinearHead(np.ones((D, M)), np.zeros(M), RowTransform(True, CENTER))
-    with pytest.raises(ValueError, match=r"head's 5 columns, got shape=\(3, 1\)"):
+    with pytest.raises(ValueError, match=r"head's 5 features, got shape \(3, 1\)"):
         head.scores(np.ones((3, 1)))  # numpy would repeat it beside the center
 
 

@@ -20,7 +20,7 @@ from dphead.solvers.normalization import ChannelNormalization
             {"steps": 2.5},
             "steps must be a whole number from 1 to 1048576",
         ),
-        (GradientDescent, {"steps": True}, "got steps=True. Correct it."),
+        (GradientDescent, {"steps": True}, "got True."),
         (GradientDescent, {"sampling_prob": 0.0}, r"must be in \(0, 1\], got"),
         (GradientDescent, {"loss": "new"}, f"one of {', '.join(LOSSES)}, got"),
         (GradientDescent, {"normalize": "yes"}, "normalize must be true or false"),

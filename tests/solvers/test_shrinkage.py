@@ -8,6 +8,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, ProblemInfo
+from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, spectral_edge
 from dphead.solvers.shrinkage import (
@@ -56,7 +57,7 @@ def test_it_is_the_quadratic_form_of_the_exact_matrix_along_the_noisy_eigenvecto
 def test_without_noise_it_is_ridge_regression():
     _, _, gram, sums = problem(np.random.default_rng(3))
     expected = RidgeSolver(gram, 3.0)(center_classes(sums))
-    found = shrunk_weights(gram, 0.0, sums, 0.0, 3.0)
+    found = shrunk_weights(Response(gram, 0.0), Response(sums, 0.0), 3.0)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
 
 
@@ -69,7 +70,7 @@ def test_whatever_the_noise_the_head_is_bounded_by_the_ridge(gram_sd, sums_sd):
         gram = noisy(np.eye(d), gram_sd, rng)
         sums = rng.normal(size=(d, m)) + sums_sd * rng.normal(size=(d, m))
         right = center_classes(sums)
-        weights = shrunk_weights(gram, gram_sd, sums, sums_sd, 2.0)
+        weights = shrunk_weights(Response(gram, gram_sd), Response(sums, sums_sd), 2.0)
         bound = np.linalg.norm(right, 2) / 2
         assert np.linalg.norm(weights, 2) <= bound * (1 + 1e-9)
         off = np.abs(weights.sum(axis=1)).max()

@@ -11,6 +11,7 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, ProblemInfo
+from dphead.solvers.base import Response
 from dphead.solvers.stein import SpectralRidge, candidates
 
 D = 6
@@ -31,7 +32,9 @@ def problem(d=D, n=N, decay=0.7, signal=0.5):
 def released(gram, sums, gram_sd, sums_sd, rng):
     z = rng.normal(size=gram.shape)
     noisy = sums + sums_sd * rng.normal(size=sums.shape)
-    return SpectralRidge(gram + gram_sd * (z + z.T) / 2, gram_sd, noisy, sums_sd)
+    return SpectralRidge(
+        Response(gram + gram_sd * (z + z.T) / 2, gram_sd), Response(noisy, sums_sd)
+    )
 
 
 def true_loss(weights, gram, sums):
@@ -67,7 +70,7 @@ def test_it_is_unbiased_for_the_true_training_loss_where_the_plug_in_is_not(ridg
 
 def test_without_noise_it_is_the_loss_itself():
     gram, sums = problem()
-    found = SpectralRidge(gram, 0.0, sums, 0.0)
+    found = SpectralRidge(Response(gram, 0.0), Response(sums, 0.0))
     assert found.risk(3.0) == pytest.approx(
         true_loss(found.weights(3.0), gram, sums), rel=1e-9
     )
@@ -105,7 +108,9 @@ def test_the_divergence_is_that_of_finite_differences(ridge):
     total, step = 0.0, 1e-5
 
     def m(matrix):
-        w = SpectralRidge(matrix, 1.0, released_sums, 1.0).weights(ridge)
+        w = SpectralRidge(Response(matrix, 1.0), Response(released_sums, 1.0)).weights(
+            ridge
+        )
         return w @ w.T
 
     for i in range(D):
