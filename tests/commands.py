@@ -24,7 +24,7 @@ from dphead.privacy.ledger import Ledger
 
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
-HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\. [^\n]+")  # of an error
+HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\.")  # of an error
 # of each parameter that all classifiers have a value that cannot be
 WRONG_FOR_ALL = {
     "epsilon": 0.0,

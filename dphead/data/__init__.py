@@ -1,4 +1,5 @@
 """Read rows from arrays and features files, in blocks.
 
-Code here knows no noise and no ledger. Shapes must not depend on private values.
+This package does not access noise or the ledger. Shapes must not depend on private
+values.
 """

@@ -1,4 +1,7 @@
-"""Hold rows in memory; a row's values affect that row only."""
+"""Hold rows in memory.
+
+No conversion of a row depends on the values of another row.
+"""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +34,7 @@ __all__ = [
 
 
 class ArrayRows:
-    """Hold rows in memory.
+    """Yield blocks of rows that are arrays in memory.
 
     Parameters
     ----------
@@ -45,12 +48,12 @@ class ArrayRows:
         Rows per block. The default is 2,048, or a multiple if each core has enough
         blocks.
     groups : ndarray of int, shape (n_rows,), optional
-        Ids from `group_ids`; -1 for a row on its own.
+        Ids from `group_ids`; -1 for a row without a group.
     group_cap : int, optional
-        Largest number of rows that count in each group: the first ones.
+        Largest number of rows that count in each group. The first rows count.
     group_mean : bool, default False
-        Whether the means of each group's rows of one class count instead of its first
-        rows: at most `group_cap` means a group (`group_means`).
+        Whether the mean of a group's rows of each class counts, instead of the group's
+        first rows. At most `group_cap` means count per group (`group_means`).
 
     Raises
     ------
@@ -73,12 +76,12 @@ class ArrayRows:
         labels = y.ndim <= 2 and y.shape[1:] != (1,)
         if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
             raise ValueError(
-                "x must be (n, d) and y (n,), or (n, n_classes) for sets of several "
-                f"classes, got {x.shape=}, {y.shape=}. Reshape them."
+                "`X` must have shape (n, d) and `y` (n,) or (n, n_classes), got "
+                f"{x.shape} and {y.shape}."
             )
         # numbers beyond float32 and signaling NaNs would warn
         with np.errstate(all="ignore"):
-            # C order and aligned, so that masked and other chunks use the same kernel
+            # C order and aligned, so that all chunks use the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         self.has_sets = y.ndim == 2
         self.within = within_group_cap(groups, group_cap, y.shape[:1])
@@ -107,7 +110,7 @@ class ArrayRows:
                 yield padded(chosen, self._x[chosen], self._y[chosen], size)
             return
         large = self._together * size
-        # every core gets the same number of large blocks
+        # every core gets as many large blocks as another one; small blocks follow
         round_of_cores = large * (os.cpu_count() or 1)
         end = self.n_rows // round_of_cores * round_of_cores
         for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
@@ -126,10 +129,10 @@ def _check_plain(array: Any, name: str) -> None:
     """
     plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     if not plain or array.dtype.kind not in "biuf":
+        found = f"{array.dtype} values" if plain else type(array).__name__
         raise ValueError(
-            f"{name} must be a numpy array of real numbers, got "
-            f"type={type(array).__name__}, dtype={getattr(array, 'dtype', None)}. "
-            "Convert it."
+            f"`{name}` must be a plain numpy array of real numbers, got {found}. Use "
+            f"`np.asarray({name}, float)`."
         )
 
 
@@ -160,14 +163,14 @@ def within_group_cap(
         return np.ones(shape, bool)
     if groups is None:
         raise ValueError(
-            f"group_cap needs a group for each row, got {group_cap=} and no groups. "
-            "Pass groups."
+            f"`group_cap` needs the group of each row, got {group_cap} without groups. "
+            "Pass `groups`, or drop `group_cap`."
         )
     check_ids(groups)
     if groups.shape != shape:
         raise ValueError(
-            f"groups must have one entry per row, got shape={groups.shape} for "
-            f"{shape[0]} rows. Correct groups."
+            f"`groups` must have one entry per row, got shape {groups.shape} for "
+            f"{shape[0]} rows."
         )
     return within_cap(groups, group_cap)
 
@@ -201,13 +204,13 @@ def capped(
         return y, None
     if groups is None or group_cap is None:
         raise ValueError(
-            "group_mean needs the largest number of means a group, got "
-            f"{group_cap=}. Give the group cap: 1 if a group has one class, 2 if two."
+            "`group_mean` needs `group_cap`, got no group cap. Use 1 if a group has "
+            "one class, or 2 if it has two."
         )
     if y.ndim == 2:
         raise ValueError(
-            "group_mean needs one class for each row, got label sets. Leave it out: "
-            "the first rows of each group then count."
+            "`group_mean` needs one class per row, got label sets. Drop `group_mean`. "
+            "The first rows of each group then count."
         )
     means, y = group_means(groups, y, group_cap)
     return y, means

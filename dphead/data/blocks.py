@@ -32,8 +32,8 @@ def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
 
     Blocks of a sample have one size for all n_rows. Therefore no shape, and no message
     about memory, depends on the size of a sample. The shape of a full batch reveals a
-    small n to within 128 rows, also if n is private. The number of blocks does too.
-    Both are visible to this process only (AUDIT.md, "Not protected").
+    small n to within 128 rows, also if n is private, and so does the number of blocks.
+    Shape and number are visible to this process only (AUDIT.md, "Not protected").
     """
     most = min(wanted, _SAMPLE_ROWS) if sampled else min(wanted, n_rows)
     return CHUNK * max(1, -(-most // CHUNK))

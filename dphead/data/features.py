@@ -1,4 +1,4 @@
-"""Read the rows of a features file: streamed and read ahead, or loaded if they fit.
+"""Read the rows of a features file, from memory or streamed from disk.
 
 Each row is checked against its digest when a file is opened. No other check reads a
 row's values.
@@ -63,9 +63,10 @@ class FeaturesRows:
     memory : int, default 2 GiB
         Bytes that the loaded features may take. Larger features are streamed.
     group_cap : int, optional
-        Largest number of rows that count in each of the file's groups: the first ones.
+        Largest number of rows that count in each of the file's groups. The first rows
+        count.
     group_mean : bool, default False
-        Whether means count instead, as in `ArrayRows`.
+        Whether means of groups count instead of rows, as in `ArrayRows`.
     label_sets : ndarray of shape (n_rows, n_classes), optional
         Label sets of ones and zeros that replace the file's labels: one for each row of
         the split, in its order.
@@ -115,10 +116,10 @@ class FeaturesRows:
         self._load(memory)
 
     def part(self, start: int, stop: int, memory: int) -> "FeaturesRows":
-        """Return rows start to stop - 1 as an object of their own.
+        """Return rows start to stop - 1 as a new `FeaturesRows`.
 
-        The features are loaded if they fit in `memory` bytes. The group cap is for the
-        whole split.
+        The features are loaded if they fit in `memory` bytes. The group cap applies to
+        the whole split.
         """
         own = copy(self)
         own._slots, own._y, own.within, own.valid = (
@@ -145,17 +146,17 @@ class FeaturesRows:
         return x
 
     def measured_features(self) -> np.ndarray:
-        """Return `features` for prediction: NaN in each row that training masks."""
+        """Return `features` with NaN in the rows that training masks."""
         x = self.features()
         x[~self.valid] = np.nan
         return x
 
     def measured_labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) to measure on; masked rows keep theirs."""
+        """Return class positions (n_rows,) for metrics, also for masked rows."""
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) int32, or label sets; -1 if missing."""
+        """Return class positions (n_rows,) int32, or label sets int8; -1 if missing."""
         return self._y
 
     def blocks(
@@ -163,8 +164,8 @@ class FeaturesRows:
     ) -> Iterator[Block]:
         """Yield blocks that hold each row, or each of `indices`, once.
 
-        The last block is padded with index -1. A streamed file does not read features
-        that the pass already knows.
+        The last block is padded with index -1. Features that the pass keeps from
+        earlier passes (`known`) are not read from disk again.
         """
         if self._loaded is not None:
             yield from self._loaded.blocks(indices)
@@ -191,8 +192,8 @@ class FeaturesRows:
     ) -> Iterator[tuple[np.ndarray, Block | None]]:
         """Yield the slots of each block, and the block itself if its rows are known.
 
-        A block has `size` slots, or several times as many if the pass knows all of
-        them. A known block has no features; other blocks are None.
+        A block has `size` slots, or KNOWN_TOGETHER times as many if the pass knows all
+        rows of the block. A known block has no features. Other blocks are None.
         """
 
         def unread(part: np.ndarray) -> Block | None:
@@ -220,7 +221,7 @@ class FeaturesRows:
             self._loaded = ArrayRows(self._counted_rows(), self._y)
 
     def _counted_rows(self) -> np.ndarray:
-        """Return the features that training uses, or the means in their places."""
+        """Return the features for training: rows, or means of groups in their slots."""
         if self._means is None:
             return self.features()
         x = np.empty((self.n_rows, self.n_features), np.float32)
@@ -277,8 +278,8 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
     """Raise FormatError if `group_cap` is given and the file has no groups."""
     if group_cap is not None and file.group is None:
         raise FormatError(
-            f"group_cap needs a file with groups, got {group_cap=}. Extract with a "
-            "group column."
+            f"`--group-cap` (`group_cap`) needs a file with groups, got {group_cap} "
+            f"for {file.path}. Extract again with `--column group=NAME`."
         )
 
 
@@ -292,14 +293,14 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     counted = [str(position) for position in range(len(names))]
     if not file.class_names and names != counted and all(map(str.isdecimal, names)):
         raise FormatError(
-            "labels of a file without class names are positions, got classes="
-            f"{names[:5]}. Write the file with class names, or give "
-            f"classes={counted[:5]}."
+            f"{file.path} has no class names, so labels are positions, got classes "
+            f"{names[:5]}. Extract again with `--classes`, or give the classes "
+            f"{counted[:5]}."
         )
     if file.class_names and file.class_names != names:
         raise FormatError(
-            "classes must equal the file's, in its order, got "
-            f"{names[:5]}. {file.path} has {file.class_names[:5]}."
+            f"The classes differ from the classes of {file.path}, got {names[:5]}. "
+            f"Give the file's classes {file.class_names[:5]} in this order."
         )
 
 
@@ -307,8 +308,8 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
     """Raise FormatError unless there is a label or a label set for each row."""
     if len(labels) != n_rows:
         raise FormatError(
-            f"label sets must be one for each of the split's {n_rows} rows, got "
-            f"{len(labels)}. Name the split, and keep its order."
+            f"There must be one label set for each of the split's {n_rows} rows, got "
+            f"{len(labels)} label sets. Give them in the split's order."
         )
 
 
@@ -321,15 +322,14 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
     if split is None:
         if len(file.split_names) > 1:
             raise FormatError(
-                "a file with several splits needs --split, got "
-                f"splits={file.split_names}. Name one, such as --split "
-                f"{file.split_names[0]}."
+                f"{file.path} has the splits {', '.join(file.split_names)}. Choose "
+                f"one, such as `--split {file.split_names[0]}`."
             )
         return np.arange(file.n_rows)
     if split not in file.split_names:
         raise FormatError(
-            f"split must be one of {file.split_names}, got {split=}. Choose one of "
-            "them."
+            f"`--split` (`split`) must be one of {', '.join(file.split_names)}, got "
+            f"{split!r}."
         )
     return np.flatnonzero(file.split == file.split_names.index(split))
 

@@ -1,7 +1,7 @@
 """Find the noise that meets a budget, with the accountant of a paper.
 
-An error here cannot affect the guarantee. `privacy.accounting` computes the charge and
-the reported epsilon from the noise. It never uses the two looser accountants of
+An error in this module cannot affect the guarantee. `privacy.accounting` computes the
+charge and the reported epsilon from the noise, without the two looser accountants of
 `epsilon_by`.
 """
 
@@ -95,7 +95,8 @@ def epsilon_by(
     mu = total_mu(events)
     if accountant == "zcdp" and mu is None:
         raise ValueError(
-            "zcdp needs full batches, got events='Poisson batches'. Use pld or rdp."
+            "The accountant zcdp needs full batches, got Poisson batches. Use the "
+            "accountant pld or rdp."
         )
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
@@ -159,7 +160,7 @@ def smallest_scale(
 ) -> float:
     """Return the smallest s with cost(s) <= target, to a relative tolerance.
 
-    The error of the search is on the safe side: cost(s) is at most the target.
+    The error of the search is on the safe side, because cost(s) is at most the target.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ def calibrate(
     Parameters
     ----------
     events : sequence of GaussianEvent
-        Releases; s multiplies their noise multipliers.
+        Releases. s multiplies their noise multipliers.
     epsilon : float
         Target ε.
     delta : float
@@ -263,8 +264,16 @@ def calibrate(
     )
     if math.isinf(epsilon):
         return 0.0
-    _check_scalable(free)
-    _check_left(epsilon_by(accountant, held, delta, relation), epsilon)
+    sigmas = [e.noise_multiplier for e in free]
+    positive = 0 < min(sigmas) <= max(sigmas) < math.inf
+    require(positive, "noise to scale must be positive and finite", "noise", sigmas)
+    cost_held = epsilon_by(accountant, held, delta, relation)
+    require(
+        cost_held < epsilon,
+        f"epsilon must exceed {cost_held:.6g}, the cost of the fixed noise",
+        "epsilon",
+        epsilon,
+    )
 
     def scaled(scale: float) -> list[GaussianEvent]:
         return held + [
@@ -279,9 +288,11 @@ def calibrate(
             scaled(scale), delta, relation, accountant, coarser=_COARSER
         )
 
+    # Full batches compose in closed form: mu² = (mu_free / scale)² + mu_held².
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
         target = mu_from_epsilon(epsilon, delta)
+        # a product, because a difference of squares loses digits if both are close
         left = math.sqrt((target - mu_held) * (target + mu_held))
         scale, step = mu_free / left, _ROUNDING
         while cost(scale) > epsilon:
@@ -292,25 +303,3 @@ def calibrate(
         step = 4 * PLD_TOLERANCE
         return smallest_scale(cost, epsilon, guess, PLD_TOLERANCE, step)
     return smallest_scale(cost, epsilon, 1.0, TOLERANCE)
-
-
-def _check_scalable(free: Collection[GaussianEvent]) -> None:
-    """Raise ValueError unless the noise to be scaled is positive and finite."""
-    sigmas = [e.noise_multiplier for e in free]
-    require(
-        0 < min(sigmas) <= max(sigmas) < math.inf,
-        "noise to be scaled must be positive and finite",
-        "noise",
-        sigmas,
-    )
-
-
-def _check_left(held_cost: float, epsilon: float) -> None:
-    """Raise ValueError unless the fixed releases leave some of the budget."""
-    require(
-        held_cost < epsilon,
-        "the budget must exceed what the fixed releases cost",
-        "epsilon",
-        epsilon,
-        f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise.",
-    )

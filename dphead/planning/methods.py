@@ -36,11 +36,9 @@ def make_method(
     facts : ProblemInfo
         Public sizes.
     options : dict
-        Settings by name. None values are ignored. The names are the solver's settings
-        and the alternatives in `shorthands`. docs/settings.md lists both. Solvers with
-        batches accept batch_size, epochs and base_learning_rate. Solvers that center
-        rows accept unit_norm, center_share and normalization. The prior of "auto" is an
-        array or a .npy file of public weights (n_features, n_classes).
+        Settings and alternative settings by name (docs/settings.md). None values are
+        ignored. The prior of "auto" is an array or an .npy file of public weights
+        (n_features, n_classes).
     preset : str, optional
         Name of a preset.
 
@@ -57,7 +55,12 @@ def make_method(
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}
-    _refuse_twice(options)
+    for one, other in STANDS_FOR.items():
+        if one in options and other in options:
+            raise ValueError(
+                f"`{one}` and `{other}` set the same number, got both. Drop one of the "
+                "two."
+            )
     defaults = registry.OTHER_DEFAULTS.get(name, {})
     settings = dict(defaults)
     accountant, source = "auto", registry.source(name)
@@ -69,7 +72,13 @@ def make_method(
     for one, other in STANDS_FOR.items():
         settings.pop(other if one in options else one if other in options else "", None)
     settings |= options
-    _refuse_unknown(name, set(settings) - set(defaults))
+    known = {*settable(name), *_shorthands(name)}
+    unknown = sorted(set(settings) - set(defaults) - known, key=str)
+    if unknown:
+        raise ValueError(
+            f"{name} has the settings {', '.join(sorted(known))}, got "
+            f"{', '.join(map(repr, unknown))}. Choose another `--method`."
+        )
     return Method(_built(name, kind, settings, facts), accountant, source)
 
 
@@ -88,7 +97,7 @@ def settable(name: str) -> dict[str, Declared | None]:
     return {k: d for k, d in found.items() if d is None or d.setting.settable}
 
 
-def shorthands(name: str) -> dict[str, Declared]:
+def _shorthands(name: str) -> dict[str, Declared]:
     """Return the alternative settings of a method by name, such as epochs for steps."""
     own = set(settable(name))
     found: dict[str, Declared] = {}
@@ -108,7 +117,7 @@ def options() -> list[tuple[Declared, list[str]]]:
     """
     found: dict[str, tuple[Declared, list[str]]] = {}
     for name in registry.OURS:
-        for key, declared in (settable(name) | shorthands(name)).items():
+        for key, declared in (settable(name) | _shorthands(name)).items():
             if declared is not None and declared.setting.option:
                 found.setdefault(key, (declared, []))[1].append(name)
     return list(found.values())
@@ -117,18 +126,10 @@ def options() -> list[tuple[Declared, list[str]]]:
 def _described(name: str) -> type:
     """Return a method's solver class to read its settings.
 
-    A dphead method keeps its own class even if a package claims its name.
+    A dphead method keeps its class even if an installed package claims the name.
     """
     ours = name in registry.OURS
     return registry.our_class(name) if ours else registry.solver_class(name)
-
-
-def _refuse_twice(options: dict[str, Any]) -> None:
-    for one, other in STANDS_FOR.items():
-        if one in options and other in options:
-            raise ValueError(
-                f"{one} and {other} set the same thing, got both. Drop one of them."
-            )
 
 
 def _preset_for(name: str, preset: str) -> dict[str, Any]:
@@ -136,14 +137,13 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
     data = presets.load(preset)
     if "needs" in data:
         raise ValueError(
-            f"preset must fit a head, got {preset=}, which needs {data['needs']}. "
-            "Choose another preset."
+            f"The preset {preset} does not train a head. It needs {data['needs']}."
         )
     if name not in data:
         have = sorted(k for k in data if k in registry.OURS)
         raise ValueError(
-            f"a preset must support the method, got preset={preset}, method={name!r}. "
-            f"It supports {have}."
+            f"The preset {preset} has no settings for {name}. It has settings for "
+            f"{', '.join(have)}."
         )
     return data
 
@@ -160,14 +160,15 @@ def _preset_settings(
     ]
     if missing:
         columns = data.get("columns", {})
-        printed = {k: v for k, v in columns.items() if k in ("epsilon", *missing)}
-        why = (
-            f"the paper has several {printed}"
-            if printed
-            else f"the paper does not print {missing}"
-        )
+        printed = [
+            f"{k} {', '.join(map(str, v))}"
+            for k, v in columns.items()
+            if k in ("epsilon", *missing)
+        ]
+        why = f"several values ({'; '.join(printed)})" if printed else "no value"
         raise ValueError(
-            f"{why}, got preset={preset} without {missing}. Pass each of them."
+            f"The preset {preset} needs {' and '.join(f'`{k}`' for k in missing)}: the "
+            f"paper has {why}."
         )
     if settings.pop("equal_noise", False):
         newton = name == "dp-newton"
@@ -175,21 +176,10 @@ def _preset_settings(
     return settings
 
 
-def _refuse_unknown(name: str, given: set[str]) -> None:
-    known = set(settable(name)) | set(shorthands(name))
-    unknown = sorted(given - known, key=str)
-    if unknown:
-        hint = " Name the method that has them." if name == "auto" else ""
-        raise ValueError(
-            f"options of {name} must be among {sorted(known)}, got {unknown}. Correct "
-            f"them.{hint}"
-        )
-
-
 def _built(
     name: str, kind: type, settings: dict[str, Any], facts: ProblemInfo
 ) -> Solver:
-    others = set(shorthands(name))
+    others = set(_shorthands(name))
     rows = taken(RowPreparation, settings, others)
     batches = taken(Batches, settings, others)
     settings = batches.resolve(settings, facts)
@@ -201,7 +191,7 @@ def _built(
     solver = kind(**settings)
     if solver.name != name:
         raise ValueError(
-            f"a solver's name must equal its method's, got name={solver.name!r} for "
-            f"method={name!r}. Rename one of them."
+            f"The solver of method {name!r} has the name {solver.name!r}. Give both "
+            "the same name."
         )
     return solver

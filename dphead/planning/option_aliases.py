@@ -81,11 +81,15 @@ class RowPreparation:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        table = self.normalization is not None
-        if self.center_share and (table or self.unit_norm is False):
+        if self.center_share and self.normalization is not None:
             raise ValueError(
-                "center_share needs unit_norm and no normalization, got "
-                f"center_share={self.center_share}. Drop it."
+                "`center_share` cannot be combined with `normalization`, got "
+                f"center_share {self.center_share}. Drop one of the two."
+            )
+        if self.center_share and self.unit_norm is False:
+            raise ValueError(
+                "`center_share` needs `unit_norm`, got unit_norm False. Drop one of "
+                "the two."
             )
 
     def centering(self) -> Centering | ChannelNormalization:
@@ -102,8 +106,8 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
     except TypeError:
         names = ", ".join(settings_of(ChannelNormalization))
         raise ValueError(
-            f"normalization must be a table of {names} (the last two are optional), "
-            f"got normalization={shown(table)}. Correct it."
+            f"`normalization` must be a table of {names}, got {shown(table)}. The last "
+            "two names are optional."
         ) from None
 
 

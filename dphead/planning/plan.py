@@ -30,7 +30,7 @@ class Target:
     Parameters
     ----------
     epsilon : float
-        Target ε; inf means no privacy.
+        Target ε. inf means no privacy.
     delta : float
         Target δ.
     relation : str, default "zero_out"
@@ -42,8 +42,8 @@ class Target:
         None protects one row. Otherwise a group is protected, and at most `group_cap`
         rows of a group count.
     group_mean : bool, default False
-        Whether the means of a group's rows of one class count, instead of its first
-        rows.
+        Whether the mean of a group's rows of each class counts, instead of the group's
+        first rows.
     """
 
     epsilon: float
@@ -54,7 +54,7 @@ class Target:
     group_mean: bool = False
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
-        """Return the facts with this budget and unit of privacy, for solvers."""
+        """Return the facts with μ, group cap and group mean of this target."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
@@ -125,7 +125,7 @@ class Plan(Target):
     def summary(self) -> list[dict[str, Any]]:
         """Return one row for each kind of release, with its fields, count and mu.
 
-        mu is None for releases that are not private or not on full batches.
+        mu is None for releases without privacy and for Poisson batches.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for s in self.specs:
@@ -158,7 +158,7 @@ def make_plan(
     solver : Solver
         Solver to plan.
     facts : ProblemInfo
-        Public sizes; the budget is filled in.
+        Public sizes. `budgeted` adds the budget.
     epsilon : float
         Target ε. inf turns noise and clipping off.
     delta, relation, accountant, group_cap, group_mean
@@ -179,13 +179,13 @@ def make_plan(
     check_budget(epsilon, delta)
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
-            f"group_cap must be a whole number of at least 1, got {group_cap=}. Use 1 "
-            "or more."
+            "`--group-cap` (`group_cap`) must be a whole number of at least 1, got "
+            f"{group_cap!r}."
         )
     if group_mean and group_cap is None:
         raise ValueError(
-            "group_mean needs the largest number of means a group, got "
-            "group_cap=None. Give the group cap: 1 if a group has one class, 2 if two."
+            "`--group-mean` (`group_mean`) needs `--group-cap`, got no group cap. Use "
+            "1 if a group has one class, or 2 if it has two."
         )
     target = Target(epsilon, delta, relation, accountant, group_cap, group_mean)
     wanted = solver.plan(target.budgeted(facts))
@@ -213,12 +213,11 @@ def check_budget(epsilon: float, delta: float) -> None:
     """Raise ValueError unless epsilon > 0 (inf allowed) and 0 < delta < 1."""
     if not epsilon > 0:
         raise ValueError(
-            f"epsilon must be > 0, got {epsilon=}. Use a positive number, or inf for "
-            "no privacy."
+            f"`--epsilon` must be positive, got {epsilon}. Use inf for no privacy."
         )
     if not 0 < delta < 1:
         raise ValueError(
-            f"delta must be in (0, 1), got {delta=}. A value well below 1/n is usual."
+            f"`--delta` must be in (0, 1), got {delta}. Use a value well below 1/n."
         )
 
 
@@ -227,13 +226,13 @@ def check_facts(facts: ProblemInfo) -> None:
     n_classes = facts.n_classes
     if n_classes < 2:
         raise ValueError(
-            f"a classifier needs at least two classes, got {n_classes} class. Declare "
-            "more classes."
+            f"A classifier needs at least two classes, got {n_classes} class. Declare "
+            "every class with `--classes` (`classes`)."
         )
     if facts.n_rows < n_classes:
         raise ValueError(
-            "there must be at least as many rows as classes, got "
-            f"n_samples={facts.n_rows}, {n_classes=}. Use more rows."
+            f"A fit needs as many rows as classes, got {facts.n_rows} rows for "
+            f"{n_classes} classes."
         )
 
 
@@ -307,9 +306,9 @@ def check_unit(
     protect : str or None
         "image" confirms that only single rows are protected.
     epsilon : float
-        Target ε; inf needs no decision.
+        Target ε. inf needs no decision.
     confirm, instead : str
-        What to type to confirm, and what to type to protect groups.
+        Text to type in order to confirm, and in order to protect groups.
     group_cap : int, optional
         Largest number of rows that count in each group, if groups are protected.
     thing : str, default "image"
@@ -328,12 +327,12 @@ def check_unit(
     """
     if protect not in (None, "image"):
         raise ValueError(
-            f"protect must be 'image', got {protect=}. Use {confirm}, or {instead}."
+            f"`protect` must be 'image', got {protect!r}. Use {confirm}, or {instead}."
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
-            f"a fit protects groups or single {thing}s, got {group_cap=} and "
-            f"{protect=}. Drop one of them."
+            f"A fit protects groups or single {thing}s, got both "
+            f"`group_cap`={group_cap} and `protect`={protect!r}. Drop one of the two."
         )
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return []

@@ -49,27 +49,25 @@ def solver_class(name: str) -> type:
         kind = point.load()
     except Exception as error:
         raise ValueError(
-            f"the method of an installed package must load, got method={name!r} of "
-            f"{_package(point)} ({type(error).__name__}: {error}). Repair or remove "
-            "the package."
+            f"The method {name!r} of {_package(point)} does not load "
+            f"({type(error).__name__}: {error}). Repair or uninstall the package."
         ) from error
     if not _is_solver(kind):
         raise ValueError(
-            "a solver must be a dataclass with name, plan and solve, got "
-            f"{point.value!r} for method={name!r} of {_package(point)}. See "
-            "docs/own-method.md."
+            f"The method {name!r} of {_package(point)} must be a dataclass with name, "
+            f"plan and solve, got {point.value!r}. See docs/own-method.md."
         )
     return kind
 
 
 def our_class(name: str) -> type:
-    """Return the solver class of a dphead method, whatever packages are installed."""
+    """Return the solver class of a dphead method, without installed packages."""
     module, attribute = OURS[name].split(":")
     return getattr(import_module(module), attribute)
 
 
 def source(name: str) -> str:
-    """Return the source of a method's defaults in words."""
+    """Return the source of a method's defaults, such as "dphead's defaults"."""
     point = _claimed(name)
     return f"{_package(point) if point else 'dphead'}'s defaults"
 
@@ -79,14 +77,13 @@ def _claimed(name: str) -> EntryPoint | None:
     points = _installed().get(name, [])
     if not points and name not in OURS:
         raise ValueError(
-            f"method must be one of {sorted(names())}, got method={name!r}. Choose one "
-            "of them."
+            f"`--method` must be one of {', '.join(sorted(names()))}, got {name!r}."
         )
     claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
     if len(claims) > 1:
         raise ValueError(
-            f"a method's name must be unique, got method={name!r} of "
-            f"{' and '.join(claims)}. Rename the entry point, or remove a package."
+            f"The method {name!r} exists in {' and '.join(claims)}. Rename the entry "
+            "point, or uninstall a package."
         )
     return points[0] if points else None
 

@@ -39,7 +39,7 @@ class StandIn:
         return self.solver.name
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the releases of the larger fit; `on_fewer_rows` sets their noise."""
+        """Return the larger fit's releases. `on_fewer_rows` sets their noise."""
         return self.solver.plan(self.facts)
 
     def solve(self, facts: ProblemInfo) -> Steps:

@@ -459,7 +459,7 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     said = refused(dphead(*command))
     assert "--group-cap K to protect each group, or --protect image" in said
     both = refused(dphead(*command, "--group-cap", 2, "--protect", "image"))
-    assert "Drop one of them" in both
+    assert "Drop one of the two" in both
     assert charges() == 0
     assert not run.exists()
     fitted(*command, "--protect", "image")

@@ -114,9 +114,9 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         (("--epsilon", "inf"), "write numbers: 0.5,1,2; each is a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--plot", "curve.h5"), "a plot must be one of"),
-        (("--set", "nothing=1"), "options of dp-ls must be"),
-        (("--split", "test"), "split must be one of"),
-        (("--n-rows", "9"), "there must be at least as many rows as classes"),
+        (("--set", "nothing=1"), "dp-ls has the settings"),
+        (("--split", "test"), "must be one of"),
+        (("--n-rows", "9"), "A fit needs as many rows as classes"),
     ):
         assert words in refused(dphead(*public, *options)), options
     few = features_file(tmp_path / "few.h5", n=4)

@@ -112,7 +112,7 @@ def test_shapes_that_do_not_match_are_refused():
         (np.zeros((3, 2)), np.zeros((2, 4))),
         (np.zeros((3, 2)), np.zeros((3, 4, 2))),
     ):
-        with pytest.raises(ValueError, match="Reshape"):
+        with pytest.raises(ValueError, match="must have shape"):
             ArrayRows(x, y)
 
 

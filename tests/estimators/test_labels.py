@@ -169,11 +169,15 @@ def test_rows_in_memory_are_plain_arrays():
     pandas = pytest.importorskip("pandas")
     x, y = (np.ones((3, 2)), np.zeros(3, int))
     for wrong in (pandas.DataFrame(x), np.ma.array(x), x.astype(object)):
-        with pytest.raises(ValueError, match="x must be a numpy array of real numbers"):
+        with pytest.raises(
+            ValueError, match="`x` must be a plain numpy array of real numbers"
+        ):
             ArrayRows(wrong, y)
     series = pandas.Series(y, dtype="Int64")
     for wrong in (series, np.ma.array(y), y.astype(object)):
-        with pytest.raises(ValueError, match="y must be a numpy array of real numbers"):
+        with pytest.raises(
+            ValueError, match="`y` must be a plain numpy array of real numbers"
+        ):
             ArrayRows(x, wrong)
 
 

@@ -110,7 +110,7 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
             "support label sets, got Gradient.*softmax.* with the sigmoid loss",
         ),
         ({"classes": ["a", "b"]}, "`classes` must be .*distinct numbers or strings"),
-        ({"settings": {"stepz": 3}}, "options of auto must be among"),
+        ({"settings": {"stepz": 3}}, "auto has the settings"),
         ({"group_cap": 2}, "need each other"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path, grouped):
     found = ours.score(path, sets[~there], split="test")
     assert found == theirs.score(x[~there], sets[~there])
     for y, error, said in (
-        (sets, FormatError, "one for each of the split's 400 rows"),
+        (sets, FormatError, "one label set for each of the split's 400"),
         (None, ValueError, "target y is None"),
     ):
         with pytest.raises(error, match=said):

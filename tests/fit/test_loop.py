@@ -117,7 +117,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
     rows = Counting(X, Y)
     ledger = Ledger()
     monkeypatch.setattr("dphead.fit.loop.CpuSums", Wrong)
-    with pytest.raises(RuntimeError, match="before anything is charged"):
+    with pytest.raises(RuntimeError, match="differs from the reference"):
         plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == []
     assert rows.passes == 0
@@ -151,10 +151,10 @@ def test_under_add_remove_the_rows_may_have_another_number():
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
-        (Prototypes(intercept=0.0), "prototypes need a positive"),
+        (Prototypes(intercept=0.0), "must be positive to count"),
         (LeastSquares(intercept=1e-9), "append must be"),
-        (Newton(intercept=0.02, feature_clip=0.01), "at most feature_clip=0.01"),
-        (DPFC(intercept=5000.0, gram_intercept=False), "intercept is too large"),
+        (Newton(intercept=0.02, feature_clip=0.01), "at most `feature_clip`"),
+        (DPFC(intercept=5000.0, gram_intercept=False), "`intercept` is too large"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

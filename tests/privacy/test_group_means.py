@@ -193,15 +193,11 @@ def test_rows_to_measure_on_are_as_they_are(file):
 
 def test_means_without_a_cap_or_of_label_sets_are_refused():
     x, sets = np.ones((4, 2), np.float32), np.ones((4, 3), int)
-    with pytest.raises(
-        ValueError, match="group_mean needs the largest number of means"
-    ):
+    with pytest.raises(ValueError, match=r"group_mean.* needs .*group.cap"):
         ArrayRows(x, sets[:, 0], group_mean=True)
-    with pytest.raises(ValueError, match="group_mean needs one class for each row"):
+    with pytest.raises(ValueError, match=r"group_mean. needs one class per row"):
         ArrayRows(x, sets, groups=np.arange(4), group_cap=1, group_mean=True)
-    with pytest.raises(
-        ValueError, match="group_mean needs the largest number of means"
-    ):
+    with pytest.raises(ValueError, match=r"group_mean.* needs .*group.cap"):
         make_plan(
             Auto(), ProblemInfo(99, D, M), epsilon=1.0, delta=1e-5, group_mean=True
         )
@@ -214,9 +210,7 @@ def test_no_accuracy_is_counted_on_means():
     plan = make_plan(Auto(), facts, **target)
     assert not any("Correct" in spec.query for spec in plan.specs)
     assert 1 - 1e-6 < plan.epsilon_spent() <= 1.0
-    with pytest.raises(
-        ValueError, match="per_class_share counts rows, which are means"
-    ):
+    with pytest.raises(ValueError, match=r"per_class_share. needs images"):
         make_plan(Auto(per_class_share=0.1), facts, **target)
 
 

@@ -9,11 +9,11 @@ table of settings for each method. Other keys are optional:
   table, such as epsilon, steps and noise_multiplier.
 - `search` holds the values that the paper searched.
 - `equal_noise` gives all releases one noise multiplier.
-- `needs` says why no head can be fitted with the preset.
+- `needs` is the reason why no head can be trained with the preset.
 - `network` names the network, or one for each data set, for `dphead finetune`.
 - `base` names a preset to change.
 
-"?" stands for a number that is unreadable in the text of the paper.
+"?" marks a number that is unreadable in the text of the paper.
 """
 
 import tomllib
@@ -37,7 +37,7 @@ def load(name: str) -> dict[str, Any]:
     """
     if name not in names():
         raise ValueError(
-            f"preset must be one of {names()}, got preset={name!r}. Choose one of them."
+            f"`--preset` must be one of {', '.join(names())}, got {name!r}."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
@@ -50,7 +50,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def delta_of(preset: str | None, given: float | None) -> float:
-    """Return the delta of a fit: the user's, else the preset's, else DELTA.
+    """Return the user's delta, else the preset's delta, else 1e-5.
 
     `preset` is None or a name, also with a column ("tb21-cnn/mnist").
     """
@@ -69,8 +69,8 @@ def column(name: str, **where: Any) -> dict[str, Any]:
     found = [settings for settings in every if where.items() <= settings.items()]
     if len(found) != 1:
         raise ValueError(
-            f"preset {name} must have exactly one column where {where}, got "
-            f"{len(found)} of {every}. Choose another column."
+            f"The preset {name} has {len(found)} columns with {where}. It needs "
+            f"exactly one of {every}."
         )
     return found[0]
 
