@@ -88,8 +88,7 @@ from dphead.cli.text import section, tied
         required=True,
         metavar="NAME",
         help=(
-            "scatternet, patches, scatternet+patches, deep-patches or a timm model "
-            "name."
+            "scatternet, deep-patches or a timm model name."
         ),
     ),
     click.option(

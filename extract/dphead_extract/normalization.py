@@ -10,7 +10,7 @@ synthetic: each channel gets mean zero and variance one on synthetic images
 local: signed square roots, then synthetic. Then each place's channels are divided by
 their length plus one, so that places have equal weight. Each part of a row (a scale of
 ScatterNet) is divided by the square root of its number of places, so that parts have
-equal weight. If a part has a weight, it is multiplied by this weight.
+equal weight.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class RowNorm:
         Number of groups, for "group".
     parts : tuple
         (channels, places) of each part of a row. Set by `fitted`, like those below.
-    weights : tuple of float
-        Weights of the parts, for "local"; () for equal weights.
     statistics : tuple
         Mean and spread of each part's channels, each (C, 1).
     """
@@ -53,7 +51,6 @@ class RowNorm:
     kind: str = "none"
     groups: int = 0
     parts: _Parts = field(default=(), compare=False)
-    weights: tuple[float, ...] = field(default=(), compare=False)
     statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(
         default=(), compare=False
     )
@@ -81,12 +78,7 @@ class RowNorm:
                     part.transpose(0, 1).flatten(1), dim=1, keepdim=True
                 )
                 statistics.append((mean.float(), spread.float() + EPSILON))
-        return replace(
-            self,
-            parts=backbone.parts,
-            weights=backbone.weights,
-            statistics=tuple(statistics),
-        )
+        return replace(self, parts=backbone.parts, statistics=tuple(statistics))
 
     def _check_channels(self, channels: int) -> None:
         if self.kind == "group" and channels % self.groups:
@@ -146,8 +138,7 @@ class RowNorm:
         if self.kind == "synthetic":
             return (x - mean) / spread
         x = (signed_sqrt(x) - mean) / spread
-        x = x / (spatial_norms(x) * x.shape[2] ** 0.5)
-        return x * self.weights[i] if self.weights else x
+        return x / (spatial_norms(x) * x.shape[2] ** 0.5)
 
 
 def _split(features: torch.Tensor, parts: _Parts) -> list[torch.Tensor]:

@@ -1,9 +1,13 @@
-"""Measure channel means and spreads on synthetic images: no private image is used.
+"""Draw synthetic images, which stand in for private images and spend no budget.
 
-ScatterNet's channels differ in size by a factor of a hundred, and a head with a small
-budget cannot learn to undo that. Natural images have a power spectrum near 1/frequency²
-and correlated colors (Field 1987; Burton, Moorhead 1987). Random images of that kind,
-drawn with a fixed seed, give each channel's size and spend no budget.
+Natural images have a power spectrum near 1/frequency² and correlated colors (Field
+1987; Burton, Moorhead 1987). Random images of this kind give the mean and the spread of
+each channel of ScatterNet. These channels differ in size by a factor of a hundred, and
+a head with a small budget cannot learn to undo that.
+
+Dead leaves are discs that cover one another, with the edges and spectra of natural
+images (Lee, Mumford, Huang 2001; Baradad and others 2021). Filters are learned from
+both kinds of images. A fixed seed draws all images, so they are the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,26 +20,28 @@ import torch
 
 from dphead_extract.threads import one_thread
 
-if TYPE_CHECKING:  # backbones import patches, and patches import this module
+if TYPE_CHECKING:  # backbones import this module
     from dphead_extract.backbones.base import Backbone
 
 COUNT = 400  # number of images; a choice, not measured
 SEED = 0  # seed of the images, which are the same everywhere
-GRAY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
+_GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
 # each color from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]
 _GREEN = [1.0, 0.0, -0.2]
 _BLUE = [1.0, -0.3, 0.1]
-COLORS = np.array([_RED, _GREEN, _BLUE])
+_COLORS = np.array([_RED, _GREEN, _BLUE])
+_LEAVES = 300  # discs of an image; a choice: the discs cover nearly all of it
+# radii as shares of the image's shorter side; their density falls as their cube; a
+# choice
+_SMALLEST_LEAF, _LARGEST_LEAF = 0.05, 0.5
+_TINT = 0.2  # standard deviation of a disc's colors; a choice
 
 
 def synthetic_images(
     height: int, width: int, colors: int, count: int = COUNT
 ) -> Iterator[np.ndarray]:
-    """Yield random images, uint8 (height, width[, 3]), with a 1/frequency spectrum.
-
-    Their amplitudes fall as 1/frequency.
-    """
+    """Yield random images, uint8 (height, width[, 3]), with 1/frequency amplitudes."""
     rng = np.random.default_rng(SEED)
     frequency = np.hypot(
         np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
@@ -46,11 +52,32 @@ def synthetic_images(
         planes = np.fft.ifft2(noise / frequency).real
         planes /= planes.std(axis=(1, 2), keepdims=True)
         if colors == 3:
-            planes = np.tensordot(COLORS, planes, axes=1)
-        image = np.clip(np.rint(GRAY + CONTRAST * planes), 0, 255).astype(np.uint8)
+            planes = np.tensordot(_COLORS, planes, axes=1)
+        image = np.clip(np.rint(_GRAY + _CONTRAST * planes), 0, 255).astype(np.uint8)
         yield (
             image[0] if colors == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
         )
+
+
+def dead_leaves(
+    height: int, width: int, colors: int, count: int = COUNT
+) -> Iterator[np.ndarray]:
+    """Yield random images of discs, (colors, height, width) from 0 to 1."""
+    rng = np.random.default_rng(SEED)
+    down, right = np.mgrid[:height, :width]
+    for _ in range(count):
+        inverse = rng.uniform(_LARGEST_LEAF**-2, _SMALLEST_LEAF**-2, _LEAVES)
+        radii = min(height, width) / np.sqrt(inverse)
+        places = rng.uniform(0, 1, (_LEAVES, 2)) * [height, width]
+        tints = _TINT * rng.standard_normal((_LEAVES, colors))
+        if colors == 3:
+            tints = tints @ _COLORS.T
+        tints = np.clip(0.5 + tints, 0, 1)
+        image = np.full((colors, height, width), 0.5)
+        for radius, (y, x), tint in zip(radii, places, tints, strict=True):
+            inside = (down - y) ** 2 + (right - x) ** 2 < radius**2
+            image[:, inside] = tint[:, None]
+        yield image
 
 
 def synthetic_features(backbone: Backbone) -> torch.Tensor:

@@ -318,7 +318,6 @@ def huge() -> bytes:
 HOSTILE_ARRAYS = {
     "pickled": npy(np.array([{"a": 1}], object)),
     "huge": huge(),
-    "by columns": npy(np.asfortranarray(np.ones((3, 4)))),
     "no array": pickle.dumps([1, 2]),
     "flat": npy(np.ones(5)),
     "complex": npy(np.ones((5, 2), complex)),
@@ -334,17 +333,16 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data, packed):
             archive.writestr("features.npy", data)
     else:
         path.write_bytes(data)
-    with pytest.raises(ExtractError, match=r"must be.* got .*\."):
+    with pytest.raises(ExtractError, match=r"must .* got .*\."):
         imported(path)
     assert not path.with_suffix(".h5.part").exists()
 
 
-def test_a_member_that_unpacks_to_less_or_more_than_it_says_is_refused(tmp_path):
+def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
     whole = npy(np.ones((100, 4)))
     for members, message in (
-        ({"features.npy": whole[:-8]}, "as long as its header says"),
-        ({"features.npy": whole + bytes(8)}, "as long as its header says"),
-        ({"features.npy": whole, "features": whole}, "names of their own"),
+        ({"features.npy": whole[:-8]}, "numpy.load. must read"),
+        ({"features": b"no array"}, "array .n, d. of real numbers"),
     ):
         with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
             for name, data in members.items():

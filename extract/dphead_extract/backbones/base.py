@@ -112,8 +112,6 @@ class Backbone:
         Channels, height and width of the input.
     parts : tuple
         (channels, places) of the parts of a row's flattened output.
-    weights : tuple of float
-        Relative lengths of the parts, for `RowNorm`; () for equal lengths.
     mirror : bool
         Whether rows are means over an image and its mirror image.
     axes : (columns, features) tensor or None
@@ -128,7 +126,6 @@ class Backbone:
     prepare: Callable[[np.ndarray], torch.Tensor]
     input_shape: tuple[int, int, int]
     parts: tuple[tuple[int, int], ...] = ()
-    weights: tuple[float, ...] = ()
     mirror: bool = False
     axes: torch.Tensor | None = None
 

@@ -24,16 +24,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from dphead_extract.backbones.base import BackboneOptions, register
-from dphead_extract.backbones.fixed_filters import (
-    FixedFilters,
-    refuse_shifted_pixels,
-    scales_of,
-)
-from dphead_extract.backbones.patches import dead_leaves
+from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
-from dphead_extract.synthetic import COUNT, synthetic_images
+from dphead_extract.synthetic import COUNT, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
 SEED = 0  # seed of the drawn patches; the images have their own
@@ -241,7 +236,11 @@ class DeepPatchesFamily(FixedFilters):
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a network for each scale."""
-        refuse_shifted_pixels(options)
+        if options.mean or options.std:
+            raise ExtractError(
+                f"--backbone {options.name} takes pixels from 0 to 1, got --mean or "
+                "--std. Leave both options out."
+            )
         nets: list[nn.Module] = []
         for scale in options.scatter_j:
             first = ScatterNet(scale, shape, options.scatter_l)

@@ -6,7 +6,7 @@ size.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from PIL import Image
 from torch import nn
 
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
-from dphead_extract.backbones.weights import state_sha256
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import with_channels
 
@@ -40,11 +39,8 @@ class Scales(nn.Module):
 class FixedFilters(Family):
     """Share the transform of backbones of fixed filters.
 
-    Attributes
-    ----------
-    drawn : bool
-        Whether a digest identifies the filters. Other filters are identified by their
-        settings, because the last bits of their weights depend on the processor.
+    Settings identify the filters, not a digest: the last bits of the filters depend on
+    the processor.
     """
 
     takes = frozenset({"colors", "interpolation=none"})
@@ -52,7 +48,6 @@ class FixedFilters(Family):
     # These backbones cut batches into pieces of their own.
     cpu_batch = 128
     normalization = "local"
-    drawn: ClassVar[bool] = False
 
     def nets(
         self,
@@ -103,7 +98,7 @@ class FixedFilters(Family):
         return Backbone(
             name=options.name,
             kwargs=kwargs,
-            weights_sha256=state_sha256(nets[-1]) if self.drawn else "",
+            weights_sha256="",
             transform={
                 "image_size": [height, width],
                 "interpolation": interpolation,
@@ -140,15 +135,6 @@ def scales_of(options: BackboneOptions) -> dict[str, Any]:
         "J": scales[0] if len(scales) == 1 else scales,
         "L": options.scatter_l,
     }
-
-
-def refuse_shifted_pixels(options: BackboneOptions) -> None:
-    """Raise ExtractError if patches get pixels outside 0 to 1."""
-    if options.mean or options.std:
-        raise ExtractError(
-            "patches are normalized one by one and take pixels from 0 to 1, got "
-            f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
-        )
 
 
 def _channel_tensor(

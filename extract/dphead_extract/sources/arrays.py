@@ -8,6 +8,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,19 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
 from dphead_extract.sources.classes import Classes, interpreted, possible_splits
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.tables import ROLES, Columns
+from dphead_extract.sources.npy import opened_arrays
+from dphead_extract.sources.tables import Columns
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 # dtypes by IDX's third byte (yann.lecun.com/exdb/mnist)
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 # number of classes: names of the files, and bytes of labels before an image
 _CIFAR = {
-    10: (r"data_batch_\d+\.bin", "test_batch.bin", 1),
-    100: (r"train\.bin", "test.bin", 2),
+    10: ("data_batch_*.bin", "test_batch.bin", 1),
+    100: ("train.bin", "test.bin", 2),
 }
 _CIFAR_PIXELS = 3072  # 3 x 32 x 32
+_COLORS = ((), (3,))  # shapes of a pixel
 
 
 def _source(
@@ -86,43 +89,30 @@ def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
 def read_idx(path: Path) -> np.ndarray:
     """Return the array of an IDX file, plain or .gz.
 
-    Raises ExtractError if it is not IDX, or not as long as its header says. No more
-    than that is unpacked.
+    No more is unpacked than the header says.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or not as long as its header says.
     """
-    packed = path.suffix == ".gz"
     check_ends(path)
     try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            dtype, shape = _idx_header(file.read(4 + 4 * 255), path)
-            size = dtype.itemsize * int(np.prod(shape, dtype=object))
-            there = path.stat().st_size
-            check_unpacked(size, there, path)
-            file.seek(4 + 4 * len(shape))
-            data = file.read(size + 1 if packed else -1)
-    except (OSError, EOFError, zlib.error) as error:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            first = file.read(4)
+            dtype = np.dtype(_IDX_TYPES[first[2]])
+            shape = np.frombuffer(file.read(4 * first[3]), ">u4").tolist()
+            size = dtype.itemsize * prod(shape)
+            check_unpacked(size, path.stat().st_size, path)
+            values = np.frombuffer(file.read(size + 1), dtype).reshape(shape)
+    except (OSError, EOFError, zlib.error, LookupError, ValueError) as error:
+        if isinstance(error, ExtractError):
+            raise
         raise ExtractError(
-            f"an IDX file must be readable, got file={str(path)!r} damaged. Download "
-            "it again."
+            "an IDX file must be whole and as long as its header says, got "
+            f"{str(path)!r} damaged. Download it again."
         ) from error
-    if len(data) != size:
-        raise ExtractError(
-            f"an IDX file must be as long as its header says, got shape={shape}, "
-            f"{len(data)} bytes of {size} in {str(path)!r}. Download it again."
-        )
-    values = np.frombuffer(data, dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="), copy=False)
-
-
-def _idx_header(data: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the dtype and shape that the first bytes of an IDX file declare."""
-    ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
-    if not ok or len(data) < 4 + 4 * data[3]:
-        raise ExtractError(
-            f"an IDX file must start with an IDX header, got file={str(path)!r}. "
-            "Download it again."
-        )
-    shape = tuple(int(s) for s in np.frombuffer(data, ">u4", data[3], 4))
-    return np.dtype(_IDX_TYPES[data[2]]), shape
 
 
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
@@ -189,31 +179,24 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
 
     The source has the binary files of a folder, with batches in order.
     """
-    if not path.is_dir():
-        return None
     for kind, (train, test, label_bytes) in _CIFAR.items():
-        names = [p.name for p in path.iterdir()]
-        number = re.compile(r"\d+")
-        batches = sorted(
-            (n for n in names if re.fullmatch(train, n)),
-            key=lambda n: [int(d) for d in number.findall(n)],
-        )
-        files = {"train": batches, "test": [test] if test in names else []}
-        found = [name for name, batch in files.items() if batch]
-        if not found:
+        files = {"train": sorted(path.glob(train)), "test": sorted(path.glob(test))}
+        records = {
+            name: np.concatenate([_cifar_records(file, label_bytes) for file in found])
+            for name, found in files.items()
+            if found
+        }
+        if not records:
             continue
-        records, splits = [], []
-        for name in found:
-            for file in files[name]:
-                records.append(_cifar_records(path / file, label_bytes))
-                splits += [name] * len(records[-1])
-        rows = np.concatenate(records)
+        rows = np.concatenate([*records.values()])
         planes = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
         images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-        labels = rows[:, label_bytes - 1].astype(np.int64)
-        columns = {"label": labels, "split": splits}
-        pixels = PixelRange()
-        return _source(f"cifar{kind}", images, columns, found, classes, split, pixels)
+        columns = {
+            "label": rows[:, label_bytes - 1].astype(np.int64),
+            "split": [name for name, part in records.items() for _ in part],
+        }
+        names, pixels = [*records], PixelRange()
+        return _source(f"cifar{kind}", images, columns, names, classes, split, pixels)
     return None
 
 
@@ -224,7 +207,7 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     if len(data) == 0 or len(data) % size:
         raise ExtractError(
             f"a CIFAR binary file must be whole records of {size} bytes, got "
-            f"bytes={len(data)} in {str(file)!r}. Download it again."
+            f"{len(data)} bytes in {str(file)!r}. Download it again."
         )
     return data.reshape(-1, size)
 
@@ -239,52 +222,30 @@ def open_npz(
     """
     if path.suffix != ".npz":
         return None
-    data, others = _npz_arrays(path)
-    images = data.get("images")
-    if (
-        images is None
-        or images.ndim not in (3, 4)
-        or (images.ndim == 4 and images.shape[3] not in (1, 3))
-        or 0 in images.shape
-    ):
-        got = "no `images`" if images is None else f"images.shape={images.shape}"
-        raise ExtractError(
-            f"an .npz source must hold images (n, H, W) or (n, H, W, 3), got {got}. "
-            "Save them like that."
-        )
-    for key, values in data.items():
-        if values.shape[:1] != images.shape[:1] or (
-            key != "images" and values.ndim != 1
-        ):
-            raise ExtractError(
-                f"{key} must have one value an image, got {key}.shape={values.shape}. "
-                "Save it again."
-            )
+    with opened_arrays(path) as arrays:
+        others = [*arrays]
+        roles = Columns().roles(others, path)
+        images = np.asarray(arrays["images"] if "images" in others else 0)
+        columns = {role: np.asarray(arrays[name]) for role, name in roles.items()}
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
-    roles = Columns().roles(list(data), path)
-    columns = {role: data[name] for role, name in roles.items()}
+    if (
+        images.ndim not in (3, 4)
+        or 0 in images.shape
+        or images.shape[3:] not in _COLORS
+    ):
+        raise ExtractError(
+            "an .npz source must hold `images` of shape (n, H, W) or (n, H, W, 3), got "
+            f"{images.shape} in {str(path)!r}. Save the array under this name."
+        )
+    for role, values in columns.items():
+        if values.shape != images.shape[:1]:
+            raise ExtractError(
+                f"`{roles[role]}` must hold one value per image, got shape "
+                f"{values.shape} for {len(images)} images. Save it again."
+            )
     names = possible_splits("split" in columns)
     source = _source("npz", images, columns, names, classes, split, pixels)
-    source.left_out.update(f"arrays of another name ({name!r})" for name in others)
+    unread = set(others) - {"images", *roles.values()}
+    source.left_out.update(f"arrays of another name ({name!r})" for name in unread)
     return source
-
-
-def _npz_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the arrays that a source may have, and the names of the others."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            said = [name for role in ROLES for name in (role, f"{role}s")]
-            names = [name for name in ("images", *said) if name in file]
-            for info in file.zip.infolist():
-                check_unpacked(info.file_size, info.compress_size, path)
-            others = [name for name in file.files if name not in names]
-            return {name: file[name] for name in names}, others
-    except (ExtractError, PermissionError):
-        raise
-    # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
-    except Exception as error:
-        raise ExtractError(
-            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
-            "pickled. Use numpy.savez."
-        ) from error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.npy import StoredArray, stored_arrays
+from dphead_extract.sources.npy import opened_arrays
 
 ROLES = ("label", "group", "split")
 Block = dict[str, Any]
@@ -184,52 +184,61 @@ def open_table(path: Path, columns: Columns) -> Table:
 
 
 def _arrays(path: Path, columns: Columns) -> Table:
-    stored = stored_arrays(path)
-    unread: tuple[str, ...] = ()
-    if path.suffix == ".npy":
-        others = {role: getattr(columns, role) for role in ROLES}
-        named = {role: Path(name) for role, name in others.items() if name is not None}
-        arrays = {role: _one_array(file) for role, file in named.items()}
-        features, files = stored[""], (path, *named.values())
-    else:
+    with opened_arrays(path) as stored:
         names = list(stored)
-        roles = columns.roles(names, path)
-        arrays = {role: stored[name] for role, name in roles.items()}
-        wanted = columns.features or ("features",)
-        check_columns(wanted[:1], names, path)
-        features, files = stored[wanted[0]], (path,)
-        unread = tuple(sorted({*names} - {wanted[0], *roles.values()}))
-    if len(features.shape) != 2 or features.dtype.kind not in "biuf":
+        if path.suffix.lower() == ".npy":
+            named = {role: getattr(columns, role) for role in ROLES}
+            files = {role: Path(name) for role, name in named.items() if name}
+            arrays = {role: _one_array(file) for role, file in files.items()}
+            wanted, used = "", [""]
+        else:
+            files, roles = {}, columns.roles(names, path)
+            wanted = (columns.features or ("features",))[0]
+            check_columns([wanted], names, path)
+            arrays = {role: np.asarray(stored[name]) for role, name in roles.items()}
+            used = [wanted, *roles.values()]
+        # a member without the header of an array is given as bytes
+        features = np.asarray(stored[wanted])
+    if features.ndim != 2 or features.dtype.kind not in "biuf":
         raise ExtractError(
-            "features must be an array (n, d) of real numbers, got "
-            f"shape={features.shape}, dtype={features.dtype} in {str(path)!r}. Save "
-            "them like that, or name their array by --features."
+            "features must be an array (n, d) of real numbers, got shape "
+            f"{features.shape} and dtype {features.dtype} in {str(path)!r}. Save such "
+            "an array, or name another one by --features."
         )
     for role, array in arrays.items():
         if array.shape != features.shape[:1]:
             raise ExtractError(
-                f"{role} must have one value a row, got shape={array.shape} beside "
-                f"features of shape={features.shape}. Save it again."
+                f"--{role} must name an array of one value per row, got shape "
+                f"{array.shape} for {len(features)} rows. Save the array again."
             )
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        chosen = arrays | ({"features": features} if with_features else {})
-        # without any other array the features alone say how many rows there are
-        chosen = chosen or {"features": features}
-        for parts in zip(*(a.blocks(rows) for a in chosen.values()), strict=True):
-            yield dict(zip(chosen, parts, strict=True))
+        # without any other array, the features say how many rows there are
+        extra = {"features": features} if with_features or not arrays else {}
+        for start in range(0, len(features), rows):
+            block = slice(start, start + rows)
+            yield {name: array[block] for name, array in (arrays | extra).items()}
 
-    kind, width = path.suffix[1:], features.shape[1]
-    return Table(kind, width, features.dtype, (), files, tuple(arrays), read, unread)
+    return Table(
+        path.suffix.lower()[1:],
+        features.shape[1],
+        features.dtype,
+        (),
+        (path, *files.values()),
+        tuple(arrays),
+        read,
+        tuple(sorted({*names} - {*used})),
+    )
 
 
-def _one_array(path: Path) -> StoredArray:
-    if path.suffix != ".npy" or not path.is_file():
+def _one_array(path: Path) -> np.ndarray:
+    if path.suffix.lower() != ".npy" or not path.is_file():
         raise ExtractError(
-            "beside an .npy, labels, groups and splits must be .npy files too, got "
-            f"{str(path)!r}. Give their paths."
+            "--label, --group and --split must be paths of .npy files if the features "
+            f"are an .npy, got {str(path)!r}. Save the column by `numpy.save`."
         )
-    return stored_arrays(path)[""]
+    with opened_arrays(path) as stored:
+        return stored[""]
 
 
 def _columns(path: Path, columns: Columns) -> Table:
