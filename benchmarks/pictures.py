@@ -46,7 +46,7 @@ COMMANDS = {
     "report": "dphead report run --card",
     "export": "dphead export run --to torch",
     "account": "dphead account --epsilon 1 --delta 1e-5",
-    "import": "dphead features import table.csv -o table.h5 --label label --classes 2",
+    "import": "dphead features import table.csv -o table.h5 --classes 2",
     "audit": "dphead audit --method dp-ls --epsilon 4 --n-rows 64 --n-features 4 "
     "--n-classes 2 --fits 500 -o audit",
     "shard-0": f"{SHARD} --shard 0/2",

@@ -21,7 +21,9 @@ from dphead.cli.options import (
     BITS,
     BLOCK_ROWS,
     CLASSES,
+    COLUMNS,
     DATASET_ID,
+    ENCODING,
     FEATURES_FILE,
     FOLDER_NAMES_ARE_PUBLIC,
     IGNORE_LABELS,
@@ -54,18 +56,8 @@ from dphead.cli.text import section, tied
         type=click.Choice(["all", "train", "test", "validation"]),
     ),
     LAYOUT,
-    click.option(
-        "--column",
-        "columns",
-        multiple=True,
-        callback=values.columns,
-        metavar="ROLE=NAME",
-        help=(
-            "Name of the column of a Hugging Face dataset or a CSV for image, label, "
-            "group or split, or of the field in a WebDataset .json for label, group or "
-            "split."
-        ),
-    ),
+    COLUMNS,
+    ENCODING,
     click.option(
         "--limit", type=values.COUNT, help="Use only the first N images (for trials)."
     ),
@@ -87,9 +79,7 @@ from dphead.cli.text import section, tied
         "--backbone",
         required=True,
         metavar="NAME",
-        help=(
-            "scatternet, deep-patches or a timm model name."
-        ),
+        help=("scatternet, deep-patches or a timm model name."),
     ),
     click.option(
         "--weights",
@@ -308,8 +298,8 @@ def _read_declared(given: dict[str, Any]) -> None:
     """
     from dphead_extract.images import PixelRange
     from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.columns import Columns
     from dphead_extract.sources.opening import open_source
-    from dphead_extract.sources.tables import Columns
 
     declared = (
         given["classes"],
@@ -319,12 +309,7 @@ def _read_declared(given: dict[str, Any]) -> None:
     )
     given["classes"] = Classes.parse(*declared)
     given["pixels"] = PixelRange(given["bits"], given["intensity"])
-    named = given["columns"]
-    given["columns"] = None
-    if named:
-        images = (named["image"],) if "image" in named else ()
-        others = (named.get(role) for role in ("label", "group", "split"))
-        given["columns"] = Columns(images, *others)
+    given["columns"] = Columns(**given["columns"], encoding=given["encoding"])
     if not any(declared):
         names = ("source", "classes", "split", "layout", "columns", "pixels")
         open_source(*(given[name] for name in names))

@@ -14,7 +14,9 @@ from dphead.cli.features_file import Unusable, print_budget, print_problems
 from dphead.cli.options import (
     BLOCK_ROWS,
     CLASSES,
+    COLUMNS,
     DATASET_ID,
+    ENCODING,
     FEATURES_FILE,
     IGNORE_LABELS,
     SAME_DATA_AS,
@@ -41,24 +43,8 @@ def features() -> None:
         "all but label, group and split; in an .npz the array features."
     ),
 )
-@click.option(
-    "--label",
-    metavar="NAME",
-    help=(
-        "Label column (in an .npz: array name; for an .npy: path of another .npy). "
-        "Default: label or labels, if present."
-    ),
-)
-@click.option(
-    "--group",
-    metavar="NAME",
-    help="Group column, such as patient ids. A row without a value is its own group.",
-)
-@click.option(
-    "--split",
-    metavar="NAME",
-    help="Split column, with values train, validation or test.",
-)
+@COLUMNS
+@ENCODING
 @CLASSES
 @IGNORE_LABELS
 @UNLABELED
@@ -119,7 +105,7 @@ def _shortened(names: tuple[str, ...]) -> str:
 def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
     from dphead_extract.importing import ImportOptions
     from dphead_extract.sources.classes import Classes
-    from dphead_extract.sources.tables import Columns
+    from dphead_extract.sources.columns import Columns
 
     names = given["features_"] or ""
     direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
@@ -128,10 +114,9 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
         output,
         Columns(
             tuple(name.strip() for name in names.split(",") if name.strip()),
-            given["label"],
-            given["group"],
-            given["split"],
-            given["width"],
+            **given["columns"],
+            width=given["width"],
+            encoding=given["encoding"],
         ),
         Classes.parse(
             given["classes"],

@@ -174,6 +174,24 @@ LAYOUT = click.option(
         "--split, else class."
     ),
 )
+COLUMNS = click.option(
+    "--columns",
+    multiple=True,
+    callback=values.columns,
+    metavar="ROLE=NAME,...",
+    help=(
+        "Columns of a table: path or image, label, group and split. WebDataset: fields "
+        "of the .json. An .npy of embeddings: paths of .npy files. Default: the "
+        "columns with these names."
+    ),
+)
+ENCODING = click.option(
+    "--encoding",
+    type=click.Choice(["utf-8", "windows-1252", "latin-1"]),
+    default="utf-8",
+    show_default=True,
+    help="Encoding of a CSV or TSV. Excel often writes windows-1252.",
+)
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),

@@ -17,7 +17,7 @@ _BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 # Python's spelling of JSON's lowercase words
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
-_ROLES = ("image", "label", "group", "split")
+_ROLES = ("path", "image", "label", "group", "split")
 LARGEST = 10**15  # bound of any number: the largest value of a setting; chosen
 
 
@@ -171,13 +171,12 @@ def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, An
     return found
 
 
-def columns(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, str]:
-    """Parse ROLE=NAME pairs."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        role, _sign, found[role] = pair.partition("=")
+def columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse comma-separated ROLE=NAME pairs."""
+    pairs = [pair for text in texts for pair in text.split(",")]
+    found = {role: name for role, _, name in (pair.partition("=") for pair in pairs)}
     if set(found) - set(_ROLES) or "" in found.values():
         raise click.BadParameter(
-            f"write image=NAME, label=NAME, group=NAME or split=NAME, got {pairs}"
+            f"write {'=NAME, '.join(_ROLES)}=NAME, got {','.join(texts)!r}."
         )
     return found

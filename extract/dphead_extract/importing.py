@@ -19,7 +19,8 @@ from dphead_extract.features.rows import Header, row_digest
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.sources.classes import Classes, interpreted, possible_splits
-from dphead_extract.sources.tables import Block, Columns, Table, open_table
+from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 _BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
 
@@ -93,7 +94,7 @@ def import_features(
         declared classes, or values that are no label or split. Later: if all rows are
         masked; the unfinished file is then removed.
     """
-    table = open_table(options.source, options.columns)
+    table = open_embeddings(options.source, options.columns)
     _check_declared(table, options)
     n_rows = _survey(table, options)
     header = _make_header(table, options, n_rows)
@@ -157,7 +158,7 @@ def _survey(table: Table, options: ImportOptions) -> int:
 
 
 def encoded(
-    block: Block, table: Table, options: ImportOptions, n_rows: int
+    block: RowBlock, table: Table, options: ImportOptions, n_rows: int
 ) -> dict[str, np.ndarray]:
     """Return a block's labels, splits and groups in the form of a features file.
 

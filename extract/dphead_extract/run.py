@@ -36,9 +36,9 @@ from dphead_extract.loop import (
 from dphead_extract.normalization import RowNorm
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.opening import open_source
-from dphead_extract.sources.tables import Columns
 from dphead_extract.views import Views
 
 _LISTED_IMAGES = 10  # images that an error names; a choice, not measured
@@ -61,8 +61,8 @@ class ExtractOptions:
     layout : str or None
         Meaning of the folder levels in paths. None uses split/class if a split is
         given, else class.
-    columns : Columns or None
-        Columns of a data set, if they do not have the usual names.
+    columns : Columns
+        Columns of a table that do not have the usual names.
     normalize : RowNorm
         Normalization of each row.
     views : Views
@@ -104,7 +104,7 @@ class ExtractOptions:
     classes: Classes = field(default_factory=Classes)
     split: str | None = "all"
     layout: str | None = None
-    columns: Columns | None = None
+    columns: Columns = field(default_factory=Columns)
     normalize: RowNorm = field(default_factory=RowNorm)
     views: Views = field(default_factory=Views)
     dtype: str = "float32"

@@ -25,7 +25,8 @@ from dphead_extract.importing import (
 )
 from dphead_extract.sources import table_files
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.tables import Columns, open_table
+from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.tables import open_embeddings as open_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -195,7 +196,7 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
     assert got["labels"].tolist() == [0, -1, 2, 1, 1, 0]
     assert got["group"].tolist() == group_ids(groups, 6).tolist()
     assert got["group"][0] == -1
-    with pytest.raises(ExtractError, match="Pass --width N"):
+    with pytest.raises(ExtractError, match="--width is required"):
         imported(path, Columns(("v",)), **three)
     fixed = pa.array(vectors[:1] * 6, pa.list_(pa.int32(), 4))
     pa.parquet.write_table(pa.table({"v": fixed} | columns), path)
@@ -248,7 +249,7 @@ def test_columns_of_features_are_named_or_are_all_others(tmp_path):
     assert space("id", "b_1", "b_2")[1] == all_three
     assert space("b_1", "id", "b_2")[1] != all_three
     for columns in (Columns(("b_3",)), Columns(label="b_3")):
-        with pytest.raises(ExtractError, match="'b_3' where"):
+        with pytest.raises(ExtractError, match="no column 'b_3'"):
             imported(path, columns)
 
 
@@ -354,23 +355,23 @@ def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must have columns of features"),
+        ("", "must be columns of numbers"),
         ("a,b,label\n", "at least one row"),
         ("a,b,label", "at least one row"),
-        ("a,a\n1,2\n", "'a' twice"),
-        ("a,b\n1,2\n1\n", "line=3"),
-        ('a,b\n1,"2\n3,4\n"5,6\n', "line=2"),
-        ('a,b\n1,2\n3,"4\n5,6"\n', "line=3"),
-        ('a,"b\n1,2\n', "line=1"),
+        ("a,a\n1,2\n", "two columns 'a'"),
+        ("a,b\n1,2\n1\n", "line 3"),
+        ('a,b\n1,"2\n3,4\n"5,6\n', "line 2"),
+        ('a,b\n1,2\n3,"4\n5,6"\n', "line 3"),
+        ('a,"b\n1,2\n', "line 1"),
         ("a,b\nx,y\n,\n", "one row at least must be of finite numbers"),
         ("a,split\n1,night\n", "a split must be one of"),
         ("a,label\n1,horse\n", "label='horse'"),
-        ("0.1,0.2\n0.3,0.4\n", "first line of a table must name"),
-        ("2,1\n3,4\n", "first line of a table must name"),
-        (",a\n0,1\n", "got '' in"),
-        ("Unnamed: 0,a\n0,1\n", "got 'Unnamed: 0' in"),
-        ("a,Label\n1,0\n", r"column of labels must be clear, got \['Label'\]"),
-        ("a,group,GROUPS\n1,0,1\n", r"got \['group', 'GROUPS'\]"),
+        ("0.1,0.2\n0.3,0.4\n", "must name the columns"),
+        ("2,1\n3,4\n", "must name the columns"),
+        (",a\n0,1\n", "a column ''"),
+        ("Unnamed: 0,a\n0,1\n", "a column 'Unnamed: 0'"),
+        ("a,Label\n1,0\n", "column of labels .* which has Label"),
+        ("a,group,GROUPS\n1,0,1\n", "which has group, GROUPS"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):
@@ -386,12 +387,12 @@ def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [0.5, 1], "kind": ["cat", "dog"], "label": [0, 1]})
     frame.to_parquet(tmp_path / "f.parquet", index=False)
-    with pytest.raises(ExtractError, match="got 'label' in"):
+    with pytest.raises(ExtractError, match="a column 'label'"):
         imported(tmp_path / "f.parquet", Columns(label="kind"))
     got = imported(tmp_path / "f.parquet", Columns(("a",), label="kind"))
     assert got["features"].tolist() == [[0.5], [1]]
     frame[["a"]].set_axis([7, 3]).to_parquet(tmp_path / "g.parquet")
-    with pytest.raises(ExtractError, match="got '__index_level_0__' in"):
+    with pytest.raises(ExtractError, match="a column '__index_level_0__'"):
         imported(tmp_path / "g.parquet")
 
 
@@ -399,10 +400,10 @@ def test_a_byte_that_is_no_utf8_is_named_by_its_line(tmp_path):
     """Text is decoded in blocks, in advance of the line that is parsed."""
     path = tmp_path / "f.csv"
     path.write_bytes(b"a,b\n1,\xff\n")
-    with pytest.raises(ExtractError, match=r"line=2 of"):
+    with pytest.raises(ExtractError, match=r"in line 2\. Type --encoding"):
         imported(path)
     path.write_bytes(b"a,b\n" + b"1,2\n" * 5000 + b"1,\xff\n" + b"1,2\n" * 5000)
-    with pytest.raises(ExtractError, match=r"line=5002 of"):
+    with pytest.raises(ExtractError, match="in line 5002"):
         imported(path)
 
 
@@ -422,7 +423,7 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind):
     turned = np.random.default_rng(3).permutation(np.frombuffer(data, np.uint8))
     for held in (data[: len(data) // 2], turned.tobytes(), b"no table at all" * 20):
         path.write_bytes(held)
-        with pytest.raises(ExtractError, match="must be whole"):
+        with pytest.raises(ExtractError, match="pyarrow cannot read"):
             imported(path, columns)
 
 
@@ -460,7 +461,7 @@ def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
     assert "Features   f0, f1, f2, f3" in done.output
     assert "ledger budget" in done.output
     wrong = CliRunner().invoke(command, ["import", "no.xyz", "-o", "f.h5"])
-    assert wrong.exit_code == 2 and "must exist" in wrong.output
+    assert wrong.exit_code == 2 and "is not a file" in wrong.output
 
 
 def test_arrays_that_are_not_read_are_named(tmp_path):

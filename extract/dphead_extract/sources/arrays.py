@@ -18,9 +18,9 @@ from dphead_extract.bounds import check_ends, check_unpacked
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
 from dphead_extract.sources.classes import Classes, interpreted, possible_splits
+from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.npy import opened_arrays
-from dphead_extract.sources.tables import Columns
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 # dtypes by IDX's third byte (yann.lecun.com/exdb/mnist)
@@ -180,7 +180,10 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
     The source has the binary files of a folder, with batches in order.
     """
     for kind, (train, test, label_bytes) in _CIFAR.items():
-        files = {"train": sorted(path.glob(train)), "test": sorted(path.glob(test))}
+        files = {
+            name: sorted(path.glob(pattern), key=lambda file: (len(file.name), file))
+            for name, pattern in (("train", train), ("test", test))
+        }
         records = {
             name: np.concatenate([_cifar_records(file, label_bytes) for file in found])
             for name, found in files.items()

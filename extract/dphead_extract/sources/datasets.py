@@ -1,76 +1,87 @@
-"""Read tables of images: Hugging Face datasets that hold their bytes, and manifests.
+"""Read tables of images: rows that hold an image's bytes, or the path of a file.
 
-A manifest is a CSV whose rows name image files. Files are read in place. Their headers
-say which columns there are; no row may decide it.
+A Hugging Face dataset holds bytes; a manifest holds paths. Files are read in place.
+Their headers, or the user, say which columns there are. No row may decide it.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dphead_extract.bounds import is_plain
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
 from dphead_extract.sources.archives import MAX_FILE_BYTES
 from dphead_extract.sources.classes import SPLITS, Classes
+from dphead_extract.sources.columns import ROLES, Columns, check_columns
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.listing import Row, listed
-from dphead_extract.sources.table_files import (
-    SEPARATORS,
-    check_role,
-    n_rows_of,
-    schema_of,
-    tables,
-    unusable_line,
-)
-from dphead_extract.sources.tables import Columns, check_columns
+from dphead_extract.sources.table_files import TABLES, TableFile, check_role, is_text
 
 _IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
 _ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
 _PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow")
 
 
-def dataset_files(path: Path) -> list[Path]:
-    """Return the files of a table in a fixed order, all of one kind; [] without any.
+def table_files(path: Path, columns: Columns) -> list[Path]:
+    """Return the files of a table in a fixed order; [] if `path` is not a table.
 
-    `path` is one file, or a folder: as on the hub (data/train-00000-of-00002.parquet)
-    or as `datasets` saves it (train/data-00000-of-00002.arrow).
+    `path` is one file, or a folder as on Hugging Face's hub
+    (data/train-00000-of-00002.parquet) or as `datasets` saves it
+    (train/data-00000-of-00002.arrow). If a column of paths is declared, it is a folder
+    with one table.
+
+    Raises
+    ------
+    ExtractError
+        If a column of paths is declared, and the folder has no or several tables.
     """
     if path.is_file():
-        kinds = (".parquet", ".arrow", *SEPARATORS)
-        return [path] if path.suffix.lower() in kinds else []
-    found = {p for pattern in _PATTERNS for p in path.glob(pattern) if p.is_file()}
-    # caches and indices of `datasets` may lie beside the rows
-    kept = [p for p in found if not p.name.startswith(("cache-", "indices-", "."))]
+        return [path] if path.suffix.lower() in TABLES else []
+    if columns.path is not None:
+        found = sorted(p for p in path.glob("*.*") if p.suffix.lower() in TABLES)
+        if len(found) != 1:
+            names = ", ".join(p.name for p in found[:4]) or "none"
+            raise ExtractError(
+                f"--columns path={columns.path} needs one table in {str(path)!r}, got "
+                f"{names}. Type the path of the table instead of the folder."
+            )
+        return found
+    kept = [
+        p
+        for pattern in _PATTERNS
+        for p in path.glob(pattern)
+        # caches and indices of `datasets` may lie beside the rows
+        if p.is_file() and not p.name.startswith(("cache-", "indices-", "."))
+    ]
     parquet = [p for p in kept if p.suffix == ".parquet"]
     return sorted(parquet or kept, key=lambda p: p.relative_to(path).parts)
 
 
-def open_dataset(
-    path: Path, classes: Classes, split: str, columns: Columns | None
+def open_table(
+    path: Path, classes: Classes, split: str, columns: Columns
 ) -> Source | None:
-    """Return a Source of a table's rows, or None if there is no such file.
+    """Return a Source of a table's rows, or None if `path` is not a table.
 
     Parameters
     ----------
     path : Path
-        A file or a folder (`dataset_files`).
+        A file or a folder (`table_files`).
     classes : Classes
         How the classes are declared.
     split : str
         The wanted split, or "all".
-    columns : Columns or None
-        `features` is the column of images. In a CSV it holds paths, relative to the
-        CSV (default "path"). Elsewhere it holds bytes, or bytes and a path as
-        `datasets` stores them (default "image"). The others are as in
-        `sources.tables`. Without a column of splits, the split of bytes is in the name
-        of a row's file or of its folder.
+    columns : Columns
+        The column of paths or of images (default "path" or "image"), and the columns of
+        labels, groups and splits. Paths are relative to the table. Images are bytes, or
+        bytes and a path as `datasets` stores them. Without a column of splits, the name
+        of the file, or of its folder, is the split of an image.
 
     Raises
     ------
@@ -78,68 +89,104 @@ def open_dataset(
         If the files differ in columns, types or class names, a column is missing, or a
         line is wrong.
     """
-    files = dataset_files(path)
+    files = table_files(path, columns)
     if not files:
         return None
-    if path.suffix.lower() in SEPARATORS:
-        return _manifest(path, classes, split, columns)
-    columns = columns or Columns()
-    image = (columns.features or ("image",))[0]
-    roles = _checked(files, image, columns)
-    said = _class_names(schema_of(files[0]), roles.get("label"))
-    if any(_class_names(schema_of(file), roles.get("label")) != said for file in files):
+    tables = [TableFile(file, columns.encoding) for file in files]
+    names = tables[0].schema.names
+    check_columns([*columns.declared.values()], names, files[0])
+    if columns.image or (columns.path is None and "image" in names):
+        return _dataset(path, tables, columns, classes, split)
+    of_paths = columns.path or "path"
+    if of_paths in names:
+        return _manifest(tables[0], of_paths, columns, classes, split)
+    raise ExtractError(
+        f"{str(files[0])!r} needs a column of paths, got the columns "
+        f"{', '.join(names[:8])}. Type --columns path=NAME,label=NAME,group=NAME, with "
+        "the names of your columns."
+    )
+
+
+def _dataset(
+    path: Path,
+    tables: Sequence[TableFile],
+    columns: Columns,
+    classes: Classes,
+    split: str,
+) -> Source:
+    """Return a Source of the images whose bytes a table holds."""
+    image = columns.image or "image"
+    first, root = tables[0], path if path.is_dir() else path.parent
+    roles = columns.roles(first.schema.names, first.path)
+    for role, name in roles.items():
+        check_role(role, first.schema.field(name).type, first.path)
+    said = _facts(first, image, roles)
+    for table in tables:
+        if _facts(table, image, roles) != said:
+            raise ExtractError(
+                f"{str(table.path)!r} must have the types and class names of "
+                f"{first.path.name}. Write the files of a data set alike."
+            )
+    kind, header = said[0], said[-1]
+    if not str(kind).startswith(("binary", "large_binary", "struct<bytes: binary")):
         raise ExtractError(
-            "the files of a data set must be alike, got other class names in the "
-            f"header of one in {str(path)!r}. Write them again."
+            f"the column {image!r} must hold the bytes of images, got {kind} in "
+            f"{str(first.path)!r}. Type --columns image=NAME, or path=NAME for paths."
         )
-    classes = _agreed(classes, said)
+    classes = _agreed(classes, header)
     # if the classes are declared by their number, positions are their names
-    counted = classes.names == [str(i) for i in range(len(said or []))]
-    names = [] if counted else said or []
-    root = path if path.is_dir() else path.parent
+    counted = classes.names == [str(i) for i in range(len(header or []))]
+    names = [] if counted else header or []
     rows: list[Row] = []
-    for file in files:
-        start, own = f"{file.relative_to(root).as_posix()}:", _split_of(file, root)
-        for label, its_split, group in _said(file, roles):
+    for table in tables:
+        file = table.path.relative_to(root).as_posix()
+        own, size = _split_of(table.path, root), table.path.stat().st_size
+        for label, group, its_split in _cells(table, [roles.get(r) for r in ROLES]):
             if isinstance(label, int) and 0 <= label < len(names):
                 label = names[label]
             its_split = own if its_split in (None, "") else its_split
-            name = f"{start}{len(rows)}"
-            rows.append((name, file.stat().st_size, label, its_split, group))
+            rows.append((f"{file}:{len(rows)}", size, label, its_split, group))
     return listed(
         "dataset",
         path,
         rows,
-        _Images(files, image).read,
+        _Images(tables, image).read,
         classes,
         split,
-        splits="split" in roles or any(_split_of(file, root) for file in files),
+        splits="split" in roles or any(_split_of(t.path, root) for t in tables),
         grouped="group" in roles,
     )
 
 
 def _manifest(
-    path: Path, classes: Classes, split: str, columns: Columns | None
+    table: TableFile, image: str, columns: Columns, classes: Classes, split: str
 ) -> Source:
-    """Return a Source of the image files that a CSV names."""
-    names = schema_of(path).names
-    declared = columns or Columns()
-    image = (declared.features or ("path",))[0]
-    roles = replace(declared, features=()).roles(names, path)
+    """Return a Source of the image files that a table names."""
+    path, names = table.path, table.schema.names
+    roles = columns.roles(names, path)
     unknown = sorted(set(names) - {image, *roles.values()})
-    if image not in names or (unknown and columns is None):
+    if unknown and not columns.declared:
+        # the name may be a misspelling of `group`
         raise ExtractError(
-            "a manifest must have the columns path, label and optionally split, "
-            f"group, got columns={names}. Rename them, or name them by --column."
+            f"{str(path)!r} has the column {unknown[0]!r}, which has no role. Type "
+            "--columns path=NAME,label=NAME,group=NAME, with the names of your columns."
+        )
+    if not is_text(table.schema.field(image).type):
+        raise ExtractError(
+            f"the column {image!r} of {str(path)!r} must hold texts. Type --columns "
+            "path=NAME."
         )
     root, rows = path.parent, []
-    for line, row in enumerate(_said(path, roles, image), 2):
-        name, *others = ((text or "").strip() for text in row)
+    wanted = [image, *(roles.get(role) for role in ROLES)]
+    for line, row in enumerate(_cells(table, wanted), 2):
+        name, label, group, its_split = (
+            cell.strip() if isinstance(cell, str) else cell for cell in row
+        )
         if not name:
-            raise unusable_line(path, line)
+            raise ExtractError(f"line {line} of {str(path)!r} has no path of an image.")
         file = root / name
         size = file.stat().st_size if is_plain(file) else -1
-        rows.append((name, size, *others))
+        rows.append((name, size, label, its_split, group))
     return listed(
         "manifest",
         path,
@@ -152,43 +199,18 @@ def _manifest(
     )
 
 
-def _checked(files: Sequence[Path], image: str, columns: Columns) -> dict[str, str]:
-    """Return the columns of roles.
-
-    Raises ExtractError unless all files have them and the images, with the same types.
-    """
-    first = schema_of(files[0])
-    roles = replace(columns, features=()).roles(first.names, files[0])
-    for file in files:
-        schema = schema_of(file)
-        check_columns([image, *roles.values()], schema.names, file)
-        for name in (image, *roles.values()):
-            if schema.field(name).type != first.field(name).type:
-                raise ExtractError(
-                    f"the files of a data set must be alike, got {name!r} of type "
-                    f"{schema.field(name).type} in {str(file)!r}. Write them again."
-                )
-    for role, name in roles.items():
-        check_role(role, first.field(name).type, files[0])
-    kind = first.field(image).type
-    if not str(kind).startswith(("binary", "large_binary", "struct<bytes: binary")):
-        raise ExtractError(
-            "a column of images must hold bytes, or bytes and a path, got "
-            f"type={kind} of {image!r} in {str(files[0])!r}. Name another by --column "
-            "image=NAME."
-        )
-    return roles
-
-
-def _class_names(schema: Any, label: str | None) -> list[str] | None:
-    """Return the names that the header gives to a column of whole numbers, or None."""
+def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:
+    """Return the types of the columns, and the class names in the header or None."""
+    names, schema = [image, *roles.values()], table.schema
+    check_columns(names, schema.names, table.path)
+    types: list[Any] = [schema.field(name).type for name in names]
     try:
         info = json.loads((schema.metadata or {})[b"huggingface"])["info"]
-        names = info["features"][label]["names"]
+        said = info["features"][roles.get("label")]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
-        return None
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return names if is_list else None
+        said = None
+    is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
+    return [*types, said if is_list else None]
 
 
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:
@@ -204,34 +226,30 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     digits = [str(i) for i in range(len(said))]
     if classes.names not in (None, said, digits):
         raise ExtractError(
-            "classes must be those of the data set's header, in its order, got "
-            f"classes={(classes.names or [])[:8]}. It has {said[:8]}."
+            "--classes must list the classes of the data set's header in its order, "
+            f"got {(classes.names or [])[:8]}. The header has {said[:8]}."
         )
     return classes
 
 
 def _split_of(file: Path, root: Path) -> str:
-    """Return the split that the name of a file or of its folders says; "" for none."""
+    """Return the split in the name of a file or of its folders, or ""."""
     parts = file.relative_to(root).parts
     likely = [parts[-1].split("-")[0].split(".")[0], *reversed(parts[:-1])]
     return next((name for name in likely if name.lower() in SPLITS), "")
 
 
-def _said(file: Path, roles: dict[str, str], *others: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of other columns, then (label, split, group), of each row.
-
-    Each is made from its own row; None for what the file does not say.
-    """
-    wanted = [*others, *(roles.get(role) for role in ("label", "split", "group"))]
-    named = [name for name in wanted if name is not None]
-    if not named:
-        yield from [(None, None, None)] * n_rows_of(file)
+def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any, ...]]:
+    """Yield the cells of some columns for each row; None for a column that is None."""
+    wanted = [name for name in names if name is not None]
+    if not wanted:
+        yield from [(None,) * len(names)] * table.n_rows
         return
-    for table in tables(file, named, _ROWS_TOGETHER):
-        missing = [None] * table.num_rows
+    for part in table.read(wanted, _ROWS_TOGETHER):
+        missing = [None] * part.num_rows
         read = [
-            missing if name is None else read_column(table.column(name)).tolist()
-            for name in wanted
+            missing if name is None else read_column(part.column(name)).tolist()
+            for name in names
         ]
         yield from zip(*read, strict=True)
 
@@ -243,11 +261,11 @@ class _Images:
     row.
     """
 
-    def __init__(self, files: Sequence[Path], column: str) -> None:
-        self._files, self._column = files, column
-        self._ends = np.cumsum([n_rows_of(file) for file in files])
-        self._file, self._first, self._part = -1, 0, None
-        self._parts: Iterator[Any] = iter(())
+    def __init__(self, tables: Sequence[TableFile], column: str) -> None:
+        self._tables, self._column = tables, column
+        self._firsts = [0, *accumulate(table.n_rows for table in tables)]
+        self._file, self._next = -1, 0
+        self._cells: Iterator[Any] = iter(())
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a row's image.
@@ -256,16 +274,13 @@ class _Images:
         more than MAX_FILE_BYTES.
         """
         row = int(name.rpartition(":")[2])
-        file = int(np.searchsorted(self._ends, row, side="right"))
-        at = row - (int(self._ends[file - 1]) if file else 0)
-        if file != self._file or at < self._first:
-            self._parts = tables(self._files[file], [self._column], _IMAGES_TOGETHER)
-            self._file, self._first, self._part = file, 0, next(self._parts)
-        assert self._part is not None
-        while at >= self._first + self._part.num_rows:
-            self._first += self._part.num_rows
-            self._part = next(self._parts)
-        value = self._part.column(self._column)[at - self._first].as_py()
+        file = bisect_right(self._firsts, row) - 1
+        if file != self._file or row < self._next:
+            parts = self._tables[file].read([self._column], _IMAGES_TOGETHER)
+            self._cells = chain.from_iterable(part.column(0) for part in parts)
+            self._file, self._next = file, self._firsts[file]
+        value = next(islice(self._cells, row - self._next, None)).as_py()
+        self._next = row + 1
         data = value.get("bytes") if isinstance(value, dict) else value
         if data is None:  # `datasets` may store the path of a file elsewhere
             raise FileNotFoundError("the row holds no bytes of an image")

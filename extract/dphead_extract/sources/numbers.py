@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.table_files import SEPARATORS, is_text, number, pc
+from dphead_extract.sources.table_files import TableFile, is_text, number, pc
 
 
 def width_and_dtype(
-    kinds: dict[str, pa.DataType], declared: int | None, path: Path
+    kinds: dict[str, pa.DataType], declared: int | None, file: TableFile
 ) -> tuple[int, np.dtype, bool]:
     """Return the width and dtype of features, and whether one column holds lists.
 
@@ -23,8 +22,8 @@ def width_and_dtype(
         The type of each column of features. Texts of a CSV count as numbers.
     declared : int or None
         Number of entries in a list, if its type does not say it.
-    path : Path
-        The file, for errors.
+    file : TableFile
+        The file.
 
     Raises
     ------
@@ -35,17 +34,16 @@ def width_and_dtype(
     entries = {
         name: kind.value_type if name in lists else kind for name, kind in kinds.items()
     }
-    texts_are_numbers = path.suffix.lower() in SEPARATORS
     wrong = [
         name
         for name, kind in entries.items()
-        if not (_is_number(kind) or (texts_are_numbers and is_text(kind)))
+        if not (_is_number(kind) or (file.separator and is_text(kind)))
     ]
     if not kinds or wrong or (lists and len(kinds) > 1):
         got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else f"{list(kinds)}"
         raise ExtractError(
-            "a table must have columns of features: of numbers, or one of lists of "
-            f"numbers, got {got} in {str(path)!r}. Name them by --features."
+            "features must be columns of numbers or one column of lists of numbers, "
+            f"got {got} in {str(file.path)!r}. Type --features NAMES."
         )
     halves = all(entry == pa.float16() for entry in entries.values())
     dtype = np.dtype(np.float16 if halves else np.float64)
@@ -54,9 +52,8 @@ def width_and_dtype(
     width = getattr(kinds[lists[0]], "list_size", declared)
     if width is None:
         raise ExtractError(
-            "the length of a list must be declared where its type does not say it, got "
-            f"type={kinds[lists[0]]} of {lists[0]!r} in {str(path)!r}. Pass --width N; "
-            "a row of another length is masked."
+            f"--width is required: the type of {lists[0]!r} in {str(file.path)!r} does "
+            "not give the length of its lists. A list of another length is masked."
         )
     return width, dtype, True
 

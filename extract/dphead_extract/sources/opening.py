@@ -1,19 +1,17 @@
 """Open sources of images, in one fixed order, decoded to canonical 8-bit arrays.
 
-Each source gives (row, image, label, split, group).
-
 `open_source` recognizes:
 
 - a folder of images by class, or by split and class (`train/cat/1.png`), as
   `dphead_extract.sources.layout` is told; sorted by path
-- a manifest: a CSV with columns path, label and optionally split, group
+- a manifest: a CSV or Parquet file of paths, with labels, splits and groups
 - a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
   order)
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
-- a Hugging Face dataset: a folder of Parquet or Arrow files with images' bytes
-- tars of WebDataset's samples, or a folder of them, only if `layout` says so
+- a Hugging Face dataset: Parquet or Arrow files with the bytes of images
+- tars of WebDataset's samples, or a folder of tars, if `layout` is "webdataset"
 
 Classes are never inferred from labels: they are declared, or the labels stay out.
 """
@@ -31,8 +29,8 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
 from dphead_extract.sources import arrays, datasets, listing, webdataset
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.tables import Columns
 
 _WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
@@ -57,13 +55,12 @@ def open_source(
         "train", "test" or "validation" keeps the rows of that split. None is the
         source's only split, and refuses several.
     layout : str, optional
-        What the folders of a folder's or an archive's paths are (`layout`), or
-        "webdataset" for tars of samples.
+        Meaning of the folders in the paths of images (`layout`), or "webdataset" for
+        tars of samples.
     columns : Columns, optional
-        Columns of a data set, or fields of a sample's .json. Its `features` are the
-        images.
+        Columns of a table, or fields of a sample's .json.
     pixels : PixelRange, optional
-        What is declared of the images' samples.
+        Declared range of the images' samples.
 
     Returns
     -------
@@ -77,16 +74,15 @@ def open_source(
         members outside the archive).
     """
     asked = "all" if split is None else split
-    path = Path(path)
-    pixels = pixels or PixelRange()
+    path, pixels, columns = Path(path), pixels or PixelRange(), columns or Columns()
     source = _opened(path, classes or Classes(), asked, layout, columns, pixels)
     source.pixels = pixels
     if path.is_dir():
         source.left_out += _beside(path, source.kind)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
-            "a source with several splits needs --split, got "
-            f"splits={source.split_names}. Name one."
+            f"--split is required for {str(path)!r}, which has the splits "
+            f"{', '.join(source.split_names)}."
         )
     return source
 
@@ -96,18 +92,16 @@ def _opened(
     classes: Classes,
     split: str,
     layout: str | None,
-    columns: Columns | None,
+    columns: Columns,
     pixels: PixelRange,
 ) -> Source:
     if not path.exists():
-        raise ExtractError(
-            f"the source must exist, got source={str(path)!r}. Check the path."
-        )
+        raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)
     if layout == _WEBDATASET:
-        return webdataset.open_samples(path, classes, split, columns or Columns())
+        return webdataset.open_samples(path, classes, split, columns)
     for recognize in (
-        partial(datasets.open_dataset, columns=columns),
+        partial(datasets.open_table, columns=columns),
         partial(arrays.open_npz, pixels=pixels),
         partial(arrays.open_idx, pixels=pixels),
         arrays.open_cifar,
@@ -115,17 +109,15 @@ def _opened(
         source = recognize(path, classes, split)
         if source is not None and layout is not None:
             raise ExtractError(
-                "a layout says what the folders of image files are, got "
-                f"{layout=} for a source of kind {source.kind}, which says itself. "
-                "Leave --layout out."
+                f"--layout applies to folders and archives of image files, got a "
+                f"source of kind {source.kind}. Remove --layout."
             )
         if source is not None:
             return source
-        if columns is not None:
+        if columns.declared:
             raise ExtractError(
-                "columns are a table's, or fields of a .json under --layout "
-                f"webdataset, got --column for {str(path)!r}, which is none. Leave it "
-                "out."
+                f"--columns needs a table of images or --layout webdataset, got "
+                f"{str(path)!r}. Type the path of the table."
             )
     source = listing.open_archive(path, classes, split, layout)
     if source is not None:
@@ -134,7 +126,7 @@ def _opened(
         return listing.open_folder(path, classes, split, layout)
     raise ExtractError(
         "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
-        f"got source={str(path)!r}. Run `dphead extract --help` for the layouts."
+        f"got {str(path)!r}."
     )
 
 
@@ -156,7 +148,7 @@ _OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
 def _beside(folder: Path, kind: str) -> Counter[str]:
     """Count the files of a folder that a reader of arrays or data sets leaves out."""
     if kind == "dataset":
-        opened = set(datasets.dataset_files(folder))
+        opened = set(datasets.table_files(folder, Columns()))
     elif kind in _OPENED:
         opened = set(folder.glob(_OPENED[kind]))
     else:  # the reader of image files counts them itself

@@ -1,7 +1,7 @@
 """Read CSV, TSV, Parquet and Arrow files as `pyarrow.Table`s, some rows at a time.
 
 A column's type is in the file's header; all columns of a CSV are texts. No value may
-decide how others are read.
+decide how other values are read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,103 +18,242 @@ from pyarrow import compute, parquet
 from pyarrow import csv as pacsv
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.tables import check_columns
+from dphead_extract.sources.columns import check_columns
 
 pc: Any = compute  # it makes its functions when it is imported
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
+TABLES = (*_SEPARATORS, ".parquet", ".arrow", ".feather", ".ipc")
 # one row group of a Parquet file may unpack to this; a choice, not measured
 MAX_GROUP_BYTES = 4 << 30
 MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
 
 
-class _Unreadable:
-    """Turn pyarrow's errors for a damaged file into one ExtractError.
+class TableFile:
+    """Read the header of a table, and later its rows.
 
-    Use it as a context manager.
+    Parameters
+    ----------
+    path : Path
+        A file with an ending of `TABLES`.
+    encoding : str, default "utf-8"
+        Encoding of a CSV or TSV: an ASCII superset with one byte per character, or
+        UTF-8.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The columns and their types.
+    separator : str
+        The separator of a CSV or TSV: of a comma, a semicolon and a tab the one that
+        gives the header the most names. "" for other files.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or two columns have one name.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, encoding: str = "utf-8") -> None:
+        self.path, self.encoding, self.separator = path, encoding, ""
+        suffix = path.suffix.lower()
+        self._is_parquet = suffix == ".parquet"
+        with self._readable():
+            if suffix in _SEPARATORS:
+                names = self._header(_SEPARATORS[suffix])
+                self.schema = pa.schema([(name, pa.string()) for name in names])
+            elif self._is_parquet:
+                self.schema = parquet.read_schema(path)
+            else:
+                with pa.memory_map(str(path)) as source:
+                    self.schema = _ipc(source).schema
+        check_columns([], self.schema.names, path)
 
-    def __enter__(self) -> None:
-        return None
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows of a Parquet or Arrow file; no row is read."""
+        with self._readable():
+            if self._is_parquet:
+                return parquet.read_metadata(self.path).num_rows
+            with pa.memory_map(str(self.path)) as source:
+                return sum(batch.num_rows for batch in _record_batches(_ipc(source)))
 
-    def __exit__(self, _: Any, error: Any, __: Any) -> None:
-        wrong = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
-        if not isinstance(error, wrong):
-            return
-        if self._path.suffix.lower() in SEPARATORS:
-            # pyarrow's text may quote a private row, so its number alone is kept
-            found = re.search(r"Row #(\d+)", str(error))
-            raise unusable_line(self._path, found and int(found[1])) from error
-        raise ExtractError(
-            "a Parquet or Arrow file must be whole, got "
-            f"file={str(self._path)!r} damaged. Write it again."
-        ) from error
+    def read(self, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
+        """Yield some columns of the file, a number of rows at a time, in its order.
 
+        Parameters
+        ----------
+        names : sequence of str
+            The columns.
+        rows : int
+            Number of rows of each table; only the last table has fewer.
 
-def unusable_line(path: Path, line: int | None) -> ExtractError:
-    """Return the error for a line of a CSV, counted from 1 without empty lines.
+        Yields
+        ------
+        pyarrow.Table
+            The rows. Texts of Parquet stay in dictionaries, so that one long text is
+            not repeated.
 
-    None is a line that is too long.
-    """
-    got = f"a line of more than {MAX_LINE_BYTES} bytes" if line is None else f"{line=}"
-    return ExtractError(
-        "each line of a table must be UTF-8, have as many cells as its header, and "
-        f"close its quotes, got {got} of {str(path)!r} (empty lines do not count). "
-        "Correct that line, or save the table again in UTF-8."
-    )
+        Raises
+        ------
+        ExtractError
+            If the file is damaged, or a row group unpacks to more than MAX_GROUP_BYTES.
+        """
+        waiting: list[pa.RecordBatch] = []
+        with self._readable():
+            for batch in self._batches(names, rows):
+                waiting.append(batch.select(list(names)))
+                while (count := sum(part.num_rows for part in waiting)) >= rows:
+                    rest = rows - (count - waiting[-1].num_rows)
+                    last = waiting.pop()
+                    yield pa.Table.from_batches([*waiting, last.slice(0, rest)])
+                    waiting = [last.slice(rest)]
+            if any(part.num_rows for part in waiting):
+                yield pa.Table.from_batches(waiting)
 
+    def broken(self, line: int | None) -> ExtractError:
+        """Return the error for a line of a CSV, counted from 1 without empty lines.
 
-def schema_of(path: Path) -> pa.Schema:
-    """Return the columns of a file and their types.
-
-    Raises ExtractError for a damaged file, or two columns of one name.
-    """
-    with _Unreadable(path):
-        schema = _schema(path)
-    check_columns([], schema.names, path)
-    return schema
-
-
-def _schema(path: Path) -> pa.Schema:
-    suffix = path.suffix.lower()
-    if suffix in SEPARATORS:
-        return pa.schema([(name, pa.string()) for name in _header(path)])
-    if suffix == ".parquet":
-        return parquet.read_schema(path)
-    with pa.memory_map(str(path)) as source:
-        return _ipc(source).schema
-
-
-def _header(path: Path) -> list[str]:
-    """Return the names in the first line of a CSV.
-
-    Raises ExtractError if that line is a row: numbers that do not count up.
-    """
-    separator = SEPARATORS[path.suffix.lower()]
-    with path.open("rb") as file:
-        line = file.readline(MAX_LINE_BYTES)
-    if len(line) == MAX_LINE_BYTES:
-        raise unusable_line(path, None)
-    try:
-        lines = [line.decode("utf-8-sig")]
-        record = next(csv.reader(lines, delimiter=separator, strict=True), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise unusable_line(path, 1) from error
-    names = [name.strip() for name in record]
-    numbers = [number(name) for name in names]
-    counted = all(n % 1 == 0 for n in numbers) and sorted({*numbers}) == numbers
-    if names and not counted and all(abs(n) < float("inf") for n in numbers):
-        raise ExtractError(
-            "the first line of a table must name its columns, got the numbers "
-            f"{names[:4]} in {str(path)!r}. Write a line of names above it."
+        None stands for a line of more than MAX_LINE_BYTES.
+        """
+        if line is None:
+            return ExtractError(
+                f"{str(self.path)!r} has a line of more than {MAX_LINE_BYTES} bytes."
+            )
+        return ExtractError(
+            f"line {line} of {str(self.path)!r} has another number of cells than the "
+            "header, or a quote that is not closed (empty lines do not count). Mend "
+            "the line in a text editor."
         )
-    return names
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn the errors of pyarrow for a damaged file into one ExtractError."""
+        wrong = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
+        try:
+            yield
+        except wrong as error:
+            if not self.separator:
+                raise ExtractError(
+                    f"pyarrow cannot read {str(self.path)!r} "
+                    f"({type(error).__name__}). Write the file again."
+                ) from error
+            # pyarrow's text may quote a private row, so only its number is kept
+            found = re.search(r"Row #(\d+)", str(error))
+            line = int(found[1]) if found else None
+            if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
+                raise self._foreign(line) from error
+            raise self.broken(line) from error
+
+    def _foreign(self, line: int | None) -> ExtractError:
+        """Return the error for bytes that the encoding does not have."""
+        where = "" if line is None else f" in line {line}"
+        return ExtractError(
+            f"--encoding {self.encoding} does not fit {str(self.path)!r}{where}. Type "
+            "--encoding windows-1252 for a table from Excel in Western Europe, or save "
+            "the table as UTF-8."
+        )
+
+    def _header(self, separators: str) -> list[str]:
+        """Return the names in the first line of a CSV, and note the separator.
+
+        Raises ExtractError if that line is a row: numbers that do not count up.
+        """
+        self.separator = separators[0]
+        with self.path.open("rb") as file:
+            line = file.readline(MAX_LINE_BYTES)
+        if len(line) == MAX_LINE_BYTES:
+            raise self.broken(None)
+        if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise self._foreign(1)
+        text = line.decode("utf-8-sig" if self.encoding == "utf-8" else self.encoding)
+        if text.count('"') % 2:
+            raise self.broken(1)
+        found = {separator: _cells(text, separator) for separator in separators}
+        self.separator = max(found, key=lambda separator: len(found[separator]))
+        names = [name.strip() for name in found[self.separator]]
+        numbers = [number(name) for name in names]
+        counted = all(n % 1 == 0 for n in numbers) and sorted({*numbers}) == numbers
+        if names and not counted and all(abs(n) < float("inf") for n in numbers):
+            raise ExtractError(
+                f"the first line of {str(self.path)!r} must name the columns, got "
+                f"{', '.join(names[:4])}. Write a line of names above it."
+            )
+        return names
+
+    def _batches(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        if self.separator:
+            yield from self._delimited()
+        elif self._is_parquet:
+            texts = [name for name in names if is_text(self.schema.field(name).type)]
+            with parquet.ParquetFile(self.path, read_dictionary=texts) as file:
+                self._check_groups(file)
+                yield from file.iter_batches(batch_size=rows, columns=list(names))
+        else:
+            with pa.memory_map(str(self.path)) as source:
+                yield from _record_batches(_ipc(source))
+
+    def _delimited(self) -> Iterator[pa.RecordBatch]:
+        """Yield all columns of a CSV as texts; an empty cell is missing.
+
+        Raises ExtractError for a line break in quotes: a quote that only a later line
+        closes would swallow the lines between.
+        """
+        names = self.schema.names
+        read = pacsv.ReadOptions(
+            column_names=names,
+            skip_rows=1,
+            block_size=MAX_LINE_BYTES,
+            use_threads=False,
+            encoding=self.encoding,
+        )
+        parse = pacsv.ParseOptions(
+            delimiter=self.separator,
+            # an empty line of a single column is a row without a value
+            ignore_empty_lines=len(names) > 1,
+        )
+        convert = pacsv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            null_values=[""],
+            strings_can_be_null=True,
+        )
+        try:
+            reader = pacsv.open_csv(self.path, read, parse, convert)
+        except pa.ArrowInvalid as error:
+            if "Could not skip" in str(error):  # nothing comes after the header
+                return
+            raise
+        line = 2
+        for batch in reader:
+            for column in batch.columns:
+                cells = column.buffers()[2]  # all of them in a row: quickly searched
+                data = b"" if cells is None else cells.to_pybytes()
+                if b"\n" in data or b"\r" in data:
+                    broken = pc.match_substring_regex(column, "[\r\n]")
+                    raise self.broken(line + pc.index(broken, True).as_py())
+            line += batch.num_rows
+            yield batch
+
+    def _check_groups(self, file: parquet.ParquetFile) -> None:
+        for group in range(file.metadata.num_row_groups):
+            size = file.metadata.row_group(group).total_byte_size
+            if size > MAX_GROUP_BYTES:
+                raise ExtractError(
+                    f"a row group of {str(self.path)!r} must unpack to at most "
+                    f"{MAX_GROUP_BYTES} bytes, got {size}. Write the file with smaller "
+                    "row groups."
+                )
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    """Return the cells of a line; [] if it does not close its quotes."""
+    try:
+        return next(csv.reader([line], delimiter=separator, strict=True), [])
+    except csv.Error:
+        return []
 
 
 def number(cell: str) -> float:
-    """Return the number that a cell of a CSV holds, or NaN."""
+    """Return the number in a cell of a CSV, or NaN."""
     try:
         return float(cell)
     except ValueError:
@@ -130,118 +270,6 @@ def _ipc(source: Any) -> Any:
     except pa.ArrowInvalid:
         source.seek(0)
         return pa.ipc.open_stream(source)
-
-
-def tables(path: Path, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """Yield some columns of a file, a number of rows at a time, in its order.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : sequence of str
-        The columns.
-    rows : int
-        Number of rows of each table; only the last one has fewer.
-
-    Yields
-    ------
-    pyarrow.Table
-        The rows. Texts of Parquet stay in dictionaries, so that one long text is not
-        repeated.
-
-    Raises
-    ------
-    ExtractError
-        If the file is damaged, or a row group unpacks to more than MAX_GROUP_BYTES.
-    """
-    waiting: list[pa.RecordBatch] = []
-    with _Unreadable(path):
-        for batch in _batches(path, names, rows):
-            waiting.append(batch.select(list(names)))
-            while (count := sum(part.num_rows for part in waiting)) >= rows:
-                rest = rows - (count - waiting[-1].num_rows)
-                last = waiting.pop()
-                yield pa.Table.from_batches([*waiting, last.slice(0, rest)])
-                waiting = [last.slice(rest)]
-        if any(part.num_rows for part in waiting):
-            yield pa.Table.from_batches(waiting)
-
-
-def _batches(path: Path, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-    suffix = path.suffix.lower()
-    if suffix in SEPARATORS:
-        yield from _delimited(path)
-    elif suffix == ".parquet":
-        schema = schema_of(path)
-        texts = [name for name in names if is_text(schema.field(name).type)]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            _check_groups(file, path)
-            yield from file.iter_batches(batch_size=rows, columns=list(names))
-    else:
-        with pa.memory_map(str(path)) as source:
-            yield from _record_batches(_ipc(source))
-
-
-def _delimited(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield all columns of a CSV as texts; an empty cell is missing.
-
-    Raises ExtractError for a line break in quotes: a quote that only a later line
-    closes would swallow the lines between.
-    """
-    names = _header(path)
-    read = pacsv.ReadOptions(
-        column_names=names,
-        skip_rows=1,
-        block_size=MAX_LINE_BYTES,
-        use_threads=False,
-    )
-    parse = pacsv.ParseOptions(
-        delimiter=SEPARATORS[path.suffix.lower()],
-        # an empty line of a single column is a row without a value
-        ignore_empty_lines=len(names) > 1,
-    )
-    convert = pacsv.ConvertOptions(
-        column_types={name: pa.string() for name in names},
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    try:
-        reader = pacsv.open_csv(path, read, parse, convert)
-    except pa.ArrowInvalid as error:
-        if "Could not skip" in str(error):  # nothing comes after the header
-            return
-        raise
-    line = 2
-    for batch in reader:
-        for column in batch.columns:
-            cells = column.buffers()[2]  # all of them in a row: quickly searched
-            data = b"" if cells is None else cells.to_pybytes()
-            if b"\n" in data or b"\r" in data:
-                broken = pc.match_substring_regex(column, "[\r\n]")
-                raise unusable_line(path, line + pc.index(broken, True).as_py())
-        line += batch.num_rows
-        yield batch
-
-
-def _check_groups(file: parquet.ParquetFile, path: Path) -> None:
-    for group in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(group).total_byte_size
-        if size > MAX_GROUP_BYTES:
-            raise ExtractError(
-                "a row group of a Parquet file must unpack to at most "
-                f"{MAX_GROUP_BYTES} bytes, got bytes={size} in {str(path)!r}. "
-                "Write it with smaller row groups."
-            )
-
-
-def n_rows_of(path: Path) -> int:
-    """Return the number of rows of a Parquet or Arrow file without reading a row."""
-    with _Unreadable(path):
-        if path.suffix.lower() == ".parquet":
-            return parquet.read_metadata(path).num_rows
-        with pa.memory_map(str(path)) as source:
-            return sum(batch.num_rows for batch in _record_batches(_ipc(source)))
 
 
 def _record_batches(reader: Any) -> Iterator[pa.RecordBatch]:
@@ -265,6 +293,7 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     if not numbers and not is_text(kind):
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
-            f"a column of {role}s must hold texts or {what}, got type={kind} in "
-            f"{str(path)!r}. Convert it, or name another column by --{role}."
+            f"the column of {role}s must hold texts or {what}, got {kind} in "
+            f"{str(path)!r}. Convert the column, or name another one by --columns "
+            f"{role}=NAME."
         )

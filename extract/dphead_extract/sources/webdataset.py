@@ -16,9 +16,9 @@ from typing import Any
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import ROLES, Columns, is_called
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.listing import SUFFIXES, Row, files_below, listed
-from dphead_extract.sources.tables import ROLES, Columns, is_called
 
 _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
@@ -84,8 +84,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
             f"a folder of WebDataset archives must hold .tar files, got none in "
             f"{str(path)!r}. Check the path."
         )
-    named = {role: getattr(columns, role) for role in ROLES}
-    fields = {role: name for role, name in named.items() if name is not None}
+    fields = columns.declared
     rows: list[Row] = []
     images = {}
     present: set[str] = set()
@@ -97,7 +96,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
             present.update(values)
             for role in (role for role in ROLES if role not in fields):
                 unused = sum(is_called(field, role) for field in values)
-                left_out[f"{role}s in .json: name them by --column {role}="] += unused
+                left_out[f"{role}s in .json: name them by --columns {role}="] += unused
             said = {role: values.get(field) for role, field in fields.items()}
             label = said.get("label", sample.label)
             if "group" in fields and sample.is_unread:

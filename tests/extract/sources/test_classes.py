@@ -12,8 +12,8 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.importing import ImportOptions, import_features
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
-from dphead_extract.sources.tables import Columns
 from PIL import Image
 from pyarrow import feather, parquet
 
@@ -113,22 +113,22 @@ def embeddings_npy(folder):
     for role, values in named.items():
         np.save(folder / f"{role}.npy", values)
     np.save(folder / "x.npy", np.ones((N, 2)))
-    columns = Columns((), *(str(folder / f"{role}.npy") for role in named))
+    columns = Columns(**{role: str(folder / f"{role}.npy") for role in named})
     return imported(folder / "x.npy", columns)
 
 
 def images_manifest(name, *columns):
     """columns: names of the columns of paths, labels, groups and splits."""
+    roles = ("path", "label", "group", "split")
 
     def read(folder):
         for i in range(N):
             (folder / f"{i}.png").write_bytes(png(i))
-        path, *others = columns or ("path", "label", "group", "split")
+        path, *others = columns or roles
         paths = [f"{i}.png" for i in range(N)]
         write_csv(folder / name, (path, paths), others)
-        return listed(
-            folder / name, None, Columns((path,), *others) if columns else None
-        )
+        named = dict(zip(roles, columns, strict=False))
+        return listed(folder / name, None, Columns(**named))
 
     return read
 
@@ -176,7 +176,7 @@ def images_webdataset(with_cls):
                     info.size = len(data)
                     archive.addfile(info, io.BytesIO(data))
         label = None if with_cls else "grade"
-        columns = Columns((), label, "patient", "part")
+        columns = Columns(label=label, group="patient", split="part")
         return listed(folder / "t.tar", "webdataset", columns)
 
     return read

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import group_ids
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
-from dphead_extract.sources.tables import Columns
 from PIL import Image
 from pyarrow import parquet
 
@@ -155,22 +155,22 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
 
 
 def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
-    with pytest.raises(ExtractError, match="'photo' where"):
-        open_source(hub, Classes(NAMES), columns=Columns(("photo",)))
-    with pytest.raises(ExtractError, match="must hold bytes"):
-        open_source(hub, Classes(NAMES), columns=Columns(("label",)))
-    with pytest.raises(ExtractError, match="Leave --layout out"):
+    with pytest.raises(ExtractError, match="no column 'photo'"):
+        open_source(hub, Classes(NAMES), columns=Columns(image="photo"))
+    with pytest.raises(ExtractError, match="must hold the bytes"):
+        open_source(hub, Classes(NAMES), columns=Columns(image="label"))
+    with pytest.raises(ExtractError, match="Remove --layout"):
         open_source(hub, Classes(NAMES), layout="class")
     other = pa.table({"image": [b"a"], "label": [1]})
     parquet.write_table(other, hub / "data" / "train-00002-of-00002.parquet")
-    with pytest.raises(ExtractError, match="must be alike"):
+    with pytest.raises(ExtractError, match="must have the types"):
         open_source(hub, Classes(NAMES))
     (hub / "data" / "test-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(ExtractError, match="must be whole"):
+    with pytest.raises(ExtractError, match="pyarrow cannot read"):
         open_source(hub, Classes(NAMES))
     (tmp_path / "images").mkdir()
-    with pytest.raises(ExtractError, match="which is none"):
-        open_source(tmp_path / "images", columns=Columns(("photo",)))
+    with pytest.raises(ExtractError, match="needs a table of images"):
+        open_source(tmp_path / "images", columns=Columns(image="photo"))
 
 
 def pack(path, members: dict[str, bytes]) -> None:
@@ -239,7 +239,7 @@ def test_a_field_that_is_not_named_is_counted(tmp_path):
     """A group that no --column names protects nobody."""
     pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(Group="p1", url="u")})
     source = open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
-    said = "groups in .json: name them by --column group="
+    said = "groups in .json: name them by --columns group="
     assert source.group is None and source.left_out == {said: 1}
 
 
@@ -299,7 +299,7 @@ def test_the_command_reads_a_dataset(hub):
                 "--split",
                 "test",
             ),
-            *("--classes", "cat,dog,eel", "--column", "group=patient"),
+            *("--classes", "cat,dog,eel", "--columns", "group=patient"),
         ],
     )
     assert done.exit_code == 0, done.output
@@ -311,8 +311,64 @@ def test_the_command_reads_a_dataset(hub):
             "-o",
             str(output),
             *network,
-            "--column",
+            "--columns",
             "place=x",
         ],
     )
-    assert wrong.exit_code == 2 and "write image=NAME" in wrong.output
+    assert wrong.exit_code == 2 and "write path=NAME" in wrong.output
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "windows-1252", "latin-1"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_clinics_table_is_read_as_it_is(tmp_path, encoding, separator):
+    """Its own names of columns, its encoding, and the separator of its header."""
+    lines = [["Dateiname", "Größe", "Patient", "Diagnose"]]
+    lines += [[f"bild {i}.png", "1,5;2", f"Müller {i // 2}", "naïv"] for i in range(4)]
+    text = "\n".join(separator.join(f'"{cell}"' for cell in line) for line in lines)
+    (tmp_path / "table.csv").write_text(text, encoding=encoding)
+    for i in range(4):
+        (tmp_path / f"bild {i}.png").write_bytes(png(i))
+    declared = encoding.removesuffix("-sig")
+    columns = {"path": "Dateiname", "group": "Patient", "label": "Diagnose"}
+    # the table, or the folder that holds it
+    for path in (tmp_path / "table.csv", tmp_path):
+        source = open_source(
+            path, Classes(["naïv"]), columns=Columns(**columns, encoding=declared)
+        )
+        assert source.labels.tolist() == [0] * 4
+        assert source.group is not None
+        groups = [f"Müller {i // 2}" for i in range(4)]
+        assert source.group.tolist() == group_ids(groups, 4).tolist()
+        assert [source.raw(i) for i in range(4)] == [png(i) for i in range(4)]
+    if declared != "utf-8":
+        with pytest.raises(ExtractError, match="Type --encoding windows-1252"):
+            open_source(tmp_path, Classes(["naïv"]), columns=Columns(**columns))
+
+
+def test_a_parquet_file_of_paths_is_a_table_too(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(0))
+    rows = pa.table({"file": ["a.png", "gone.png"], "dx": [1, 0], "patient": [7, None]})
+    parquet.write_table(rows, tmp_path / "t.parquet")
+    columns = Columns(path="file", label="dx", group="patient")
+    source = open_source(tmp_path / "t.parquet", Classes(["0", "1"]), columns=columns)
+    assert source.labels.tolist() == [1, 0]
+    assert source.group is not None
+    assert source.group.tolist() == group_ids(["7", None], 2).tolist()
+    assert source.raw(0) == png(0) and source.raw(1) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "said"),
+    [
+        ("filename;patient_id;dx", {}, "--columns path=NAME,label=NAME,group=NAME"),
+        ("filename;dx", {"path": "file"}, "no column 'file'. Its columns are filename"),
+        ("path;dx;mrn", {}, "the column 'dx', which has no role"),
+    ],
+)
+def test_a_table_of_other_columns_says_what_to_type(tmp_path, header, columns, said):
+    (tmp_path / "t.csv").write_text(f"{header}\na.png;b;c\n")
+    with pytest.raises(ExtractError, match=said):
+        open_source(tmp_path / "t.csv", columns=Columns(**columns))
+    (tmp_path / "u.csv").write_text(f"{header}\n")
+    with pytest.raises(ExtractError, match="needs one table in .*t.csv, u.csv"):
+        open_source(tmp_path, columns=Columns(path="path"))

@@ -1,0 +1,120 @@
+"""Find the columns of a table that hold an image's path, label, group and split.
+
+The role of a column is declared, or in the file's header. No row may decide it for
+other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from dphead_extract.errors import ExtractError
+
+ROLES = ("label", "group", "split")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Declare which columns, or arrays of an .npz, have which role.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Columns of embeddings: names, or patterns such as "emb_*". Default: all columns
+        without another role, or the array "features" of an .npz.
+    path, image : str or None
+        The column of paths of image files, or of the bytes of images.
+    label, group, split : str or None
+        Default: the column of that name or of its plural, if the file has one. For an
+        .npy they are paths of further .npy files.
+    width : int or None
+        Length of the lists of a column of features, if its type does not give it.
+    encoding : str
+        Encoding of a CSV or TSV.
+    """
+
+    features: tuple[str, ...] = ()
+    path: str | None = None
+    image: str | None = None
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
+    width: int | None = None
+    encoding: str = "utf-8"
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """Return the declared names of columns by role."""
+        roles = ("path", "image", *ROLES)
+        return {role: name for role in roles if (name := getattr(self, role))}
+
+    def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
+        """Return the columns of labels, groups and splits that the file has, by role.
+
+        Raises ExtractError for a declared column that is missing. Also if no column is
+        declared for a role, and several columns, or one in capitals, could have it.
+        """
+        found = {role: self.declared[role] for role in ROLES if role in self.declared}
+        check_columns([*found.values()], names, path)
+        for role in ROLES:
+            alike = [name for name in names if is_called(name, role)]
+            if role in found or not alike:
+                continue
+            if alike not in ([role], [f"{role}s"]):
+                raise ExtractError(
+                    f"--columns must name the column of {role}s in {str(path)!r}, "
+                    f"which has {', '.join(alike)}. Type --columns {role}=NAME."
+                )
+            found[role] = alike[0]
+        return found
+
+    def of_features(self, names: Sequence[str], path: Path) -> list[str]:
+        """Return the columns of features as they are named, then in the file's order.
+
+        Raises ExtractError if no feature is named and a column is likely not a feature:
+        a label, group or split of another name, or the index of a data frame.
+        """
+        roles = self.roles(names, path).values()
+        rest = [name for name in names if name not in roles]
+        exact = [pattern for pattern in self.features if not set("*?[") & set(pattern)]
+        check_columns(exact, rest, path)
+        for name in [] if self.features else rest:
+            is_index = name.startswith(("__index_level_", "Unnamed: "))
+            is_role = any(is_called(name, role) for role in ROLES)
+            if not name or is_index or is_role:
+                raise ExtractError(
+                    f"--features must name the features of {str(path)!r}, which has a "
+                    f"column {name!r}. Type --features 'A,B,...'."
+                )
+        patterns = self.features or ("*",)
+        return list(
+            dict.fromkeys(
+                name
+                for pattern in patterns
+                for name in ([pattern] if pattern in rest else rest)
+                if name == pattern or fnmatchcase(name, pattern)
+            )
+        )
+
+
+def is_called(name: str, role: str) -> bool:
+    """Return whether a column has a role's name or its plural, in any case."""
+    return name.strip().lower() in (role, f"{role}s")
+
+
+def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
+    """Raise ExtractError unless the file has these columns, each once."""
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise ExtractError(
+            f"{str(path)!r} has two columns {twice!r}. Rename one of them."
+        )
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise ExtractError(
+            f"{str(path)!r} has no column {missing[0]!r}. Its columns are "
+            f"{', '.join(names[:8])}."
+        )
