@@ -138,11 +138,11 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
     """
     from dphead_extract.features.format import FormatError, open_features
     from dphead_extract.features.format import verify as check
-    from dphead_extract.shards import join as run
+    from dphead_extract.shards import join_shards
 
     try:
         with shown("joining and checking shards"):
-            run(shards, output)
+            join_shards(shards, output)
             problems = check(output)
         with open_features(output) as file:
             size = f"{file.n_rows:,} rows x {file.n_features:,} features"

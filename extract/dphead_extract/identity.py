@@ -42,7 +42,7 @@ class Identity:
     recognized: str | None = None
 
 
-def identified(
+def identify(
     options: ExtractOptions, source: Source, n_rows: int, seen: np.ndarray
 ) -> Identity:
     """Return the data set of `source`, which is a shard of n_rows rows.

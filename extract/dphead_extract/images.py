@@ -148,7 +148,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             samples = _samples(image, data)
             image.load()
-            pixels = canonical_array(image, declared, samples)
+            pixels = _canonical_array(image, declared, samples)
             return np.ascontiguousarray(_upright(pixels, image))
     except UnreadableImage:
         raise
@@ -228,7 +228,7 @@ def _samples_of_tiff(image: Any) -> Samples:
     return Samples(bits, signed, white_is_zero)
 
 
-def canonical_array(
+def _canonical_array(
     image: Image.Image,
     declared: PixelRange | None = None,
     samples: Samples | None = None,

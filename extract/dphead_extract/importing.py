@@ -22,8 +22,6 @@ from dphead_extract.sources.classes import Classes, interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
-_BLOCK_BYTES = 1 << 30  # largest block of features in float64; a choice, not measured
-
 
 @dataclass
 class ImportOptions:
@@ -128,13 +126,6 @@ def _check_declared(table: Table, options: ImportOptions) -> None:
         raise ExtractError(
             "the classes must be declared public before labels are stored, got "
             "classes=None. Pass --classes a,b,c, their number, or --ignore-labels."
-        )
-    size = options.block_rows * table.n_features * 8
-    if options.block_rows < 1 or size > _BLOCK_BYTES:
-        raise ExtractError(
-            f"a block of rows must have a row and at most {_BLOCK_BYTES} bytes, got "
-            f"block_rows={options.block_rows} of {table.n_features} features. Set "
-            "--block-rows."
         )
 
 

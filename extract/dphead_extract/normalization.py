@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.synthetic import COUNT, SEED, synthetic_features
+from dphead_extract.synthetic import N_SYNTHETIC, SYNTHETIC_SEED, synthetic_features
 
 if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
     from dphead_extract.backbones.base import Backbone
@@ -95,8 +95,8 @@ class RowNorm:
         if self.kind in ("synthetic", "local"):
             return {
                 "kind": self.kind,
-                "images": COUNT,
-                "seed": SEED,
+                "images": N_SYNTHETIC,
+                "seed": SYNTHETIC_SEED,
                 "epsilon": EPSILON,
             }
         return {"kind": self.kind}
@@ -114,11 +114,6 @@ class RowNorm:
             norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
             return torch.where(
                 norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0
-            )
-        if self.kind != "group" and not self.statistics:
-            raise ExtractError(
-                f"rows need a fitted normalization, got kind={self.kind!r} as it is. "
-                "Call fitted first."
             )
         channels = features.shape[1]
         parts = self.parts or ((channels, flat.shape[1] // channels),)

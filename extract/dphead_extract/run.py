@@ -23,7 +23,7 @@ from dphead_extract.features.disk import check_disk, write_names
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
-from dphead_extract.identity import Identity, identified, note_images
+from dphead_extract.identity import Identity, identify, note_images
 from dphead_extract.index import ImageIndex, Overlap
 from dphead_extract.loop import (
     Loop,
@@ -203,7 +203,6 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         images differ from the images of same_data_as. The unfinished file is then
         removed.
     """
-    _check_counts(options)
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(
@@ -225,7 +224,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     backbone = load_backbone(options.backbone, size, channels == 3)
     found = _check_images(part, options, backbone)
     seen = np.array(found.digests, np.uint64)
-    identity = identified(options, part, n_rows, seen)
+    identity = identify(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity)
     header = _make_header(options, part, n_rows, backbone, settings, identity)
     check_disk(output, header)
@@ -252,20 +251,6 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         problems=verify(output) if options.check else [],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )
-
-
-def _check_counts(options: ExtractOptions) -> None:
-    """Raise ExtractError for a number below one."""
-    counts = {
-        name: getattr(options, name)
-        for name in ("batch_size", "block_rows", "workers", "limit")
-    }
-    if min(value for value in counts.values() if value is not None) < 1:
-        got = ", ".join(f"{name}={value}" for name, value in counts.items())
-        raise ExtractError(
-            f"batch size, block rows, workers and limit must be at least 1, got {got}. "
-            "Raise them."
-        )
 
 
 def _loop_settings(
@@ -321,13 +306,8 @@ def choose_device(name: str) -> torch.device:
     Raises
     ------
     ExtractError
-        If the name is unknown, cuda is missing, or there are too few GPUs.
+        If cuda is missing, or there are too few GPUs.
     """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ExtractError(
-            f"device must be auto, cpu or cuda, got device={name!r}. Choose one of "
-            "these."
-        )
     if name == "cuda" and not torch.cuda.is_available():
         raise ExtractError(
             "device cuda needs a GPU that torch can use, got none. Use --device cpu."

@@ -170,7 +170,7 @@ def _shared(path: Path) -> dict[str, str]:
         ) from error
 
 
-def join(paths: Sequence[str | Path], output: str | Path) -> None:
+def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
     """Write all shards of a features file into `output`; the shards stay.
 
     Run it again to resume.
@@ -215,34 +215,26 @@ def join(paths: Sequence[str | Path], output: str | Path) -> None:
 
 def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
     """Return all shards of one run in their order."""
-    found: dict[int, FeaturesFile] = {}
     for file in files:
         if "shard" not in file.config:
             raise FormatError(
-                f"only shards can be joined, got path={str(file.path)!r}, a whole "
-                "features file. Leave it out."
+                f"{str(file.path)!r} is a whole features file. Remove it from SHARDS."
             )
         _check_same_run(files[0], file)
-        index = file.config["shard"]["index"]
-        if index in found:
-            raise FormatError(
-                f"every shard must be given once, got shard={index} in "
-                f"{str(found[index].path)!r} and {str(file.path)!r}. Leave one out."
-            )
-        found[index] = file
-    count = files[0].config["shard"]["count"]
-    missing = [
-        re.sub(r"shard-\d+-of-", f"shard-{i}-of-", files[0].path.name)
-        for i in range(count)
-        if i not in found
-    ]
-    if missing:
+    files = sorted(files, key=lambda file: file.config["shard"]["index"])
+    count, name = files[0].config["shard"]["count"], files[0].path.name
+    found = [file.config["shard"]["index"] for file in files]
+    if found != [*range(count)]:
+        missing = [
+            re.sub(r"shard-\d+-of-", f"shard-{i}-of-", name)
+            for i in range(count)
+            if i not in found
+        ]
         raise FormatError(
-            f"all {count} shards must be given, got {len(found)}; missing: "
-            f"{', '.join(missing)}. Give them too, or run the command that extracts "
-            "them."
+            f"SHARDS must list each of the {count} shards once, got {len(files)} "
+            f"files; missing: {', '.join(missing) or 'none'}."
         )
-    return [found[index] for index in range(count)]
+    return files
 
 
 def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:

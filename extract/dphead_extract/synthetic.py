@@ -23,8 +23,8 @@ from dphead_extract.threads import one_thread
 if TYPE_CHECKING:  # backbones import this module
     from dphead_extract.backbones.base import Backbone
 
-COUNT = 400  # number of images; a choice, not measured
-SEED = 0  # seed of the images, which are the same everywhere
+N_SYNTHETIC = 400  # number of images; a choice, not measured
+SYNTHETIC_SEED = 0  # seed of the images, which are the same everywhere
 _GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
 # each color from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]
@@ -39,10 +39,10 @@ _TINT = 0.2  # standard deviation of a disc's colors; a choice
 
 
 def synthetic_images(
-    height: int, width: int, colors: int, count: int = COUNT
+    height: int, width: int, colors: int, count: int = N_SYNTHETIC
 ) -> Iterator[np.ndarray]:
     """Yield random images, uint8 (height, width[, 3]), with 1/frequency amplitudes."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(SYNTHETIC_SEED)
     frequency = np.hypot(
         np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
     )
@@ -60,10 +60,10 @@ def synthetic_images(
 
 
 def dead_leaves(
-    height: int, width: int, colors: int, count: int = COUNT
+    height: int, width: int, colors: int, count: int = N_SYNTHETIC
 ) -> Iterator[np.ndarray]:
     """Yield random images of discs, (colors, height, width) from 0 to 1."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(SYNTHETIC_SEED)
     down, right = np.mgrid[:height, :width]
     for _ in range(count):
         inverse = rng.uniform(_LARGEST_LEAF**-2, _SMALLEST_LEAF**-2, _LEAVES)
@@ -81,7 +81,7 @@ def dead_leaves(
 
 
 def synthetic_features(backbone: Backbone) -> torch.Tensor:
-    """Return the backbone's outputs for COUNT synthetic images.
+    """Return the backbone's outputs for N_SYNTHETIC synthetic images.
 
     The features are computed with one CPU thread, because shards must not differ by a
     bit.

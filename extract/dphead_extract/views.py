@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dphead_extract.errors import ExtractError
-
 # a view is shifted by up to 1/SHIFT_SHARE of each side: 4 of 32 pixels, as in De22
 _SHIFT_SHARE = 8
 
@@ -35,13 +33,6 @@ class Views:
 
     count: int = 1
     flip: bool = True
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ExtractError(
-                f"an image needs at least one view, got count={self.count}. Use "
-                "--views 1 or more."
-            )
 
     def record(self) -> dict[str, Any]:
         """Return what the features file says of the views; {} without views."""

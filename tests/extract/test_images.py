@@ -539,15 +539,13 @@ def test_a_pipe_with_an_images_name_is_refused(tmp_path):
         open_source(tmp_path / "images", Classes.parse("cat,dog"))
 
 
-@pytest.mark.parametrize("name", ["a.tar", "archive"])
-def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path, name):
+def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path):
     """zipfile finds a zip's directory anywhere near the end: one image's bytes would
     take all other rows.
     """
     hidden = add(tmp_path / "b.zip", ["dog/evil.png"]).read_bytes()
     members = {"cat/1.png": encoded(PICTURE), "cat/2.png": encoded(PICTURE) + hidden}
-    add(tmp_path / "a.tar", members).rename(tmp_path / name)
-    source = open_source(tmp_path / name, Classes.parse("cat,dog"))
+    source = open_source(add(tmp_path / "a.tar", members), Classes.parse("cat,dog"))
     assert source.names == ["cat/1.png", "cat/2.png"]
 
 
@@ -578,28 +576,20 @@ def test_a_manifest_says_each_thing_of_a_row_once(tmp_path, text, said):
         open_source(tmp_path / "a.csv", Classes.parse("cat,dog"))
 
 
-@pytest.mark.parametrize(
-    "name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"]
-)
-def test_paths_outside_a_zip_are_refused(tmp_path, name):
-    with pytest.raises(ExtractError, match="outside the archive"):
-        open_source(add(tmp_path / "a.zip", ["a/1.png", name]), Classes.parse("a"))
-
-
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, None])
 def test_links_in_an_archive_are_refused(tmp_path, kind):
     if kind is None:
-        with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
             member = zipfile.ZipInfo("a/1.png")
             member.external_attr = 0o120777 << 16
             archive.writestr(member, "/etc/passwd")
     else:
-        with tarfile.open(tmp_path / "a", "w") as archive:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
             info = tarfile.TarInfo("a/1.png")
             info.type, info.linkname = kind, "/etc/passwd"
             archive.addfile(info)
     with pytest.raises(ExtractError, match="a link"):
-        open_source(tmp_path / "a", Classes.parse("a"))
+        open_source(next(tmp_path.glob("a.*")), Classes.parse("a"))
 
 
 def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):

@@ -427,13 +427,6 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind):
             imported(path, columns)
 
 
-def test_a_row_group_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    path, columns = write(tmp_path, "parquet", *rows())
-    monkeypatch.setattr(table_files, "MAX_GROUP_BYTES", 100)
-    with pytest.raises(ExtractError, match="unpack to at most 100 bytes"):
-        imported(path, columns)
-
-
 def test_files_are_read_so_many_rows_at_a_time(tmp_path):
     table = pa.table({"a": np.arange(23.0), "label": pa.array(["cat"] * 23)})
     pa.parquet.write_table(table, tmp_path / "f.parquet", row_group_size=6)

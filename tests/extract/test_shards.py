@@ -16,7 +16,7 @@ from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
 from dphead_extract.features.format import open_features
 from dphead_extract.run import extract
-from dphead_extract.shards import Shard, join, shared_identifiers
+from dphead_extract.shards import Shard, join_shards, shared_identifiers
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
 from hypothesis import given
@@ -60,7 +60,7 @@ def paths(folder, name="f.h5", count=2):
 
 
 def join_all(folder):
-    join(paths(folder), folder / "f.h5")
+    join_shards(paths(folder), folder / "f.h5")
 
 
 @given(
@@ -83,7 +83,7 @@ def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
 
 
 def test_joined_shards_are_the_file_of_one_process(copy):
-    join(paths(copy)[::-1], copy / "f.h5")
+    join_shards(paths(copy)[::-1], copy / "f.h5")
     # the same id and salt
     one = options(copy / "digits.npz", copy / "one.h5", same_data_as=copy / "f.h5")
     extract(one)
@@ -118,11 +118,11 @@ def test_a_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch):
 def test_a_missing_shard_is_named(copy):
     first, second = paths(copy)
     with pytest.raises(
-        FormatError, match=r"all 2 shards .* missing: f\.shard-1-of-2\.h5"
+        FormatError, match=r"the 2 shards .* missing: f\.shard-1-of-2\.h5"
     ):
-        join([first], copy / "f.h5")
-    with pytest.raises(FormatError, match="given once, got shard=0"):
-        join([first, first, second], copy / "f.h5")
+        join_shards([first], copy / "f.h5")
+    with pytest.raises(FormatError, match="missing: none"):
+        join_shards([first, first, second], copy / "f.h5")
     second.rename(second.with_name(second.name + ".part"))
     with pytest.raises(
         FormatError, match=r"f\.shard-1-of-2\.h5.*run the same extract command again"
@@ -162,7 +162,7 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
     (copy / "other").mkdir()  # another machine that was not given f.h5.shards.json
     extract(shard("other"))
     with pytest.raises(FormatError, match="got dataset_id="):
-        join([first, *paths(copy / "other")[1:]], copy / "f.h5")
+        join_shards([first, *paths(copy / "other")[1:]], copy / "f.h5")
     arrays = dict(np.load(copy / "digits.npz"))
     arrays["images"][0, 0, 0] += 1
     np.savez(copy / "digits.npz", **arrays)
@@ -173,17 +173,17 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
 def test_whole_and_damaged_files_are_refused(copy):
     first, second = paths(copy)
     join_all(copy)
-    with pytest.raises(FormatError, match="only shards can be joined"):
-        join([first, second, copy / "f.h5"], copy / "g.h5")
+    with pytest.raises(FormatError, match="is a whole features file"):
+        join_shards([first, second, copy / "f.h5"], copy / "g.h5")
     with h5py.File(second, "r+") as file:
         file["features"][70, 3] += 1  # its second block
     with pytest.raises(FormatError, match=r"shard-1-of-2\.h5' damaged from row 64 on"):
-        join([first, second], copy / "g.h5")
+        join_shards([first, second], copy / "g.h5")
     assert not (copy / "g.h5").exists()
     second.unlink()
     # the salt is still the same
     extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
-    join([first, second], copy / "g.h5")
+    join_shards([first, second], copy / "g.h5")
     assert (copy / "f.h5").read_bytes() == (copy / "g.h5").read_bytes()
 
 
@@ -276,7 +276,7 @@ def test_torchrun_extracts_shards(copy):
         capture_output=True,
         timeout=600,
     )
-    join(paths(copy, "run.h5"), copy / "run.h5")
+    join_shards(paths(copy, "run.h5"), copy / "run.h5")
     with open_features(copy / "run.h5") as joined:
         assert joined.features.shape == (300, 144)
         assert np.isfinite(joined.features[:]).all()

@@ -28,10 +28,10 @@ from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
-from dphead_extract.synthetic import COUNT, dead_leaves, synthetic_images
+from dphead_extract.synthetic import N_SYNTHETIC, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
-SEED = 0  # seed of the drawn patches; the images have their own
+_SEED = 0  # seed of the drawn patches; the images have their own
 # side of a patch in places of a map, number of filters, and places along an axis of the
 # output; benchmarks/results/ablation, "Patches of maps"
 SIDE, FILTERS, PLACES = 3, 512, 3
@@ -44,7 +44,7 @@ SETTINGS = {
     "side": SIDE,
     "places": PLACES,
     "whiten": _WHITEN,
-    "seed": SEED,
+    "seed": _SEED,
 }
 
 
@@ -88,15 +88,18 @@ class DeepPatches(nn.Module):
         with torch.inference_mode(), one_thread():
             leaves, noise = (signed_sqrt(first(images)) for images in synthetic)
             for _ in range(layers - 1):
-                layer = PatchLayer(leaves, noise, BETWEEN)
-                leaves, noise = (_all_halved(layer, maps) for maps in (leaves, noise))
+                layer = _PatchLayer(leaves, noise, BETWEEN)
+                leaves, noise = (
+                    torch.cat([_halved(layer, one) for one in maps.split(1)])
+                    for maps in (leaves, noise)
+                )
                 self.layers.append(layer)
-            self.layers.append(PatchLayer(leaves, noise, FILTERS))
+            self.layers.append(_PatchLayer(leaves, noise, FILTERS))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of images."""
         maps = signed_sqrt(self.first(images))
-        return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
+        return torch.cat([self._one(one) for one in maps.split(1)])
 
     def _one(self, maps: torch.Tensor) -> torch.Tensor:
         """Turn maps (1, channels, h', w') into (1, 2 * FILTERS, h, w)."""
@@ -107,14 +110,14 @@ class DeepPatches(nn.Module):
         return F.adaptive_avg_pool2d(found, (tall, wide))
 
 
-class PatchLayer(nn.Module):
+class _PatchLayer(nn.Module):
     """Convolve maps with filters that are drawn from maps of synthetic images.
 
     Input (1, channels, h, w); output (1, 2 * filters, h - SIDE + 1, w - SIDE + 1).
 
     Parameters
     ----------
-    leaves, noise : (COUNT, channels, h, w) tensors
+    leaves, noise : (N_SYNTHETIC, channels, h, w) tensors
         Maps of synthetic images. `noise` gives the channels' spread; both give patches.
     filters : int
         Number of filters.
@@ -165,7 +168,7 @@ class PatchLayer(nn.Module):
         All patches at once would take nine times the memory of the maps.
         """
         each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
-        order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
+        order = np.random.default_rng(_SEED).permutation(len(maps) * each)[:PATCHES]
         images, places = np.divmod(order, each)
         drawn = torch.empty(len(order), maps.shape[1] * SIDE**2)
         for i in range(len(maps)):
@@ -173,11 +176,6 @@ class PatchLayer(nn.Module):
             patches = self._patches(maps[i : i + 1])[0]
             drawn[own] = patches[torch.from_numpy(places)[own]]
         return drawn
-
-
-def _all_halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
-    """Return `_halved` of each of many images."""
-    return torch.cat([_halved(layer, maps[i : i + 1]) for i in range(len(maps))])
 
 
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
@@ -193,9 +191,11 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 def _synthetic(
     shape: tuple[int, int], colors: int, basis: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Return dead leaves and 1/frequency images, COUNT of each, as network inputs."""
-    leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colors, COUNT))))
-    noise = torch.from_numpy(np.stack(list(synthetic_images(*shape, colors, COUNT))))
+    """Return N_SYNTHETIC dead leaves and 1/frequency images as inputs."""
+    leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colors, N_SYNTHETIC))))
+    noise = torch.from_numpy(
+        np.stack(list(synthetic_images(*shape, colors, N_SYNTHETIC)))
+    )
     noise = noise[..., None] if colors == 1 else noise
     images = [leaves.float(), noise.permute(0, 3, 1, 2).float() / 255]
     if basis is None:
@@ -222,7 +222,7 @@ def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.T
 
 
 @register
-class DeepPatchesFamily(FixedFilters):
+class _DeepPatchesFamily(FixedFilters):
     """Convolve ScatterNet's maps with random patches, at one or several scales."""
 
     names = ("deep-patches",)

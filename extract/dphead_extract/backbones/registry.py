@@ -25,12 +25,12 @@ for _module in iter_modules(folder.__path__):
     if _module.name != "registry":
         import_module(f"{folder.__name__}.{_module.name}")
 
-TIMM = TimmFamily()
+_TIMM = TimmFamily()
 
 
 def family_of(name: str) -> Family:
     """Return the family of a backbone's name: a registered one, or timm's."""
-    return FAMILIES.get(name, TIMM)
+    return FAMILIES.get(name, _TIMM)
 
 
 def load_backbone(

@@ -46,7 +46,7 @@ def n_channels(J: int, L: int = 8) -> int:
     return 1 + J * L + L * L * J * (J - 1) // 2
 
 
-def padded_size(size: int, J: int) -> tuple[int, int, int]:
+def _padded_size(size: int, J: int) -> tuple[int, int, int]:
     """Return the length of an axis after reflection, and the pixels added.
 
     The added pixels are given as (before, after).
@@ -56,7 +56,7 @@ def padded_size(size: int, J: int) -> tuple[int, int, int]:
     return total, (total - size) // 2, (total - size + 1) // 2
 
 
-def reflect_index(size: int, before: int, after: int) -> np.ndarray:
+def _reflect_index(size: int, before: int, after: int) -> np.ndarray:
     """Return an index that extends an axis by reflection, however far.
 
     The index reflects about the axis's first and last pixel.
@@ -84,15 +84,15 @@ class ScatterNet(nn.Module):
                 f"shape={shape}. Choose a smaller --scatter-j or a larger --image-size."
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
-        (self.M, *pad_rows), (self.N, *pad_cols) = (padded_size(s, J) for s in shape)
+        (self.M, *pad_rows), (self.N, *pad_cols) = (_padded_size(s, J) for s in shape)
         self.register_buffer(
             "rows",
-            torch.from_numpy(reflect_index(shape[0], *pad_rows)),
+            torch.from_numpy(_reflect_index(shape[0], *pad_rows)),
             persistent=False,
         )
         self.register_buffer(
             "cols",
-            torch.from_numpy(reflect_index(shape[1], *pad_cols)),
+            torch.from_numpy(_reflect_index(shape[1], *pad_cols)),
             persistent=False,
         )
         self.engine = (
@@ -102,11 +102,6 @@ class ScatterNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of images."""
         B, C, H, W = images.shape
-        if self.shape != (H, W):
-            raise ExtractError(
-                f"images must be {self.shape}, got shape={(H, W)}. Build ScatterNet "
-                "for this size."
-            )
         planes = images.reshape(B * C, H, W).float()
         k, h, w = (
             n_channels(self.J, self.L),
@@ -162,7 +157,7 @@ class ScatterNet(nn.Module):
 
 
 @register
-class ScatterNetFamily(FixedFilters):
+class _ScatterNetFamily(FixedFilters):
     """Join ScatterNets of one or several scales."""
 
     names = ("scatternet",)

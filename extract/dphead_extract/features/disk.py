@@ -38,7 +38,7 @@ def check_disk(output: Path, header: Header) -> None:
         )
 
 
-def sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Force a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -66,7 +66,7 @@ def write_private(path: Path, data: bytes, once: bool = False) -> None:
                 os.link(draft, path)
             else:
                 os.replace(draft, path)
-            sync(path.parent)
+            sync_path(path.parent)
         finally:
             Path(draft).unlink(missing_ok=True)
     except FileExistsError:

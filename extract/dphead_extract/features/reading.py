@@ -116,7 +116,7 @@ class FeaturesFile:
 
     def __init__(self, path: str | Path, file: h5py.File):
         self.path, self.file = Path(path), file
-        self.config = read_config(file)
+        self.config = _read_config(file)
         self.features: h5py.Dataset = file["features"]  # type: ignore[assignment]
         self.n_rows, self.n_features = (int(s) for s in self.features.shape)
         self.dtype: np.dtype = self.features.dtype
@@ -186,7 +186,7 @@ def _damaged(path: Path) -> str:
     )
 
 
-def read_config(file: h5py.File) -> dict[str, Any]:
+def _read_config(file: h5py.File) -> dict[str, Any]:
     """Return the configuration: the fields of the header, and all options."""
     attributes: Any = file.attrs
     return json.loads(attributes["config"])
@@ -253,16 +253,10 @@ def open_features(path: str | Path) -> FeaturesFile:
                 "a features file must be finished, got complete=False in "
                 f"{str(path)!r}. Run the same extract command again: it resumes."
             )
-        config = read_config(file)
-        digests = {"block_digest": ((n_blocks(config), 32), np.dtype("uint8"))}
-        columns = layout(config) | digests
-        wrong = [name for name in columns if not _is_stored(file, name, *columns[name])]
-        if wrong or config["dtype"] not in ("float16", "float32"):
-            raise FormatError(
-                "every column of a features file must be in it, uncompressed, with its "
-                f"type and one entry a row, got columns={wrong} of {str(path)!r}. "
-                "Extract it again."
-            )
+        columns: Any = file
+        for name, stored in layout(_read_config(file)).items():
+            if (columns[name].shape, columns[name].dtype) != stored:
+                raise FormatError(_damaged(Path(path)))
         return FeaturesFile(path, file)
     except FormatError:
         file.close()
@@ -285,24 +279,3 @@ def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> Features
         f"--same-data-as must name a file of the same rows, got n_rows={file.n_rows} "
         f"for {n_rows}. Use the same source, in its order."
     )
-
-
-def _is_stored(
-    file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype
-) -> bool:
-    """Return whether a column is in this file, with the bytes that its shape needs.
-
-    Reading it then takes no more memory than that.
-    """
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        return False
-    column: Any = file[name]
-    if not isinstance(column, h5py.Dataset) or (column.shape, column.dtype) != (
-        shape,
-        dtype,
-    ):
-        return False
-    made = column.id.get_create_plist()
-    if made.get_external_count() or made.get_nfilters():
-        return False
-    return column.nbytes <= column.id.get_storage_size()

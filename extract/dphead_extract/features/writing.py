@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 
 from dphead_extract.errors import FormatError, ResumableError
-from dphead_extract.features.disk import sync
+from dphead_extract.features.disk import sync_path
 from dphead_extract.features.reading import (
     SCHEMA_VERSION,
     FeaturesFile,
@@ -181,7 +181,7 @@ class FeaturesWriter:
                 _allocate(file, "block_digest", shape, "uint8")
                 self._places = extents(file)
             write_seal(self.part, self._places.values(), complete=False)
-            sync(self.part)
+            sync_path(self.part)
         except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
             raise self._full(error) from error
 
@@ -221,7 +221,7 @@ class FeaturesWriter:
         try:
             for name, values in block.items():
                 self._write(name, start, values)
-            sync(self.part)
+            sync_path(self.part)
             digest = block_digest(block)[None]
             self._write("block_digest", start // self.header.block_rows, digest)
         except OSError as error:
@@ -250,11 +250,11 @@ class FeaturesWriter:
             )
         self.close()
         try:
-            sync(self.part)
+            sync_path(self.part)
             write_seal(self.part, self._places.values(), complete=True)
-            sync(self.part)
+            sync_path(self.part)
             os.replace(self.part, self.path)
-            sync(self.path.parent)
+            sync_path(self.path.parent)
         except OSError as error:
             raise self._full(error) from error
 

@@ -21,8 +21,13 @@ from dphead_extract.sources.archives import MAX_FILE_BYTES
 from dphead_extract.sources.classes import SPLITS, Classes
 from dphead_extract.sources.columns import ROLES, Columns, check_columns
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.listing import Row, listed
-from dphead_extract.sources.table_files import TABLES, TableFile, check_role, is_text
+from dphead_extract.sources.listing import Row, list_rows
+from dphead_extract.sources.table_files import (
+    TABLE_SUFFIXES,
+    TableFile,
+    check_role,
+    is_text,
+)
 
 _IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
 _ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
@@ -43,9 +48,11 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
         If a column of paths is declared, and the folder has no or several tables.
     """
     if path.is_file():
-        return [path] if path.suffix.lower() in TABLES else []
+        return [path] if path.suffix.lower() in TABLE_SUFFIXES else []
     if columns.path is not None:
-        found = sorted(p for p in path.glob("*.*") if p.suffix.lower() in TABLES)
+        found = sorted(
+            p for p in path.glob("*.*") if p.suffix.lower() in TABLE_SUFFIXES
+        )
         if len(found) != 1:
             names = ", ".join(p.name for p in found[:4]) or "none"
             raise ExtractError(
@@ -98,7 +105,7 @@ def open_table(
     if columns.image or (columns.path is None and "image" in names):
         return _dataset(path, tables, columns, classes, split)
     of_paths = columns.path or "path"
-    if of_paths in names:
+    if of_paths in names and len(tables) == 1:
         return _manifest(tables[0], of_paths, columns, classes, split)
     raise ExtractError(
         f"{str(files[0])!r} needs a column of paths, got the columns "
@@ -146,7 +153,7 @@ def _dataset(
                 label = names[label]
             its_split = own if its_split in (None, "") else its_split
             rows.append((f"{file}:{len(rows)}", size, label, its_split, group))
-    return listed(
+    return list_rows(
         "dataset",
         path,
         rows,
@@ -187,7 +194,7 @@ def _manifest(
         file = root / name
         size = file.stat().st_size if is_plain(file) else -1
         rows.append((name, size, label, its_split, group))
-    return listed(
+    return list_rows(
         "manifest",
         path,
         rows,

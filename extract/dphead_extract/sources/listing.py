@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -46,7 +45,7 @@ def _why_left_out(name: str) -> str:
     return ""
 
 
-def listed(
+def list_rows(
     kind: str,
     path: Path,
     rows: list[Row],
@@ -133,7 +132,9 @@ def _laid_out(
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     # labels are checked below, after the layout
     anything = replace(classes, allow_unlabeled=True)
-    source = listed(kind, path, rows, read, anything, split, splits=layout.has_splits)
+    source = list_rows(
+        kind, path, rows, read, anything, split, splits=layout.has_splits
+    )
     source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
     _check_found_classes(source, classes, declared)
     others = [
@@ -296,19 +297,9 @@ def open_archive(
 
 
 def _archive_kind(path: Path) -> str | None:
-    """Return "zip", "tar" or None, by the file's name, else by its first bytes.
-
-    The members never decide it: an image with bytes that end like a zip's would turn a
-    tar into another archive.
-    """
+    """Return "zip", "tar" or None, by the file's name."""
     name = path.name.lower()
     if name.endswith(".zip"):
         return "zip"
-    if name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")):
-        return "tar"
-    with path.open("rb") as file:
-        first = file.read(512)
-    if first[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-        return "zip"
-    # of a file that begins with zeros, xz would skip them up to its end
-    return "tar" if any(first) and tarfile.is_tarfile(path) else None
+    is_tar = name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2"))
+    return "tar" if is_tar else None

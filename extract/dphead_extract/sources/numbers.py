@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.table_files import TableFile, is_text, number, pc
+from dphead_extract.sources.table_files import TableFile, cell_number, is_text, pc
 
 
 def width_and_dtype(
@@ -101,7 +101,9 @@ def _numbers(column: Any) -> np.ndarray:
         try:
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:  # Python also reads " 1.5", and tells which are none
-            return np.array([number(cell or "") for cell in column.to_pylist()], float)
+            return np.array(
+                [cell_number(cell or "") for cell in column.to_pylist()], float
+            )
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if column.null_count:

@@ -70,8 +70,7 @@ def open_source(
     Raises
     ------
     ExtractError
-        If the source is missing, not recognized, empty, or unsafe (links, or archive
-        members outside the archive).
+        If the source is missing, not recognized or empty, or an archive has links.
     """
     asked = "all" if split is None else split
     path, pixels, columns = Path(path), pixels or PixelRange(), columns or Columns()

@@ -22,9 +22,7 @@ from dphead_extract.sources.columns import check_columns
 
 pc: Any = compute  # it makes its functions when it is imported
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
-TABLES = (*_SEPARATORS, ".parquet", ".arrow", ".feather", ".ipc")
-# one row group of a Parquet file may unpack to this; a choice, not measured
-MAX_GROUP_BYTES = 4 << 30
+TABLE_SUFFIXES = (*_SEPARATORS, ".parquet", ".arrow", ".feather", ".ipc")
 MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
 
 
@@ -34,7 +32,7 @@ class TableFile:
     Parameters
     ----------
     path : Path
-        A file with an ending of `TABLES`.
+        A file with an ending of `TABLE_SUFFIXES`.
     encoding : str, default "utf-8"
         Encoding of a CSV or TSV: an ASCII superset with one byte per character, or
         UTF-8.
@@ -96,7 +94,7 @@ class TableFile:
         Raises
         ------
         ExtractError
-            If the file is damaged, or a row group unpacks to more than MAX_GROUP_BYTES.
+            If the file is damaged.
         """
         waiting: list[pa.RecordBatch] = []
         with self._readable():
@@ -171,7 +169,7 @@ class TableFile:
         found = {separator: _cells(text, separator) for separator in separators}
         self.separator = max(found, key=lambda separator: len(found[separator]))
         names = [name.strip() for name in found[self.separator]]
-        numbers = [number(name) for name in names]
+        numbers = [cell_number(name) for name in names]
         counted = all(n % 1 == 0 for n in numbers) and sorted({*numbers}) == numbers
         if names and not counted and all(abs(n) < float("inf") for n in numbers):
             raise ExtractError(
@@ -186,7 +184,6 @@ class TableFile:
         elif self._is_parquet:
             texts = [name for name in names if is_text(self.schema.field(name).type)]
             with parquet.ParquetFile(self.path, read_dictionary=texts) as file:
-                self._check_groups(file)
                 yield from file.iter_batches(batch_size=rows, columns=list(names))
         else:
             with pa.memory_map(str(self.path)) as source:
@@ -233,16 +230,6 @@ class TableFile:
             line += batch.num_rows
             yield batch
 
-    def _check_groups(self, file: parquet.ParquetFile) -> None:
-        for group in range(file.metadata.num_row_groups):
-            size = file.metadata.row_group(group).total_byte_size
-            if size > MAX_GROUP_BYTES:
-                raise ExtractError(
-                    f"a row group of {str(self.path)!r} must unpack to at most "
-                    f"{MAX_GROUP_BYTES} bytes, got {size}. Write the file with smaller "
-                    "row groups."
-                )
-
 
 def _cells(line: str, separator: str) -> list[str]:
     """Return the cells of a line; [] if it does not close its quotes."""
@@ -252,7 +239,7 @@ def _cells(line: str, separator: str) -> list[str]:
         return []
 
 
-def number(cell: str) -> float:
+def cell_number(cell: str) -> float:
     """Return the number in a cell of a CSV, or NaN."""
     try:
         return float(cell)

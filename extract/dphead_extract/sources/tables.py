@@ -13,7 +13,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.sources.columns import ROLES, Columns, check_columns
 from dphead_extract.sources.npy import opened_arrays
 from dphead_extract.sources.numbers import floats, width_and_dtype
-from dphead_extract.sources.table_files import TABLES, TableFile, check_role
+from dphead_extract.sources.table_files import TABLE_SUFFIXES, TableFile, check_role
 
 RowBlock = dict[str, Any]
 
@@ -70,11 +70,11 @@ def open_embeddings(path: Path, columns: Columns) -> Table:
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
         return _arrays(path, columns)
-    if suffix in TABLES:
+    if suffix in TABLE_SUFFIXES:
         return _columns(path, columns)
     raise ExtractError(
         f"the name of a file of embeddings must end in .npy, .npz or "
-        f"{', '.join(TABLES)}, got {str(path)!r}."
+        f"{', '.join(TABLE_SUFFIXES)}, got {str(path)!r}."
     )
 
 

@@ -18,7 +18,7 @@ from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import ROLES, Columns, is_called
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.listing import SUFFIXES, Row, files_below, listed
+from dphead_extract.sources.listing import SUFFIXES, Row, files_below, list_rows
 
 _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
@@ -111,7 +111,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
                 f"in none of {str(path)!r}. Correct its name."
             )
     reader = _Members()
-    source = listed(
+    source = list_rows(
         "webdataset",
         path,
         rows,

@@ -20,7 +20,7 @@ def small(monkeypatch):
     """Few filters from few images: each network draws its own."""
     monkeypatch.setattr(deep_patches, "FILTERS", FILTERS)
     monkeypatch.setattr(deep_patches, "BETWEEN", 5)
-    monkeypatch.setattr(deep_patches, "COUNT", 20)
+    monkeypatch.setattr(deep_patches, "N_SYNTHETIC", 20)
     monkeypatch.setattr(deep_patches, "PATCHES", 300)
 
 
@@ -116,7 +116,7 @@ def test_a_seed_makes_all_of_it_and_no_image_of_the_data_any(monkeypatch):
 
     one = kernels()
     assert all(map(torch.equal, one, kernels()))
-    monkeypatch.setattr(deep_patches, "SEED", 1)
+    monkeypatch.setattr(deep_patches, "_SEED", 1)
     assert not any(map(torch.equal, one, kernels()))
 
 

@@ -249,7 +249,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         ),
         (
             lambda p: edited(p, lambda f: f.__delitem__("labels"), digests=False),
-            r"columns=\['labels'\]",
+            "damaged",
         ),
         (lambda p: edited(p, with_config(backbone=None)), "damaged"),
     ],
@@ -329,7 +329,7 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
     """
     x, y = sample()
     events = []
-    sync = writing.sync
+    sync = writing.sync_path
     rename = os.replace
     part = tmp_path / "a.h5.part"
     path = tmp_path / "a.h5"
@@ -355,7 +355,7 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
         found("rename")
         rename(source, target)
 
-    monkeypatch.setattr(writing, "sync", watched_sync)
+    monkeypatch.setattr(writing, "sync_path", watched_sync)
     monkeypatch.setattr(writing.os, "replace", watched_rename)
     with FeaturesWriter(path, header()) as writer:
         fill(writer, x, y)
@@ -473,5 +473,5 @@ def test_columns_that_are_not_in_the_file_are_refused_unread(tmp_path, hostile):
         here = {k: v for k, v in file.items() if k != "features"}
         columns = [(v.id.get_offset(), v.nbytes) for v in here.values()]
     write_seal(path, columns, complete=True)
-    with pytest.raises(FormatError, match=r"columns=\['features'\]"):
+    with pytest.raises(FormatError, match="damaged"):
         open_features(path)
