@@ -309,7 +309,7 @@ def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
         LeastSquares().fit(path)
     with pytest.raises(ValueError, match="own labels"):
         fit(path, y)
-    with pytest.raises(FormatError, match="must exist"):
+    with pytest.raises(FormatError, match="is not a features file"):
         fit(tmp_path / "none.h5")
     with pytest.raises(ValueError, match="classes differ"):
         LeastSquares(split="train", classes=["dog", "cat", "bird"]).fit(path)

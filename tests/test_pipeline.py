@@ -165,7 +165,7 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     said = fitted("predict", run, tmp_path / "files").err
     assert "1 files without an image's ending (.txt)" in said
     Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
-    assert "declared size" in refused_after_progress(
+    assert "needs images of 8 x 8" in refused_after_progress(
         dphead("predict", run, tmp_path / "files")
     )
 

@@ -64,7 +64,7 @@ from dphead.cli.text import section, tied
     click.option(
         "--skip-unreadable",
         is_flag=True,
-        help=("Mask unreadable images instead of stopping."),
+        help="Mask unreadable and missing images instead of stopping.",
     ),
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
@@ -74,7 +74,7 @@ from dphead.cli.text import section, tied
     INTENSITY,
 )
 @option_group(
-    "Frozen network",
+    "Backbone",
     click.option(
         "--backbone",
         required=True,
@@ -99,9 +99,9 @@ from dphead.cli.text import section, tied
         callback=values.image_size,
         metavar="N|H,W",
         help=(
-            "Size of the network's input in pixels; scatternet and patches need it "
-            "for image files. Default: the network's own, or what the header of "
-            "arrays says."
+            "Size of the backbone's input in pixels. Required for scatternet and "
+            "deep-patches with image files. Default: the size of the model, or of the "
+            "array's images."
         ),
     ),
     click.option(
@@ -109,9 +109,9 @@ from dphead.cli.text import section, tied
         type=click.Choice(["1", "3"]),
         callback=lambda _, __, text: None if text is None else int(text),
         help=(
-            "Of the network's input: 1 refuses color images, 3 repeats gray ones. "
-            "Default: the network's own; for scatternet and patches what the header of "
-            "arrays says, and 3 for image files. Never found in the images."
+            "Channels of the backbone's input: 1 refuses color images, 3 repeats the "
+            "channel of gray images. Default: the channels of the model, or of the "
+            "array's images, else 3."
         ),
     ),
     click.option(
@@ -122,21 +122,24 @@ from dphead.cli.text import section, tied
     click.option(
         "--std",
         callback=values.numbers_of_colors,
-        help=("Channel standard deviations (default: the model's)."),
+        help="Channel standard deviations, comma-separated (default: the model's).",
     ),
     click.option(
         "--interpolation",
         type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
-        help="none: images must have the declared size (scatternet and patches only).",
+        help=(
+            "How images are resized (default: the model's). none: images must have the "
+            "declared size (scatternet and deep-patches only)."
+        ),
     ),
     click.option(
         "--crop-pct",
         type=values.Number(0.01, 1),
-        help="Fraction of each side kept by the center crop.",
+        help="Fraction of each side that the center crop keeps (default: the model's).",
     ),
 )
 @option_group(
-    "scatternet and patches",
+    "scatternet and deep-patches",
     click.option(
         "--scatter-j",
         default="2",
@@ -165,8 +168,8 @@ from dphead.cli.text import section, tied
         "--axes",
         type=values.COUNT,
         help=(
-            "Project on this many directions between the network's own classes, such "
-            "as 400. Helps at small budgets and with many classes."
+            "Project features on this number of directions between the backbone's "
+            "classes, such as 400. Helps with small budgets and many classes."
         ),
     ),
     click.option(
@@ -193,7 +196,7 @@ from dphead.cli.text import section, tied
     click.option(
         "--normalize",
         default=None,
-        show_default="local for scatternet and patches, else none",
+        show_default="local for scatternet and deep-patches, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
         help=(
             "Per-image normalization. synthetic: scale channels by statistics of "
@@ -244,13 +247,13 @@ from dphead.cli.text import section, tied
     ),
 )
 def extract(**given: Any) -> None:
-    """Compute features of the images in SOURCE with a frozen network.
+    """Compute features of the images in SOURCE with a frozen backbone.
 
-    SOURCE is a folder of images by class (see --layout), a CSV or TSV with columns
-    path, label, split and group, a zip or tar of images, a folder of IDX or CIFAR
-    binary files, an .npz, a Hugging Face dataset, or WebDataset tars. Run the same
-    command again to resume. Images that any network extracted before keep their data
-    set and its ledger.
+    SOURCE is a folder of images by class (see --layout), a table of paths (see
+    --columns), a zip or tar of images, a folder of IDX or CIFAR binary files, an .npz,
+    a Hugging Face dataset, or WebDataset tars. Run the same command again to resume.
+    Images that were extracted before, with any backbone, keep their data set and its
+    ledger.
 
     With several processes (torchrun, or --shard I/K), each writes one shard. Join them
     with `dphead features join`.
@@ -262,7 +265,7 @@ def extract(**given: Any) -> None:
     check_there("a features file", given["same_data_as"])
     try:
         _read_declared(given)
-        with shown("loading the network and checking all images") as progress:
+        with shown("loading the backbone and checking all images") as progress:
             from dphead_extract.run import extract as run
 
             options = _options(given)

@@ -25,9 +25,9 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
     """
     if size > max(PLAIN_BYTES, PACKED_TIMES * packed):
         raise ExtractError(
-            f"a source must unpack to at most {PACKED_TIMES} times its bytes beyond "
-            f"{PLAIN_BYTES >> 20} MB, got {size} bytes of {packed} in {str(path)!r}. "
-            "Pack it without compression if it is what you want."
+            f"{str(path)!r} unpacks from {packed} to {size} bytes, more than "
+            f"{PACKED_TIMES} times its size. If this is right, store it without "
+            "compression."
         )
 
 
@@ -54,8 +54,7 @@ def check_ends(path: Path) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ExtractError(
-            f"a file must have an end, got path={str(path)!r}, a pipe or a device. "
-            "Copy it into a file."
+            f"{str(path)!r} is a pipe or a device. Copy its content into a file."
         )
 
 

@@ -1,6 +1,6 @@
-"""Decide which data set a file's rows belong to.
+"""Find the data set that the rows of a features file belong to.
 
-A row's values decide only whether its image was seen before.
+A row's values are used only to recognize an image that was extracted before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Identity:
     expected_digests : (n, 16) uint8 or None
         Digests that the images must have.
     recognized : str or None
-        The id by which the index knows the images.
+        The data set of the images in the index, or None for unknown images.
     """
 
     dataset_id: str | None
@@ -71,8 +71,8 @@ def identify(
     given, output, shard = options.dataset_id, Path(options.output), options.shard
     if options.new_data_set and (given or options.same_data_as):
         raise ExtractError(
-            "images are those of another file or a new data set, got --new-data-set "
-            "beside --dataset-id or --same-data-as. Leave one out."
+            "--new-data-set cannot be combined with --dataset-id or --same-data-as. "
+            "Remove one of the two."
         )
     if options.same_data_as is not None:
         with open_same(options.same_data_as, given, n_rows) as other:

@@ -1,4 +1,4 @@
-"""Decode an image file to an 8-bit array, by the file's own description of its samples.
+"""Decode an image file to an 8-bit array, as the file describes its samples.
 
 `dphead export` copies this file to `decode.py`. The file imports only numpy and Pillow.
 Each image is decoded from its own bytes.
@@ -79,19 +79,15 @@ class PixelRange:
     def __post_init__(self) -> None:
         if self.bits is not None and self.intensity is not None:
             raise ValueError(
-                "a range is declared once, got bits and intensity. Leave out --bits or "
-                "--intensity."
+                "--bits and --intensity both declare the range of gray values. Remove "
+                "one of the two."
             )
         if self.bits is not None and not 1 <= self.bits <= _MOST_BITS:
-            raise ValueError(
-                f"bits must be from 1 to {_MOST_BITS}, got bits={self.bits}. Correct "
-                "--bits."
-            )
+            raise ValueError(f"--bits must be from 1 to {_MOST_BITS}, got {self.bits}.")
         low, high = self.intensity or (0, 1)
         if not (low < high and math.isfinite(high - low) and high - low > 1e-30):
             raise ValueError(
-                "intensity must be two numbers, the smaller first, got "
-                f"intensity={self.intensity}. Correct --intensity LOW,HIGH."
+                f"--intensity LOW,HIGH needs LOW < HIGH, got {low:g},{high:g}."
             )
 
     @classmethod
@@ -102,8 +98,8 @@ class PixelRange:
         """
         if not isinstance(transform, dict):
             raise ValueError(
-                "a record of images must be as dphead writes it, got "
-                f"{str(transform)[:60]!r}. Put back a copy, or extract again."
+                f"The recorded image transform is damaged: {str(transform)[:60]!r}. "
+                "Restore the file from a copy."
             )
         intensity = transform.get("intensity")
         return cls(transform.get("bits"), intensity and tuple(intensity))
@@ -255,7 +251,7 @@ def _canonical_array(
 
 
 def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
-    """uint8 (height, width) of signed samples, or of those that 8 bits do not hold."""
+    """Return uint8 (height, width) of signed samples, or of samples beyond 8 bits."""
     values, bits, most = np.asarray(image), samples.bits, samples.most
     if image.mode == "L":
         values = values.view(np.int8)
@@ -300,7 +296,7 @@ def _levels(
     declared: PixelRange,
     signed: bool,
 ) -> np.ndarray:
-    """uint8 levels of samples. known: their range where nothing else is declared."""
+    """Return uint8 levels of samples; `known` is their range without a declaration."""
     bits = None if values.dtype.kind == "f" else declared.bits
     if bits is not None:
         half = 2 ** (bits - 1)
@@ -328,11 +324,12 @@ def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:
 
 
 def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
-    """Return an image file as an export's network sees it, before it is resized.
+    """Return an image file as the input of an exported backbone, before resizing.
 
-    folder: the export's, whose head.json says what the network takes.
+    `folder` is the folder of the export. Its head.json has the declared channels and
+    the range of gray values.
 
-    Raises UnreadableImage for a color image if the network takes gray images.
+    Raises UnreadableImage for a color image if the backbone needs gray images.
     """
     facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
     transform = facts["features"]["transform"]

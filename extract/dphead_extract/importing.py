@@ -1,4 +1,4 @@
-"""Import embeddings from a file into a features file: of texts, tables, sounds, slides.
+"""Import embeddings of texts, tables, sounds or slides into a features file.
 
 No row may affect how another row is stored. No backbone and no image is needed.
 """
@@ -88,9 +88,9 @@ def import_features(
     Raises
     ------
     ExtractError, FormatError
-        Before anything is written: for a file that cannot be used, labels without
-        declared classes, or values that are no label or split. Later: if all rows are
-        masked; the unfinished file is then removed.
+        Before anything is written: for an unusable file, labels without declared
+        classes, or undeclared labels or splits. Later: if all rows are masked. The
+        unfinished file is then removed.
     """
     table = open_embeddings(options.source, options.columns)
     _check_declared(table, options)
@@ -124,8 +124,8 @@ def _check_declared(table: Table, options: ImportOptions) -> None:
     classes = options.classes
     if "label" in table.roles and classes.names is None and not classes.ignore_labels:
         raise ExtractError(
-            "the classes must be declared public before labels are stored, got "
-            "classes=None. Pass --classes a,b,c, their number, or --ignore-labels."
+            "--classes is required because the table has labels. Type --classes A,B,C "
+            "or their number, or --ignore-labels."
         )
 
 
@@ -141,10 +141,7 @@ def _survey(table: Table, options: ImportOptions) -> int:
         encoded(block, table, options, count)
         n_rows += count
     if n_rows == 0:
-        raise ExtractError(
-            f"a table must hold at least one row, got rows=0 in {str(options.source)!r}"
-            ". Check the file."
-        )
+        raise ExtractError(f"{str(options.source)!r} has no rows.")
     return n_rows
 
 
@@ -230,9 +227,8 @@ def _fill(
             progress(min(start, n_rows), n_rows)
     if not any_valid:
         raise ExtractError(
-            f"one row at least must be of finite numbers, got none of {n_rows} in "
-            f"{writer.header.dtype}. Leave out columns that hold no numbers by "
-            "--features."
+            f"None of the {n_rows} rows has finite numbers in {writer.header.dtype} "
+            "only. Select numeric columns by --features."
         )
 
 

@@ -54,7 +54,7 @@ class Overlap:
         return 0 < self.shared >= _NOTABLE * min(self.own, self.theirs)
 
     def of_all(self, share: float) -> Overlap:
-        """Return the overlap of the whole data set, if all its parts are alike.
+        """Extrapolate the overlap of a part to the whole data set.
 
         `own` counts the fraction `share` of the data set.
         """
@@ -100,8 +100,8 @@ class ImageIndex:
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:
         """Return the id of the images' data set, and whether the images were known.
 
-        The id is new if no other data set holds them. Two backbones that begin together
-        get one id. Raises ExtractError as `recognized` does.
+        The id is new if no other data set holds the images. Two backbones that begin at
+        the same time get one id. Raises ExtractError as `recognized` does.
         """
         with self._locked():
             known = recognized(self.overlaps(digests))
@@ -132,10 +132,9 @@ class ImageIndex:
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
-                "the index of images must be as it was written, got "
-                f"{dataset_id=} in {str(self.folder)!r} damaged, or under another key. "
-                "Put back a copy of the folder, or remove the file: then its images "
-                "count as unseen."
+                f"The image index of data set {dataset_id} in {str(self.folder)!r} is "
+                "damaged. Restore the folder from a backup. If you remove the file, "
+                "dphead no longer recognizes its images."
             )
         return np.frombuffer(data, "<u8")
 
@@ -153,7 +152,7 @@ class ImageIndex:
         return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
 
     def _names(self) -> list[str]:
-        """Return the ids of the data sets that the index knows."""
+        """Return the ids of the data sets in the index."""
         found = self.folder.glob(f"*{_ENDING}")
         return [path.name.removesuffix(_ENDING) for path in found]
 
@@ -177,17 +176,18 @@ class ImageIndex:
         return self._secret
 
     def _read_key(self) -> bytes:
-        """Return the home's secret; the first process that asks makes it.
+        """Return the home's secret key; the first call creates it.
 
-        Raises FormatError if the secret is gone but digests exist, which only it can
-        read.
+        Raises FormatError if the key is missing but digests exist, which cannot be
+        checked without the key.
         """
         path = self.folder / "key"
         # Look for digests first: another process may make the key and then digests now.
         if self._names() and not path.exists():
             raise FormatError(
-                f"an index of images must have its key, got none at {str(path)!r}. Put "
-                "it back, or remove the folder: then all images count as unseen."
+                f"The key of the image index is missing: {str(path)!r}. Restore it "
+                "from a backup. If you remove the folder, dphead no longer recognizes "
+                "any image."
             )
         if not path.exists():
             _make_private(self.folder)
@@ -196,8 +196,8 @@ class ImageIndex:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise FormatError(
-                f"the key of an index must have {_KEY_BYTES} bytes, got {len(key)} in "
-                f"{str(path)!r}. Put back a copy of the folder, or remove it."
+                f"The key of the image index {str(path)!r} must have {_KEY_BYTES} "
+                f"bytes, got {len(key)}. Restore it from a backup."
             )
         return key
 
@@ -218,7 +218,7 @@ class ImageIndex:
 
 
 def recognized(overlaps: list[Overlap]) -> str | None:
-    """Return the data set that images belong to, or None if no other holds them.
+    """Return the data set that images belong to, or None for new images.
 
     Raises ExtractError if the user must decide, because some images but not most belong
     to another data set.
@@ -230,9 +230,9 @@ def recognized(overlaps: list[Overlap]) -> str | None:
         return first.dataset_id
     if first.notable:
         raise ExtractError(
-            f"it must be said whether images are of one data set, got {first}. Say "
-            f"--dataset-id {first.dataset_id} to count the fits of both in one ledger, "
-            "or --new-data-set to count them apart, which `dphead check` then names."
+            f"Some images belong to a known data set: {first}. Type --dataset-id "
+            f"{first.dataset_id} to charge the same ledger, or --new-data-set for a "
+            "separate ledger, which `dphead check` reports."
         )
     return None
 
@@ -258,6 +258,6 @@ def _make_private(folder: Path) -> None:
         writable = False
     if not writable:
         raise FormatError(
-            "the private index of images must be writable, got "
-            f"path={str(folder)!r}. Let DPHEAD_HOME be a folder of yours."
+            f"The folder {str(folder)!r} of the image index is not writable. Set "
+            "DPHEAD_HOME to a folder of your own."
         )

@@ -48,7 +48,7 @@ def declared_dtype(values: Any) -> np.dtype:
 
 
 def _dtype_of_arrow(kind: Any) -> np.dtype:
-    """Return the dtype of a pyarrow type; object for anything else."""
+    """Return the dtype of a pyarrow type, or object for another value."""
     pa = sys.modules.get("pyarrow")
     if pa is None or not isinstance(kind, pa.DataType):
         return np.dtype(object)
@@ -111,8 +111,8 @@ def _items(held: Any) -> np.ndarray:
     """Return the items as (n,) objects."""
     if len(getattr(held, "shape", ())) > 1:
         raise FormatError(
-            "a column must have one value a row, got "
-            f"type={type(held).__name__}, shape={tuple(held.shape)}. Pass the column."
+            f"A column must have one value per row, got {type(held).__name__} of shape "
+            f"{tuple(held.shape)}. Select one column, such as `table['label']`."
         )
     if hasattr(held, "codes") and hasattr(held, "categories"):
         named = [*_items(_held(held.categories)), None]  # the last for code -1
@@ -168,10 +168,10 @@ def is_missing(item: Any) -> bool:
 def name_of(item: Any) -> str | None:
     """Return the name of one label, split or group; None for a missing item.
 
-    Equal numbers have one name, whatever type holds them: 1, 1.0 and True are "1".
-    Strings of the same characters have one name, whether an accent is part of a letter
-    or follows the letter (NFC). White space around a string does not count, and an
-    empty string is a missing item. No code of the item's own class runs.
+    Equal numbers of all types have one name: 1, 1.0 and True are "1". Strings are
+    normalized by NFC, so that a composed and a decomposed accent are equal. White space
+    around a string is removed, and an empty string is a missing item. No method of the
+    item runs.
 
     Raises
     ------
@@ -192,8 +192,8 @@ def name_of(item: Any) -> str | None:
     number = int(item) if kind in _INTEGERS or kind is np.bool_ else number
     if number is None:
         raise FormatError(
-            "a label, split or group must be a text or a number, got "
-            f"type={kind.__name__}. Convert it to a text."
+            f"Labels, splits and groups must be texts or numbers, got {kind.__name__}. "
+            "Use `str(value)`."
         )
     return str(number) if abs(number) < _LONGEST else hex(number)
 

@@ -260,8 +260,8 @@ class Loop:
             except UnreadableImage:
                 if not self.options.skip_unreadable:
                     raise ResumableError(
-                        "images must not change while they are read, got one that "
-                        "became unreadable. Run it again."
+                        "An image became unreadable during the extraction. Run the "
+                        "same command again."
                     ) from None
                 continue
             columns["valid"][row] = True
@@ -292,9 +292,9 @@ class Loop:
             block["row_digest"], expected[start:stop]
         ):
             raise ExtractError(
-                "--same-data-as must name a file of the same images in the same order, "
-                "got other images. Extract from the same source, or leave the option "
-                "out."
+                "--same-data-as must name a file of the same images in the same "
+                "order. These images differ. Remove --same-data-as, or use the same "
+                "source."
             )
         for name in ("labels", "split", "group"):
             values = getattr(self.source, name)

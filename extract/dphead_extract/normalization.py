@@ -7,10 +7,10 @@ values get mean zero and variance one.
 synthetic: each channel gets mean zero and variance one on synthetic images
 (`dphead_extract.synthetic`).
 
-local: signed square roots, then synthetic. Then each place's channels are divided by
-their length plus one, so that places have equal weight. Each part of a row (a scale of
-ScatterNet) is divided by the square root of its number of places, so that parts have
-equal weight.
+local: signed square roots, then synthetic. Then the channels at each position are
+divided by their length plus one, so that positions have equal weight. Each part of a
+row (a scale of ScatterNet) is divided by the square root of its number of positions, so
+that parts have equal weight.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ _Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a fla
 
 @dataclass(frozen=True)
 class RowNorm:
-    """Normalize rows in one of the ways of KINDS.
+    """Normalize rows by one of the kinds in _KINDS.
 
     Attributes
     ----------
     kind : str
-        One of KINDS. "unit" divides a row by its Euclidean norm.
+        One of _KINDS. "unit" divides a row by its Euclidean norm.
     groups : int
         Number of groups, for "group".
     parts : tuple
-        (channels, places) of each part of a row. Set by `fitted`, like those below.
+        (channels, positions) of each part of a row. `fitted` sets it.
     statistics : tuple
-        Mean and spread of each part's channels, each (C, 1).
+        Mean and standard deviation of each part's channels, each (C, 1). `fitted` sets
+        them.
     """
 
     kind: str = "none"
@@ -58,9 +59,8 @@ class RowNorm:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
-                f"normalization must be one of {', '.join(_KINDS)}, and group with a "
-                f"positive number of groups, got kind={self.kind!r}, "
-                f"groups={self.groups}. Use --normalize group --groups G."
+                f"--normalize must be one of {', '.join(_KINDS)}, and `group` needs "
+                f"--groups G, got {self.kind!r} and G={self.groups}."
             )
 
     def fitted(self, backbone: Backbone) -> RowNorm:
@@ -84,8 +84,8 @@ class RowNorm:
         if self.kind == "group" and channels % self.groups:
             divisors = [g for g in range(1, channels + 1) if channels % g == 0]
             raise ExtractError(
-                "the number of groups must divide the channels, got "
-                f"groups={self.groups} and channels={channels}. Use one of {divisors}."
+                f"--groups must divide the {channels} channels, got {self.groups}. Use "
+                f"one of {divisors}."
             )
 
     def record(self) -> dict[str, Any]:
@@ -156,9 +156,9 @@ def signed_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def spatial_norms(x: torch.Tensor) -> torch.Tensor:
-    """Return the length of each place's channels plus one, (B, 1, ...).
+    """Return the length of the channels at each position plus one, (B, 1, ...).
 
-    A division by this length gives places equal weight, except places with values near
-    zero.
+    A division by this length gives positions equal weight, except positions with values
+    near zero.
     """
     return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1

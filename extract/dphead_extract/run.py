@@ -86,7 +86,7 @@ class ExtractOptions:
     same_data_as : str, Path or None
         A features file of the same images.
     new_data_set : bool
-        Declares that the images are a new data set, whatever the index holds.
+        Whether the images are a new data set, even if the index knows them.
     index : ImageIndex or None
         Index of the images that were seen before. Such images keep the id of their data
         set. None disables the search.
@@ -206,7 +206,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(
-            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
+            f"--amp needs a GPU, got --device {device.type}. Remove --amp."
         )
     source = open_source(
         options.source,
@@ -275,7 +275,7 @@ def _loop_settings(
 
 
 def _per_host(variable: str, default: int) -> int:
-    """Return this process's place on its host, from torchrun's environment."""
+    """Return a number from torchrun's environment, such as LOCAL_RANK."""
     return int(os.environ.get(variable, default))
 
 
@@ -310,15 +310,15 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise ExtractError(
-            "device cuda needs a GPU that torch can use, got none. Use --device cpu."
+            "--device cuda needs a GPU that torch can use. Use --device cpu."
         )
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     own, there = _per_host("LOCAL_RANK", 0), torch.cuda.device_count()
     if own >= there:
         raise ExtractError(
-            f"each process of a host needs its own GPU, got local rank {own} and "
-            f"{there} GPUs. Use torchrun --nproc-per-node {there}, or --device cpu."
+            f"Each process needs its own GPU, got local rank {own} and {there} GPUs. "
+            f"Use torchrun --nproc-per-node {there}, or --device cpu."
         )
     return torch.device("cuda", own)
 
@@ -349,9 +349,8 @@ def _declared_input(
     needs_size = family_of(options.name).needs_size
     if needs_size and options.sides is None and arrays is None:
         raise ExtractError(
-            f"{options.name} needs a declared size for image files, got "
-            "image_size=None. Pass --image-size N or H,W (and --channels 1 if all "
-            "images are gray)."
+            f"--image-size is required for {options.name} and image files. If all "
+            "images are gray, add --channels 1."
         )
     return options.sides or (header[0], header[1]), options.channels or channels
 
@@ -365,41 +364,36 @@ def _check_images(
     ------
     ExtractError
         If images are unreadable and not skipped, with their names. If no image is
-        readable. If an image does not fit what is declared: a color image for one
-        channel, or another size if images are not resized.
+        readable. If an image has colors and one channel is declared, or has another
+        size and images are not resized.
     """
     found = survey(source, options.workers, options.index)
     if found.missing and not options.skip_unreadable:
         names = [str(source.names[row]) for row in found.missing]
         raise ExtractError(
-            f"every image must exist, got {len(found.missing)} not found: "
+            f"{len(found.missing)} of {source.n_rows} images do not exist: "
             f"{_first(names)}. {_path_advice(names)}"
         )
     if found.unreadable and not options.skip_unreadable:
         reasons = found.unreadable.items()
         named = [f"{source.names[row]} ({reason})" for row, reason in reasons]
         raise ExtractError(
-            f"every image must be readable, got {len(found.unreadable)} unreadable: "
-            f"{_first(named)}. Repair them, or use "
-            "--skip-unreadable to keep them as masked rows."
+            f"{len(found.unreadable)} of {source.n_rows} images are unreadable: "
+            f"{_first(named)}. Repair them, or type --skip-unreadable to mask them."
         )
     if len(found.unreadable) == source.n_rows:
-        raise ExtractError(
-            f"one image at least must be readable, got unreadable={source.n_rows} of "
-            f"{source.n_rows}. Check the source."
-        )
+        raise ExtractError(f"None of the {source.n_rows} images is readable.")
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_color:
         raise ExtractError(
-            f"every image must be gray where one channel is declared, got {channels=} "
-            "and color images. Pass --channels 3 (gray images become three equal "
-            "channels), or convert them."
+            "--channels 1 needs gray images, and some images have colors. Type "
+            '--channels 3, or convert these images by `Image.convert("L")`.'
         )
     if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
         raise ExtractError(
-            "every image must have the declared size where none is resized, got "
-            f"{size=} and images of other sizes. Pass --image-size N or H,W without "
-            "--interpolation none."
+            f"--interpolation none needs images of {size[0]} x {size[1]} pixels, and "
+            "some have another size. Type --image-size H,W without --interpolation "
+            "none."
         )
     return found
 
@@ -411,7 +405,7 @@ def _first(names: list[str]) -> str:
 
 
 def _path_advice(names: list[str]) -> str:
-    """Return what to do about paths that do not exist."""
+    """Return the advice for paths that do not exist."""
     if any("\\" in name for name in names):
         return "Write the paths with / instead of \\."
     if not all(name.isascii() for name in names):

@@ -1,9 +1,9 @@
-"""Extract one features file with several processes: each makes a shard, `join` joins.
+"""Extract one features file with several processes, and join their shards.
 
-A shard is a run of whole blocks. Its batches are those that a single process would have
-made, so the joined file has the bytes of that process's file. The random dataset_id and
-salt are kept in OUTPUT.shards.json. The first shard writes it and the others read it.
-Like the features it is private.
+A shard is a range of whole blocks, with the batches of a single process. The joined
+file therefore has the same bytes as the file of a single process. OUTPUT.shards.json
+has the random dataset_id and salt of all shards. The first shard writes this file. Like
+the features, the file is private.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Shard:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
             raise ExtractError(
-                "a shard must be I/K with 0 <= I < K, got "
-                f"shard={self.index}/{self.count}. Number the shards from 0 to K - 1."
+                f"--shard I/K needs 0 <= I < K, got {self.index}/{self.count}."
             )
 
     @classmethod
@@ -52,7 +51,7 @@ class Shard:
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
             raise ExtractError(
-                f"a shard must be I/K, got shard={text!r}. The first of four is 0/4."
+                f"--shard must be I/K, such as 0/4 for the first of four, got {text!r}."
             )
         return cls(int(match[1]), int(match[2]))
 
@@ -74,8 +73,8 @@ class Shard:
         blocks = -(-n_rows // block_rows)
         if blocks < self.count:
             raise ExtractError(
-                f"every shard needs a block of rows, got {n_rows} rows in {blocks} "
-                f"blocks for {self.count} shards. Use fewer, or --block-rows "
+                f"--shard needs at least one block of rows per shard, got {blocks} "
+                f"blocks for {self.count} shards. Use fewer shards, or --block-rows "
                 f"{max(1, n_rows // self.count)}."
             )
         first, stop = (
@@ -95,7 +94,7 @@ class Shard:
         )
 
     def record(self, n_rows: int) -> dict[str, Any]:
-        """Return what a shard adds to the configuration; {} for a whole file.
+        """Return the shard's entry of the configuration; {} for a whole file.
 
         `n_rows` counts the rows of all shards.
         """
@@ -119,13 +118,12 @@ def shared_identifiers(
 ) -> tuple[str, str]:
     """Return the dataset_id and salt that all shards of `output` share.
 
-    The first shard that asks draws them. `known` is the id to use if none is given.
+    The first call draws them. `known` is the id of images in the index.
 
     Raises
     ------
     ExtractError
-        If the file belongs to other images, or to another dataset_id than the given
-        one.
+        If the file belongs to other images, or to another dataset_id.
     """
     check_dataset_id(dataset_id)
     path = shards_path(output)
@@ -143,13 +141,12 @@ def shared_identifiers(
     if drawn["source"] != source_digest:
         what = "other images or labels"
     elif dataset_id not in (None, drawn["dataset_id"]):
-        what = f"dataset_id={dataset_id!r}"
+        what = f"another data set than {dataset_id}"
     else:
         return drawn["dataset_id"], drawn["salt"]
     raise ExtractError(
-        "the shards of a file must have one source and one dataset_id, got "
-        f"{what}, not those of {str(path)!r}. Choose another output, or remove "
-        "that file together with its shards."
+        f"{str(path)!r} belongs to {what}. Choose another -o, or remove this file and "
+        "its shards."
     )
 
 
@@ -165,8 +162,8 @@ def _shared(path: Path) -> dict[str, str]:
         return {key: str(drawn[key]) for key in ("dataset_id", "salt", "source")}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ExtractError(
-            "what shards share must be as the first one wrote it, got "
-            f"{str(path)!r} damaged. Remove it together with the shards."
+            f"{str(path)!r} is damaged. Remove this file and the shards, and extract "
+            "again."
         ) from error
 
 
@@ -199,9 +196,8 @@ def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
                 for start, block, sound in blocks(file):
                     if not sound:
                         raise FormatError(
-                            "a shard's rows must match their digest, got "
-                            f"{str(file.path)!r} damaged from row {start} on. Remove "
-                            "it, extract this shard again and join again."
+                            f"{str(file.path)!r} is damaged from row {start} on. "
+                            "Remove the file, extract this shard again and join again."
                         )
                     if first + start == writer.next_row:
                         writer.append(block.pop("features"), block)
@@ -243,9 +239,9 @@ def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
         if key in ("salt", "source_digest"):  # they would confirm guesses about rows
             a, b = "one", "another"
         raise FormatError(
-            f"shards must have one configuration, got {key}={a} in {str(one.path)!r} "
-            f"and {key}={b} in {str(other.path)!r}. Extract them with the same "
-            "command, the same versions and one OUTPUT.shards.json."
+            f"{str(one.path)!r} has {key}={a}, and {str(other.path)!r} has {key}={b}. "
+            "Extract all shards by the same command, with the same versions and one "
+            "OUTPUT.shards.json."
         )
 
 

@@ -2,9 +2,9 @@
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
 and flips of each image. Here the frozen backbone's features are averaged, once. A view
-depends only on its own image, not on the place of the image, and spends no budget: one
-image is still one row, and a removed row changes no other row. Equal images have equal
-views.
+depends only on the pixels of its image, not on the position of the image, and spends no
+budget. One image is still one row, and a removed row changes no other row. Equal images
+have equal views.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Views:
     flip: bool = True
 
     def record(self) -> dict[str, Any]:
-        """Return what the features file says of the views; {} without views."""
+        """Return the settings of the views for the features file; {} without views."""
         if self.count == 1:
             return {}
         how = {"count": self.count, "flip": self.flip, "keyed_by": "image"}
         return {"views": how}
 
     def of(self, image: np.ndarray) -> list[np.ndarray]:
-        """Return the views of one image, uint8 (H, W) or (H, W, 3), each of its shape.
+        """Return the views of one image, uint8, each with the shape of the image.
 
-        The image's pixels decide them.
+        The pixels of the image seed the random shifts and mirrors.
         """
         if self.count == 1:
             return [image]

@@ -155,6 +155,6 @@ def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     fitted(*command, "--intensity", "0,4095")
     with open_features(tmp_path / "f.h5") as file:
         assert file.config["transform"]["intensity"] == [0.0, 4095.0]
-    assert "declared once" in refused(
+    assert "--bits and --intensity both" in refused(
         dphead(*command, "--bits", 12, "--intensity", "0,4095")
     )

@@ -14,7 +14,7 @@ def test_what_unpacks_to_far_more_is_refused(tmp_path):
     check_unpacked(bounds.PLAIN_BYTES, 1, tmp_path)
     large = bounds.PLAIN_BYTES * 4
     check_unpacked(large, 1 + large // bounds.PACKED_TIMES, tmp_path)
-    with pytest.raises(ExtractError, match="must unpack to at most"):
+    with pytest.raises(ExtractError, match="unpacks from"):
         check_unpacked(large, large // bounds.PACKED_TIMES - 1, tmp_path)
 
 
@@ -41,7 +41,7 @@ def test_a_source_that_is_a_pipe_is_refused(name, layout, tmp_path):
     os.mkfifo(tmp_path / name)
     source = tmp_path / name.split("/")[0]
     (tmp_path / "folder" / "train-labels-idx1-ubyte").write_bytes(b"")
-    with pytest.raises(ExtractError, match="must have an end, got"):
+    with pytest.raises(ExtractError, match="is a pipe or a device"):
         open_source(source, Classes.parse("3"), layout=layout)
 
 

@@ -84,7 +84,7 @@ def test_the_order_the_container_and_a_few_images_do_not_matter(
 def test_a_part_must_be_said_to_be_one(images, index, tmp_path):
     first = run(source(tmp_path, images[:100]), tmp_path / "one.h5", index)
     part = source(tmp_path, images[:30], "part.npz")
-    with pytest.raises(ExtractError, match="it must be said") as error:
+    with pytest.raises(ExtractError, match="belong to a known data set") as error:
         run(part, tmp_path / "part.h5", index)
     assert first.dataset_id in str(error.value)
     assert not (tmp_path / "part.h5").exists()
@@ -152,5 +152,5 @@ def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
     path = source(tmp_path, images[:20])
     made = run(path, tmp_path / "one.h5", index)
     named = {"dataset_id": made.dataset_id, "same_data_as": tmp_path / "one.h5"}[other]
-    with pytest.raises(ExtractError, match="beside --dataset-id or --same-data-as"):
+    with pytest.raises(ExtractError, match="cannot be combined with --dataset-id"):
         run(path, tmp_path / "t.h5", index, new_data_set=True, **{other: named})

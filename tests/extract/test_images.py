@@ -149,10 +149,10 @@ def test_a_declared_range_moves_no_8_bit_image_and_no_color_is_guessed(declared)
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"bits": 0}, "bits must be from 1 to 32, got bits=0"),
-        ({"bits": 12, "intensity": (0, 1)}, "declared once"),
-        ({"intensity": (1, 1)}, "the smaller first"),
-        ({"intensity": (-1e308, 1e308)}, "the smaller first"),
+        ({"bits": 0}, "--bits must be from 1 to 32, got 0"),
+        ({"bits": 12, "intensity": (0, 1)}, "--bits and --intensity both"),
+        ({"intensity": (1, 1)}, "needs LOW < HIGH"),
+        ({"intensity": (-1e308, 1e308)}, "needs LOW < HIGH"),
     ],
 )
 def test_a_range_that_is_none_is_refused(given, said):
@@ -223,17 +223,17 @@ def test_classes_from_the_command_line(tmp_path):
     for bad in ("a,a", "a,,b", "", "@nowhere", "0"):
         with pytest.raises(ExtractError):
             Classes.parse(bad)
-    with pytest.raises(ExtractError, match="one way"):
+    with pytest.raises(ExtractError, match="cannot be combined"):
         Classes.parse("a,b", folder_names_public=True)
 
 
 @pytest.mark.parametrize(
     ("classes", "labels", "message"),
     [
-        ("cat,dog", ["cat", "dgo"], "label='dgo'.*Did you mean 'dog'.*--allow"),
-        ("cat,dog", ["cats", "dogs"], "label='cats' and 1 more.*mean 'cat'"),
-        ("cat,dog", ["cat", "zebra"], r"label='zebra'\. Correct"),
-        ("3", np.array([0, 3]), "label='3'"),
+        ("cat,dog", ["cat", "dgo"], "the label 'dgo'.*Did you mean 'dog'.*--allow"),
+        ("cat,dog", ["cats", "dogs"], "the label 'cats' and 1 more.*mean 'cat'"),
+        ("cat,dog", ["cat", "zebra"], r"the label 'zebra'\. Add"),
+        ("3", np.array([0, 3]), "the label '3'"),
     ],
 )
 def test_a_label_that_is_no_class_is_refused_with_the_nearest(classes, labels, message):
@@ -256,7 +256,7 @@ def test_a_folder_that_is_no_class_is_refused(tmp_path, kind):
 
 def test_class_names_stay_private_until_declared(tmp_path):
     add(tmp_path, ["cat/1.png", "dog/1.png"])
-    with pytest.raises(ExtractError, match="declared public") as error:
+    with pytest.raises(ExtractError, match="--classes is required") as error:
         open_source(tmp_path)
     assert "cat" not in str(error.value)
     source = open_source(tmp_path, Classes(folder_names_public=True))
@@ -281,7 +281,7 @@ def test_folder_order_splits_and_labels(tmp_path):
     np.testing.assert_array_equal(source.image(2), PICTURE)
     train = open_source(tmp_path, declared, "train")
     assert (train.n_rows, train.split_names) == (2, ["train"])
-    with pytest.raises(ExtractError, match=r"images=0.*split='validation'"):
+    with pytest.raises(ExtractError, match=r"no image in split validation"):
         open_source(tmp_path, declared, "validation")
     with pytest.raises(ExtractError, match=r"--split is required.*test"):
         open_source(tmp_path, declared, None, "split/class")
@@ -367,7 +367,7 @@ def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind
         open_source(wrapped, Classes.parse("5"))
     for path in (wrapped, splits, both):
         with pytest.raises(
-            ExtractError, match=r"folder of a class.*layout='class'.*--layout"
+            ExtractError, match=r"folder of a class.*under --layout class.*--layout"
         ):
             said(path, None)
         assert (open_source(path, Classes(ignore_labels=True)).labels == -1).all()
@@ -378,7 +378,7 @@ def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind
     )
     with pytest.raises(
         ExtractError,
-        match=r"which folder is the split by --layout .*or leave --split out",
+        match=r"needs a --layout with a split",
     ):
         said(wrapped, "any/class", "train")
     public = Classes(folder_names_public=True)
@@ -396,7 +396,7 @@ def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind
 def test_a_layout_names_a_class_once(text):
     with pytest.raises(
         ExtractError,
-        match=r"class once and split at most once.*Write class, split/class",
+        match=r"class once and split at most once.*Examples: class, split/class",
     ):
         Layout.parse(text)
 
@@ -484,7 +484,7 @@ def test_archives_are_read_in_place(tmp_path, name, members, labels):
 def test_two_members_of_one_name_are_refused(tmp_path, kind, again):
     """One would be lost, and an image would decide what another's row is."""
     path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png", again])
-    with pytest.raises(ExtractError, match=r"got 'a/1.png' twice"):
+    with pytest.raises(ExtractError, match=r"two members 'a/1.png'"):
         open_source(path, Classes.parse("a"))
 
 
@@ -499,7 +499,9 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    with pytest.raises(ExtractError, match=r"dog' \(Permission denied\)"):
+    with pytest.raises(
+        ExtractError, match=r"dog' cannot be read \(Permission denied\)"
+    ):
         open_source(tmp_path / "images", Classes.parse("cat,dog"))
 
 
@@ -527,7 +529,7 @@ def test_a_damaged_archive_is_refused(kind, tmp_path):
     path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png"])
     held = path.read_bytes()
     path.write_bytes(held[: min(len(held) // 3, 600)])
-    with pytest.raises(ExtractError, match="an archive must be complete"):
+    with pytest.raises(ExtractError, match="is damaged or cut short"):
         open_source(path, Classes.parse("a"))
 
 
@@ -535,7 +537,7 @@ def test_a_pipe_with_an_images_name_is_refused(tmp_path):
     """Reading it would wait for ever."""
     add(tmp_path / "images", ["cat/1.png"])
     os.mkfifo(tmp_path / "images" / "cat" / "2.png")
-    with pytest.raises(ExtractError, match="images must be plain files"):
+    with pytest.raises(ExtractError, match="is a pipe or a device"):
         open_source(tmp_path / "images", Classes.parse("cat,dog"))
 
 
@@ -594,7 +596,7 @@ def test_links_in_an_archive_are_refused(tmp_path, kind):
 
 def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dphead_extract.sources.archives.MAX_FILE_BYTES", 50)
-    with pytest.raises(ExtractError, match="at most 50 bytes"):
+    with pytest.raises(ExtractError, match="236 bytes, more than 50"):
         open_source(add(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
 
 
@@ -687,7 +689,7 @@ def test_arrays_become_8_bit_by_what_is_declared(tmp_path, dtype, declared, expe
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.float32])
 def test_arrays_without_a_known_range_are_refused(tmp_path, dtype):
     np.savez(tmp_path / "a.npz", images=np.full((2, 3, 3), 100, dtype))
-    with pytest.raises(ExtractError, match=r"Declare --bits N or --intensity"):
+    with pytest.raises(ExtractError, match=r"need --bits N or --intensity"):
         open_source(tmp_path / "a.npz")
     declared = PixelRange(intensity=(0, 200))
     assert (open_source(tmp_path / "a.npz", pixels=declared).image(0) == 128).all()
@@ -728,5 +730,5 @@ def test_the_hash_is_what_exceeds_the_median_of_the_frequencies():
 
 def test_a_recorded_range_of_another_form_is_refused():
     """A network's facts that somebody changed and sealed again."""
-    with pytest.raises(ValueError, match="must be as dphead writes it"):
+    with pytest.raises(ValueError, match="recorded image transform is damaged"):
         PixelRange.of("text")

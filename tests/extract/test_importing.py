@@ -174,7 +174,7 @@ def test_npy_files_lie_beside_each_other(tmp_path):
     for name, array in arrays.items():
         np.save(paths[name], array)
     columns = Columns(label=str(paths["y"]), group=str(paths["g"]))
-    with pytest.raises(ExtractError, match=r"label='0' and 3 more.*--classes N"):
+    with pytest.raises(ExtractError, match=r"the label '0' and 3 more.*--classes N"):
         imported(paths["x"], columns)
     classes = Classes.parse("3", allow_unlabeled=True)
     got = imported(paths["x"], columns, classes=classes)
@@ -298,7 +298,7 @@ def test_rows_of_one_data_set_share_its_id(tmp_path):
     short, columns = write(tmp_path, "npz", *rows(49))
     again.source, again.output = short, tmp_path / "short.h5"
     again.columns = columns
-    with pytest.raises(FormatError, match="same rows, got n_rows=50 for 49"):
+    with pytest.raises(FormatError, match=r"a file of 49 rows .* got 50 rows"):
         import_features(again)
 
 
@@ -334,7 +334,7 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data, packed):
             archive.writestr("features.npy", data)
     else:
         path.write_bytes(data)
-    with pytest.raises(ExtractError, match=r"must .* got .*\."):
+    with pytest.raises(ExtractError, match=r"must .* got .*\.|cannot read"):
         imported(path)
     assert not path.with_suffix(".h5.part").exists()
 
@@ -342,7 +342,7 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data, packed):
 def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
     whole = npy(np.ones((100, 4)))
     for members, message in (
-        ({"features.npy": whole[:-8]}, "numpy.load. must read"),
+        ({"features.npy": whole[:-8]}, "numpy.load. cannot read"),
         ({"features": b"no array"}, "array .n, d. of real numbers"),
     ):
         with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
@@ -356,16 +356,16 @@ def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
     ("text", "said"),
     [
         ("", "must be columns of numbers"),
-        ("a,b,label\n", "at least one row"),
-        ("a,b,label", "at least one row"),
+        ("a,b,label\n", "has no rows"),
+        ("a,b,label", "has no rows"),
         ("a,a\n1,2\n", "two columns 'a'"),
         ("a,b\n1,2\n1\n", "line 3"),
         ('a,b\n1,"2\n3,4\n"5,6\n', "line 2"),
         ('a,b\n1,2\n3,"4\n5,6"\n', "line 3"),
         ('a,"b\n1,2\n', "line 1"),
-        ("a,b\nx,y\n,\n", "one row at least must be of finite numbers"),
-        ("a,split\n1,night\n", "a split must be one of"),
-        ("a,label\n1,horse\n", "label='horse'"),
+        ("a,b\nx,y\n,\n", "None of the 2 rows has finite"),
+        ("a,split\n1,night\n", "A split must be one of"),
+        ("a,label\n1,horse\n", "the label 'horse'"),
         ("0.1,0.2\n0.3,0.4\n", "must name the columns"),
         ("2,1\n3,4\n", "must name the columns"),
         (",a\n0,1\n", "a column ''"),
@@ -446,7 +446,7 @@ def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
     arguments = ["import", str(path), "-o", str(tmp_path / "f.h5")]
     missing = CliRunner().invoke(command, arguments)
     assert missing.exit_code == 2
-    assert "the classes must be declared public" in missing.output
+    assert "--classes is required" in missing.output
     done = CliRunner().invoke(command, [*arguments, "--classes", "cat,dog,eel"])
     assert done.exit_code == 0, done.output
     assert "50 rows x 4 features, 3 classes" in done.output

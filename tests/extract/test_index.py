@@ -145,15 +145,15 @@ def test_a_damaged_index_is_refused(index, change):
         key.unlink()
     elif change == "short":
         key.write_bytes(b"")
-    with pytest.raises(FormatError, match=r"index .*must .*, got .*\. "):
+    with pytest.raises(FormatError, match=r"image index .*backup"):
         ImageIndex(index.folder).overlaps(np.arange(3, dtype=np.uint64))
 
 
 def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeypatch):
     """Else images that were seen before would pass for new ones."""
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(FormatError, match="must be writable"):
+    with pytest.raises(FormatError, match="is not writable"):
         ImageIndex(tmp_path / "file" / "images").digest(images(1)[0])
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(FormatError, match="must be writable"):
+    with pytest.raises(FormatError, match="is not writable"):
         ImageIndex(tmp_path / "home" / "images").digest(images(1)[0])

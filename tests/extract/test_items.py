@@ -330,5 +330,5 @@ def test_a_text_that_is_no_utf8_is_its_bytes_and_what_cannot_be_read_is_none():
 
 
 def test_a_table_of_another_library_is_no_column():
-    with pytest.raises(FormatError, match=r"one value a row.*Pass the column"):
+    with pytest.raises(FormatError, match=r"one value per row.*Select one column"):
         read_column(pa.table({"a": [1, 2]}))

@@ -39,7 +39,7 @@ def test_a_row_does_not_see_the_others(norm):
 
 def test_bad_settings():
     for arguments in (("group", 0), ("batch", 0)):
-        with pytest.raises(ExtractError, match="normalization must be"):
+        with pytest.raises(ExtractError, match="--normalize must be"):
             RowNorm(*arguments)
     with pytest.raises(ExtractError, match=r"Use one of \[1, 3, 9, 27, 81\]"):
         RowNorm("group", 16)(torch.zeros(1, 81, 1, 1))

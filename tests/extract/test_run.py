@@ -161,7 +161,9 @@ def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_
     extract(options(digits_npz, out))
     before = out.read_bytes()
     assert extract(options(digits_npz, out)).already_complete
-    with pytest.raises(FormatError, match=r"normalization\.kind=unit"):
+    with pytest.raises(
+        FormatError, match=r"normalization\.kind was none, and is now unit"
+    ):
         extract(options(digits_npz, out, normalize=RowNorm("unit")))
     images = np.zeros((300, 8, 8), np.uint8)
     np.savez(digits_npz, images=images, labels=np.zeros(300, int))
@@ -179,10 +181,10 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     images = np.array(np.load(digits_npz)["images"])
     images[250, 0, 0] += 1
     np.savez(digits_npz, images=images)
-    with pytest.raises(ExtractError, match="other images"):
+    with pytest.raises(ExtractError, match="These images differ"):
         extract(options(digits_npz, tmp_path / "d.h5", **same_data))
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
-    with pytest.raises(FormatError, match="same rows"):
+    with pytest.raises(FormatError, match="a file of 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
 
@@ -198,7 +200,7 @@ def folder(tmp_path, digits):
 def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     (folder / "a" / "04.png").write_bytes(b"junk")
     choice = scatternet(image_size=8)
-    with pytest.raises(ExtractError, match=r"got 1 unreadable: a/04\.png"):
+    with pytest.raises(ExtractError, match=r"images are unreadable: a/04\.png"):
         extract(options(folder, tmp_path / "f.h5", **choice))
     assert list(tmp_path.glob("f.h5*")) == []
     summary = extract(
@@ -214,7 +216,7 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         assert file.valid.sum() == 19
     for path in folder.rglob("*.png"):
         path.write_bytes(b"")
-    with pytest.raises(ExtractError, match="must be readable, got unreadable=20 of 20"):
+    with pytest.raises(ExtractError, match="None of the 20 images"):
         extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
 
 
@@ -269,9 +271,7 @@ def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
     folder, tmp_path
 ):
     for name in ("one size", "two sizes"):
-        with pytest.raises(
-            ExtractError, match=r"declared size for image files.*--image-size"
-        ):
+        with pytest.raises(ExtractError, match=r"--image-size is required for"):
             extract(options(folder, tmp_path / f"{name}.h5", **AB))
         Image.new("L", (12, 9)).save(folder / "b" / "99.png")
     assert list(tmp_path.glob("*.h5*")) == []
@@ -281,7 +281,7 @@ def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
     ("declared", "picture", "message"),
     [
         ({"channels": 1}, ("RGB", (8, 8)), "--channels 3"),
-        ({"interpolation": "none"}, ("L", (12, 9)), "--image-size N or H,W"),
+        ({"interpolation": "none"}, ("L", (12, 9)), "Type --image-size H,W"),
     ],
 )
 def test_an_image_that_does_not_fit_what_is_declared_is_refused(
@@ -342,8 +342,8 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
     ("changes", "message"),
     [
         ({"amp": True, "device": "cpu"}, "needs a GPU"),
-        ({"normalize": RowNorm("group", 4)}, "divide the channels"),
-        ({"same_data_as": "nowhere.h5"}, "must exist"),
+        ({"normalize": RowNorm("group", 4)}, "must divide the 9 channels"),
+        ({"same_data_as": "nowhere.h5"}, "is not a features file"),
     ],
 )
 def test_bad_options_leave_nothing_behind(digits_npz, tmp_path, changes, message):
@@ -356,7 +356,7 @@ def test_too_little_disk_is_refused_before_the_start(digits_npz, tmp_path, monke
     monkeypatch.setattr(
         shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1)
     )
-    with pytest.raises(ExtractError, match="must fit on the disk"):
+    with pytest.raises(ExtractError, match="The output needs"):
         extract(options(digits_npz, tmp_path / "f.h5"))
     assert list(tmp_path.glob("f.h5*")) == []
 
@@ -386,7 +386,7 @@ def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writing, "sync_path", full)
-    with pytest.raises(FormatError, match="Make room"):
+    with pytest.raises(FormatError, match="Free some space"):
         extract(options(digits_npz, tmp_path / "f.h5"))
     monkeypatch.undo()
     assert extract(options(digits_npz, tmp_path / "f.h5")).rows_done == 300 - 128
@@ -411,7 +411,7 @@ def test_command_line(digits_npz, tmp_path):
     assert code == 0 and "300 rows x 108 features, 10 classes" in text
     assert "already complete" in run("--classes", "10", "--image-size", "12,4")[1]
     code, text = run("--classes", "11", "--image-size", "12,4")
-    assert code == 2 and "got class_names=" in text
+    assert code == 2 and "class_names was" in text
     assert CliRunner().invoke(check, [out]).exit_code == 0
     assert CliRunner().invoke(check, [str(digits_npz)]).exit_code == 2
     Path(out).unlink()

@@ -70,7 +70,7 @@ def join_all(folder):
 )
 def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
     if -(-n_rows // block_rows) < count:
-        with pytest.raises(ExtractError, match="every shard needs a block"):
+        with pytest.raises(ExtractError, match="needs at least one block"):
             Shard(0, count).rows(n_rows, block_rows)
         return
     ranges = [Shard(index, count).rows(n_rows, block_rows) for index in range(count)]
@@ -142,7 +142,7 @@ def test_a_missing_shard_is_named(copy):
 def test_shards_of_another_configuration_are_refused(copy, changes, field):
     paths(copy)[1].unlink()
     extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2), **changes))
-    with pytest.raises(FormatError, match=f"one configuration, got {field}"):
+    with pytest.raises(FormatError, match=f"has {field}"):
         join_all(copy)
     assert not (copy / "f.h5").exists()
 
@@ -157,16 +157,16 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
     network = shard()
     network.backbone.scatter_l = 4
     extract(network)
-    with pytest.raises(FormatError, match=r"got backbone_kwargs\.L=8"):
+    with pytest.raises(FormatError, match=r"has backbone_kwargs\.L=8"):
         join_all(copy)
     (copy / "other").mkdir()  # another machine that was not given f.h5.shards.json
     extract(shard("other"))
-    with pytest.raises(FormatError, match="got dataset_id="):
+    with pytest.raises(FormatError, match="has dataset_id="):
         join_shards([first, *paths(copy / "other")[1:]], copy / "f.h5")
     arrays = dict(np.load(copy / "digits.npz"))
     arrays["images"][0, 0, 0] += 1
     np.savez(copy / "digits.npz", **arrays)
-    with pytest.raises(ExtractError, match="one dataset_id, got other images"):
+    with pytest.raises(ExtractError, match="belongs to other images"):
         extract(shard())
 
 
@@ -177,7 +177,9 @@ def test_whole_and_damaged_files_are_refused(copy):
         join_shards([first, second, copy / "f.h5"], copy / "g.h5")
     with h5py.File(second, "r+") as file:
         file["features"][70, 3] += 1  # its second block
-    with pytest.raises(FormatError, match=r"shard-1-of-2\.h5' damaged from row 64 on"):
+    with pytest.raises(
+        FormatError, match=r"shard-1-of-2\.h5' is damaged from row 64 on"
+    ):
         join_shards([first, second], copy / "g.h5")
     assert not (copy / "g.h5").exists()
     second.unlink()
@@ -195,10 +197,10 @@ def test_a_disk_without_hard_links_or_rights_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.link", none)
     monkeypatch.setattr("os.fchmod", none)
-    with pytest.raises(ExtractError, match=r"hard links: -o .*shards"):
+    with pytest.raises(ExtractError, match=r"hard links for -o"):
         shared_identifiers(tmp_path / "f.h5", "digest", None)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ExtractError, match=r"owner alone, got .*with rights"):
+    with pytest.raises(ExtractError, match=r"owner only .* access rights"):
         write_names(tmp_path / "f.h5", ["one"])
 
 
@@ -208,13 +210,13 @@ def test_identifiers_are_drawn_once(tmp_path):
     assert shared_identifiers(tmp_path / "new" / "f.h5", "digest", drawn[0]) == drawn
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["f.h5.shards.json"]
     assert shared_identifiers(tmp_path / "g.h5", "digest", "ab" * 16)[0] == "ab" * 16
-    with pytest.raises(ExtractError, match=r"got dataset_id='abab"):
+    with pytest.raises(ExtractError, match=r"another data set than abab"):
         shared_identifiers(tmp_path / "new" / "f.h5", "digest", "ab" * 16)
 
 
 @pytest.mark.parametrize("text", ["1", "2/2", "-1/2"])
 def test_what_is_no_shard_is_refused(text):
-    with pytest.raises(ExtractError, match="a shard must be I/K"):
+    with pytest.raises(ExtractError, match="--shard"):
         Shard.parse(text)
 
 

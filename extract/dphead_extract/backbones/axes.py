@@ -1,8 +1,8 @@
-"""Keep the directions of features in which a backbone's own public classes differ most.
+"""Project features on the directions in which the backbone's classes differ most.
 
-The axes depend only on the backbone's weights: no image may change them. A head needs
-noise in each direction of its features. With a small budget, a few directions that
-separate classes best are therefore better than all directions
+The axes depend only on the backbone's weights; no image may change the axes. A head
+needs noise in each direction of its features. With a small budget, a few directions
+that separate the classes best are therefore better than all directions
 (benchmarks/results/ablation, "Class axes").
 """
 
@@ -45,16 +45,15 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     """
     if not isinstance(classifier, nn.Linear):
         raise ExtractError(
-            "class axes are made from a network's own linear last layer, got "
-            f"{type(classifier).__name__}. Give weights that have one, with "
-            "--model-arg num_classes=N, or leave --axes out."
+            f"--axes needs a linear last layer, got {type(classifier).__name__}. Give "
+            "weights that have one and --model-arg num_classes=N, or remove --axes."
         )
     weights = classifier.weight.detach().cpu().double().numpy()
     most = min(weights.shape[0] - 1, weights.shape[1])
     if not 1 <= count <= most:
         raise ExtractError(
-            f"class axes must be from 1 to {most} for {weights.shape[0]} classes and "
-            f"{weights.shape[1]} features, got axes={count}. Choose another number."
+            f"--axes must be from 1 to {most} for {weights.shape[0]} classes and "
+            f"{weights.shape[1]} features, got {count}."
         )
     between = weights - weights.mean(axis=0)
     vectors = np.linalg.eigh(between.T @ between)[1]

@@ -1,10 +1,10 @@
-"""Convolve ScatterNet's maps with random patches: layers learned from no image.
+"""Convolve ScatterNet's maps with random patches of synthetic images.
 
 Each layer's filters are the previous layer's responses to random patches, whitened, of
 synthetic images (dead leaves, `backbones.patches`, and 1/frequency, `synthetic`).
 Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
-2013) comes first. A seed generates all filters. They spend no budget and need no file.
-No private image may be used here.
+2013) comes first. A seed generates all filters, without a file and without budget. No
+private image may be used here.
 
 A map's channels are signed square roots with mean zero and variance one on synthetic
 images. At each place the channels are divided by their length plus one, as `--normalize
@@ -51,10 +51,10 @@ SETTINGS = {
 class DeepPatches(nn.Module):
     """Convolve ScatterNet's maps with layers of random patches.
 
-    Input (B, C, H, W) as `first` takes it; output (B, 2 * FILTERS, h, w). h and w are
-    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. Rows
-    never mix: after the maps, rows are processed one at a time, so a row's bits do not
-    depend on its place in a batch.
+    Input: (B, C, H, W), as for `first`. Output: (B, 2 * FILTERS, h, w). h and w are
+    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. After
+    the maps, images are processed one at a time. So the bits of a row do not depend on
+    its position in a batch.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class DeepPatches(nn.Module):
     basis : (C, C) tensor, optional
         The orthonormal map from RGB that inputs go through. Default: none.
     layers : int, default 1
-        Layers of patches. Each but the last halves the sides of the maps.
+        Layers of patches. Each layer except the last one halves the sides of the maps.
 
     Raises
     ------
@@ -137,9 +137,9 @@ class _PatchLayer(nn.Module):
         super().__init__()
         if min(noise.shape[2:]) < SIDE:
             raise ExtractError(
-                f"deep patches need maps of at least {SIDE} places a side, got "
-                f"maps={tuple(noise.shape[2:])}. Choose a larger --image-size or a "
-                "smaller --scatter-j."
+                f"--backbone deep-patches needs maps of at least {SIDE} x {SIDE}, got "
+                f"{noise.shape[2]} x {noise.shape[3]}. Choose a larger --image-size or "
+                "a smaller --scatter-j."
             )
         channels = noise.transpose(0, 1).flatten(1)
         spread, mean = torch.std_mean(channels, dim=1)
@@ -163,9 +163,9 @@ class _PatchLayer(nn.Module):
         return F.unfold(maps / spatial_norms(maps), SIDE).transpose(1, 2)
 
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
-        """Return PATCHES of all patches, in a random order.
+        """Return PATCHES random patches, (PATCHES, channels * SIDE**2).
 
-        All patches at once would take nine times the memory of the maps.
+        Computing all patches would need nine times the memory of the maps.
         """
         each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(_SEED).permutation(len(maps) * each)[:PATCHES]

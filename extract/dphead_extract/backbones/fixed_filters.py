@@ -1,6 +1,6 @@
-"""Build backbones of fixed filters, which a formula or a seed defines.
+"""Build backbones with fixed filters, which a formula or a seed defines.
 
-These backbones have no weights to load. They take pixels from 0 to 1 at a declared
+These backbones have no weights to load. Their input is pixels from 0 to 1 at a declared
 size.
 """
 
@@ -25,7 +25,7 @@ OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 
 class Scales(nn.Module):
-    """Join several transforms of the same images: (B, d), each flattened, in order."""
+    """Concatenate the flattened outputs of several transforms to (B, d)."""
 
     def __init__(self, nets: list[nn.Module]):
         super().__init__()
@@ -144,8 +144,7 @@ def _channel_tensor(
         return None
     if len(values) not in (1, channels):
         raise ExtractError(
-            f"--mean and --std must have 1 or {channels} values, got "
-            f"values={list(values)}. Give one for each color."
+            f"--mean and --std must have 1 or {channels} values, got {list(values)}."
         )
     return (
         torch.tensor(values, dtype=torch.float32)

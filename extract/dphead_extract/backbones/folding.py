@@ -42,7 +42,7 @@ def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.M
 def _foldable(part: nn.Module) -> bool:
     """Return whether a module is a convolution that does not transform its weight.
 
-    Weight-standardized convolutions are classes of their own.
+    Weight-standardized convolutions have other classes.
     """
     return type(part) is nn.Conv2d or type(part).__name__ == "Conv2dSame"
 

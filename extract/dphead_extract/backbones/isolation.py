@@ -1,4 +1,4 @@
-"""Refuse a network that uses other rows of a batch: one row is one image."""
+"""Refuse a backbone in which an image's features depend on other images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ROW_TOLERANCE = 1e-3  # a choice, not measured
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
     """Raise ExtractError if a row's features depend on the other rows of its batch.
 
-    Such a network would break "one row, one person". The module is tested in its
-    present mode. It gets the same rows with other rows, in another order, and one at a
-    time.
+    One person could then change the features of another person. The module is tested
+    in its present mode, with the same rows among other rows, in another order, and one
+    at a time.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)
@@ -33,7 +33,7 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
             culprit = _batch_statistics(module)
             if not culprit:
                 raise ExtractError(
-                    f"the model must run on inputs of shape {input_shape}, got "
+                    f"The backbone does not run on inputs of shape {input_shape}: "
                     f"{first_line(error)}. Set --image-size."
                 ) from error
             plain = beside = alone = torch.full((3, 1), torch.nan)
@@ -47,12 +47,11 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
         reason = (
             f"{culprit} uses statistics of the batch"
             if culprit
-            else "it mixes the rows of a batch"
+            else "the backbone mixes the rows of a batch"
         )
         raise ExtractError(
-            "an image's features must not depend on other images of a batch, got a "
-            f"relative change of {moved:.1e}: {reason}. Choose a backbone without "
-            "batch statistics, or freeze them."
+            f"{reason}, so the features of an image depend on the other images of a "
+            f"batch (relative change {moved:.1e}). Choose another --backbone."
         )
 
 

@@ -93,11 +93,8 @@ def _check_options(options: BackboneOptions, family: Family) -> None:
             flag = flag.replace("_", "-").replace("=", " ")
             shown = "" if value is True else f" (got {value})"
             raise ExtractError(
-                f"{flag} is not an option of --backbone {options.name}{shown}. Leave "
-                f"{flag} out."
+                f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
+                f"{flag}."
             )
     if options.colors not in ("rgb", "opponent"):
-        raise ExtractError(
-            f"colors must be rgb or opponent, got colors={options.colors!r}. Choose "
-            "one."
-        )
+        raise ExtractError(f"--colors must be rgb or opponent, got {options.colors!r}.")

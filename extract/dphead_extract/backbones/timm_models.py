@@ -88,8 +88,8 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
     if ":" not in options.name and not timm.is_model(options.name):
         close = get_close_matches(options.name.split(".")[0], timm.list_models(), 5)
         raise ExtractError(
-            f"the backbone must be one of {', '.join(FAMILIES)}, or a timm model, got "
-            f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
+            f"--backbone must be {', '.join(FAMILIES)} or a timm model, got "
+            f"{options.name!r}. Similar models: {', '.join(close) or 'none'}."
         )
     model = _build(options)
     if options.weights is None:
@@ -103,24 +103,21 @@ def _build(options: BackboneOptions) -> nn.Module:
 
     local = options.weights is not None
     if local and not Path(options.weights or "").is_file():
-        raise ExtractError(
-            f"the weights file must exist, got weights={str(options.weights)!r}. Check "
-            "--weights."
-        )
+        raise ExtractError(f"--weights {str(options.weights)!r} is not a file.")
     try:
         return timm.create_model(
             options.name, pretrained=not local, **options.model_args
         )
     except (TypeError, AssertionError) as error:
         raise ExtractError(
-            f"the model arguments must suit {options.name}, got {options.model_args}: "
-            f"{first_line(error)}. Correct --model-arg."
+            f"timm cannot create {options.name}: {first_line(error)}. Compare "
+            "--model-arg with timm's documentation of the model."
         ) from error
     except Exception as error:
         if local:
             raise ExtractError(
-                f"{options.name} must build, got {first_line(error)}. Correct "
-                "--model-arg."
+                f"timm cannot create {options.name}: {first_line(error)}. Compare "
+                "--model-arg with timm's documentation of the model."
             ) from error
         raise ExtractError(
             f"hub weights of {options.name} must be there to load, got "
@@ -143,9 +140,9 @@ def _timm_transform(
     channels = int(config["input_size"][0])
     if options.channels not in (None, channels):
         raise ExtractError(
-            "the network must take the declared channels, got "
-            f"channels={options.channels} for {options.name} with {channels}. Leave "
-            f"--channels out, or give --model-arg in_chans={options.channels}."
+            f"--channels must be {channels} for {options.name}, got "
+            f"{options.channels}. Remove --channels, or give --model-arg "
+            f"in_chans={options.channels}."
         )
     overrides = {
         "mean": options.mean and tuple(options.mean),
@@ -158,8 +155,7 @@ def _timm_transform(
     for key in ("mean", "std"):
         if len(config[key]) not in (1, channels):
             raise ExtractError(
-                f"--{key} must have 1 or {channels} values, got {list(config[key])}. "
-                "Give one a color."
+                f"--{key} must have 1 or {channels} values, got {list(config[key])}."
             )
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")

@@ -37,8 +37,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise
     except Exception as error:
         raise ExtractError(
-            "weights must be a safetensors, pth or npz file, got "
-            f"weights={str(path)!r}: {first_line(error)}. Download or convert it again."
+            f"--weights must be a safetensors, pth or npz file. Reading {str(path)!r} "
+            f"failed: {first_line(error)}."
         ) from error
     try:
         model.load_state_dict(state)
@@ -46,8 +46,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
         # torch names every tensor that is missing or has another shape, a line each
         lines = [line.strip() for line in str(error).splitlines()]
         raise ExtractError(
-            f"weights must fit the model, got {lines[1][:200]} ({len(lines) - 1} such "
-            "lines). Set --model-arg (num_classes=...?) as the weights were trained."
+            f"--weights does not fit the model: {lines[1][:200]} ({len(lines) - 1} "
+            "such lines). Give --model-arg num_classes=N and the other arguments of "
+            "the trained model."
         ) from error
 
 
@@ -58,8 +59,9 @@ def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
                 return {key: torch.from_numpy(file[key]) for key in file.files}
         if not hasattr(model, "load_pretrained"):
             raise ExtractError(
-                "an .npz must hold the model's own tensors, got "
-                f"weights={str(path)!r}. Convert it."
+                f"--weights {str(path)!r} must hold the tensors of the model's state "
+                "dict. Save them by `safetensors.torch.save_file(model.state_dict(), "
+                "FILE)`."
             )
         model.load_pretrained(str(path))  # type: ignore[operator]
         return None

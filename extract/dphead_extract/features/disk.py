@@ -1,4 +1,4 @@
-"""Check the room for a features file, and keep the names of its rows beside it.
+"""Check the free space for a features file, and write the names of its rows.
 
 The names are private.
 """
@@ -20,7 +20,7 @@ from dphead_extract.features.rows import Header
 
 
 def check_disk(output: Path, header: Header) -> None:
-    """Raise ExtractError unless the file fits on the disk with some room to spare."""
+    """Raise ExtractError unless the file fits on the disk with 8 MiB to spare."""
     folder = next(
         p for p in (output.absolute().parent, *output.absolute().parents) if p.exists()
     )
@@ -32,9 +32,8 @@ def check_disk(output: Path, header: Header) -> None:
     free = shutil.disk_usage(folder).free
     if needed - there > free:
         raise ExtractError(
-            f"the output must fit on the disk, got needed={needed - there} bytes and "
-            f"free={free} in {str(folder)!r}. Make room, choose another folder, or use "
-            "--dtype float16."
+            f"The output needs {needed - there} bytes, but {str(folder)!r} has {free} "
+            "free. Free some space, choose another -o, or use --dtype float16."
         )
 
 
@@ -73,10 +72,9 @@ def write_private(path: Path, data: bytes, once: bool = False) -> None:
         raise
     except OSError as error:
         raise ExtractError(
-            "a private file must be written whole and for its owner alone, got "
-            f"{str(path)!r} ({error.strerror or error}). Make room, or choose a file "
-            "system with rights and hard links: -o for features files and shards, "
-            "DPHEAD_HOME for the index of images."
+            f"{str(path)!r} cannot be written for its owner only "
+            f"({error.strerror or error}). Free some space, or choose a file system "
+            "with access rights and hard links for -o and DPHEAD_HOME."
         ) from error
 
 
@@ -86,9 +84,9 @@ def _names_path(output: Path) -> Path:
 
 
 def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
-    """Write the private table from rows to names, and return its path.
+    """Write the private table of rows and names, and return its path.
 
-    Rows count from `first`.
+    `first` is the number of the first row.
     """
     path, text = _names_path(output), io.StringIO(newline="")
     table = csv.writer(text)

@@ -202,15 +202,13 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
     if not path.is_file():
         part = path.with_name(path.name + ".part")
         hint = (
-            " A .part file is there: run the same extract command again to finish it."
+            " An unfinished .part exists: run the same extract command again."
             if part.exists()
             else ""
         )
         if path.is_dir():
-            hint = " It is a folder: dphead extract makes a features file of images."
-        raise FormatError(
-            f"a features file must exist, got path={str(path)!r}. Check the path.{hint}"
-        )
+            hint = f" For a folder of images, type `dphead extract {path}` first."
+        raise FormatError(f"{str(path)!r} is not a features file.{hint}")
     try:
         complete = read_seal(path)
         return h5py.File(path, "r", locking=False), complete
@@ -244,14 +242,13 @@ def open_features(path: str | Path) -> FeaturesFile:
         version = file.attrs["schema_version"]
         if version != SCHEMA_VERSION:
             raise FormatError(
-                f"a features file must have schema_version={SCHEMA_VERSION}, got "
-                f"schema_version={version} in {str(path)!r}. Write it with this "
-                "version of `dphead extract`."
+                f"{str(path)!r} has schema version {version}, and this dphead reads "
+                f"version {SCHEMA_VERSION}. Extract the features again."
             )
         if not complete:
             raise FormatError(
-                "a features file must be finished, got complete=False in "
-                f"{str(path)!r}. Run the same extract command again: it resumes."
+                f"{str(path)!r} is not finished. Run the same extract command again to "
+                "resume."
             )
         columns: Any = file
         for name, stored in layout(_read_config(file)).items():
@@ -276,6 +273,6 @@ def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> Features
         return file
     file.close()
     raise FormatError(
-        f"--same-data-as must name a file of the same rows, got n_rows={file.n_rows} "
-        f"for {n_rows}. Use the same source, in its order."
+        f"--same-data-as must name a file of {n_rows} rows with the same --dataset-id, "
+        f"got {file.n_rows} rows. Use the same source in the same order."
     )

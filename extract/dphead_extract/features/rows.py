@@ -68,60 +68,57 @@ class Header:
         """Raise FormatError for sizes, a dtype, class names or an id that cannot be."""
         if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
             raise FormatError(
-                "features need at least one row, one column and one row a block, got "
-                f"n_rows={self.n_rows}, n_features={self.n_features}, "
-                f"block_rows={self.block_rows}. Check the source."
+                "A features file needs at least 1 row, 1 column and 1 row per block, "
+                f"got {self.n_rows}, {self.n_features} and {self.block_rows}."
             )
         if self.dtype not in ("float16", "float32"):
             raise FormatError(
-                f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use "
-                "--dtype float32."
+                f"--dtype must be float16 or float32, got {self.dtype!r}."
             )
         names = self.class_names
         if names is not None and (not names or len(set(names)) != len(names)):
             raise FormatError(
-                "class names must be distinct and at least one, got "
-                f"class_names={list(names)[:8]}. Check --classes."
+                "--classes must list at least one name, and each name once, got "
+                f"{list(names)[:8]}."
             )
         check_dataset_id(self.dataset_id)
 
 
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
-    """Return an id for each row's group, which depends only on the row's own value.
+    """Return the id of each row's group; an id depends only on the row's value.
 
     Parameters
     ----------
     groups : array, column or list
-        Strings or numbers, which name groups by value in every format. A row with a
-        missing value (None, NaN, pandas' NA, a masked item, "") is its own group. -1 as
-        a value is a group like any other.
+        Names of groups: strings or numbers, with the same meaning in every format. A
+        row with a missing value (None, NaN, pandas' NA, a masked item, "") is a group
+        of one row. The value -1 names a group.
     n_rows : int
         Number of rows.
 
     Returns
     -------
     (n_rows,) int64
-        Group ids; NO_GROUP (-1) for a row on its own.
+        Group ids; NO_GROUP (-1) for a row with a missing value.
 
     Raises
     ------
     FormatError
         For booleans, dates, complex numbers and longdouble (float64 would merge them).
-        The declared dtype decides, or each item if a column declares none.
+        The check uses the dtype of the column, or of each item in a list.
     """
     try:
         values, dtype = read_column(groups), declared_dtype(groups)
     except TypeError:
         raise FormatError(
-            f"groups must be a list or an array, got {type(groups).__name__}. Give "
-            "one for each row."
+            f"Groups must be a list or an array, got {type(groups).__name__}."
         ) from None
     fits = dtype.kind in "OSTUiu" or (dtype.kind == "f" and dtype.itemsize <= 8)
     if not fits or values.shape != (n_rows,):
         raise FormatError(
-            f"groups must be (n,) texts, integers or floats of at most 64 bits, got "
-            f"shape={values.shape}, dtype={dtype}. Number them, such as by "
-            "np.unique(groups, return_inverse=True)[1]."
+            f"Groups must be {n_rows} texts, integers or floats of at most 64 bits, "
+            f"got shape {values.shape} and dtype {dtype}. Use np.unique(groups, "
+            "return_inverse=True)[1]."
         )
     if values.dtype.kind == "O":
         return np.array([_group_item(item) for item in values.tolist()], np.int64)
@@ -131,11 +128,10 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
 
 
 def _group_item(item: Any) -> int:
-    """Return the id of one group of a list or of objects. No code of its own runs."""
+    """Return the id of the group that an item names; no method of the item runs."""
     if type(item) in (bool, np.bool_):
         raise FormatError(
-            "a group must be a text or a number, got type=bool. Convert the groups to "
-            "texts."
+            "Groups must be texts or numbers, got bool. Use `groups.astype(str)`."
         )
     return text_group(name_of(item))
 
@@ -144,8 +140,8 @@ def check_ids(ids: np.ndarray) -> None:
     """Raise FormatError unless the ids are whole numbers that int64 holds."""
     if ids.dtype.kind not in "iu" or not np.can_cast(ids.dtype, np.int64):
         raise FormatError(
-            "ids of groups must be integers of a dtype that int64 holds, got "
-            f"dtype={ids.dtype}. Make them by group_ids(groups, n_rows)."
+            f"Group ids must be integers that fit int64, got {ids.dtype}. Use "
+            "`group_ids(groups, n_rows)`."
         )
 
 
@@ -156,9 +152,9 @@ def check_dataset_id(dataset_id: str | None) -> None:
     """
     if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
         raise FormatError(
-            "dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got "
-            f"dataset_id={dataset_id!r}. Copy it from the other features file, or use "
-            "--same-data-as."
+            "--dataset-id must be 32 lower-case hexadecimal digits, got "
+            f"{dataset_id!r}. Copy the id from `dphead extract`'s output, or use "
+            "--same-data-as FILE."
         )
 
 
@@ -202,8 +198,8 @@ def prepare_block(
     """
     if features.shape != (n_rows, header.n_features):
         raise FormatError(
-            f"a block of features must have shape {(n_rows, header.n_features)}, got "
-            f"shape={features.shape}. Append whole blocks in order."
+            f"A block of features must have shape {(n_rows, header.n_features)}, got "
+            f"{features.shape}."
         )
     valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
     given = {**columns, "features": np.where(valid[:, None], features, 0)}
@@ -220,17 +216,16 @@ def prepare_block(
             check_ids(values)
         if values.shape != shape:
             raise FormatError(
-                f"column {name} must have shape {shape}, got shape={values.shape}. "
-                "Append whole blocks."
+                f"Column {name} of a block must have shape {shape}, got {values.shape}."
             )
         with np.errstate(over="ignore"):
             block[name] = values.astype(dtype, copy=False)
     finite = np.isfinite(block["features"]).all(axis=1)
     if not finite.all():
         raise FormatError(
-            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, "
-            f"{int((~finite).sum())} bad rows in a block. Check the images and the "
-            "weights; if values exceed 65504 use --dtype float32."
+            f"{int((~finite).sum())} rows of a block are not finite in {header.dtype}. "
+            "If values exceed 65504, use --dtype float32. Otherwise check the weights "
+            "for NaN."
         )
     return block
 

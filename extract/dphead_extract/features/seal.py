@@ -1,10 +1,9 @@
-"""Seal a features file by the places of its rows and a digest of everything else.
+"""Seal a features file: its rows' positions, and a digest of all other bytes.
 
 HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
 interpreter. Therefore the bytes of the file's structure and attributes are compared
-with their digest before HDF5 reads them. Rows have digests of their own,
-`/block_digest`. A seal finds damage. It does not stop a forger, who can make a seal
-too.
+with their digest before HDF5 reads them. `/block_digest` has the digests of the rows. A
+seal finds damage. It does not stop a forger, who can also make a seal.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ def read_seal(path: Path) -> bool:
     with open(path, "rb") as file:
         held = file.read(BYTES)
     if not held.startswith(MAGIC):
-        raise FormatError(
-            "a features file must be HDF5 written by `dphead extract`, got "
-            f"path={str(path)!r}, which is another kind of file. Extract it again."
-        )
+        raise FormatError(f"{str(path)!r} is not a features file of `dphead extract`.")
     try:
         said = json.loads(held[len(MAGIC) :])
         columns = [(int(first), int(size)) for first, size in said["columns"]]
@@ -50,8 +46,7 @@ def read_seal(path: Path) -> bool:
         sound = False
     if not sound:
         raise FormatError(
-            "a features file must be as it was written, got "
-            f"path={str(path)!r} damaged or cut short. Extract it again."
+            f"{str(path)!r} is damaged or cut short. Copy or extract it again."
         )
     return bool(said["complete"])
 

@@ -104,9 +104,8 @@ def check_blocks(file: FeaturesFile) -> None:
     for start, block, sound in blocks(file):
         if not sound:
             raise FormatError(
-                "rows of a features file must be as they were written, got rows "
-                f"{start} to {start + len(block['valid']) - 1} of {str(file.path)!r} "
-                "damaged. Extract it again."
+                f"Rows {start} to {start + len(block['valid']) - 1} of "
+                f"{str(file.path)!r} are damaged. Extract them again."
             )
 
 

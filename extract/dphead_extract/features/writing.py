@@ -126,8 +126,7 @@ class FeaturesWriter:
         except BlockingIOError as error:
             file.close()
             raise FormatError(
-                f"one process at a time writes a features file, got {str(self.part)!r} "
-                "in use. Wait for the other run."
+                f"Another process is writing {str(self.part)!r}. Wait until it ends."
             ) from error
         except OSError:
             pass
@@ -143,16 +142,15 @@ class FeaturesWriter:
             if key == "source_digest":
                 there, here = "other images or labels", "these"
             raise Refused(
-                f"a features file holds one configuration only, got {key}={here} where "
-                f"{str(file.path)!r} has {key}={there}. Repeat the first command "
-                "exactly, choose another output, or remove the file."
+                f"{str(file.path)!r} was begun with another command: {key} was "
+                f"{there}, and is now {here}. Repeat the first command, choose another "
+                "-o, or remove the file."
             )
         self.dataset_id, self.salt = file.dataset_id, file.salt
         if self.header.dataset_id not in (None, self.dataset_id):
             raise Refused(
-                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
-                f"dataset_id={self.header.dataset_id!r}. Leave --dataset-id out, or "
-                "write to another file."
+                "--dataset-id differs from the id of the unfinished file, "
+                f"{self.dataset_id}. Remove --dataset-id, or choose another -o."
             )
 
     def _create(self) -> None:
@@ -187,9 +185,8 @@ class FeaturesWriter:
 
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
-            f"the disk must take the next block of rows, got {str(self.part)!r} "
-            f"({type(error).__name__}: {error}). Make room, if that is why, and run "
-            "the same command again: it resumes."
+            f"{str(self.part)!r} cannot be written ({type(error).__name__}: {error}). "
+            "Free some space and run the same command again to resume."
         )
 
     def next_block(self) -> tuple[int, int]:
@@ -206,7 +203,7 @@ class FeaturesWriter:
         features : (rows, d) float
             The features of the block.
         columns : dict
-            The other columns by name, one value a row.
+            The other columns by name, with one value per row.
 
         Raises
         ------
@@ -229,7 +226,7 @@ class FeaturesWriter:
         self.next_row = stop
 
     def _write(self, name: str, first: int, rows: np.ndarray) -> None:
-        """Write rows of a column at their place, from row `first` on."""
+        """Write rows of a column into the file, from row `first` on."""
         assert self._file is not None
         left = memoryview(rows.tobytes())
         self._file.seek(self._places[name][0] + first * rows[:1].nbytes)
@@ -245,8 +242,8 @@ class FeaturesWriter:
             return
         if self.next_row != self.header.n_rows:
             raise FormatError(
-                f"all rows must be written before the end, got rows={self.next_row} of "
-                f"{self.header.n_rows}. Append the missing blocks."
+                f"{self.header.n_rows} rows must be written before `finish`, got "
+                f"{self.next_row}."
             )
         self.close()
         try:
@@ -277,9 +274,9 @@ class FeaturesWriter:
 
 
 def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Make a dataset in one piece, with its place in the file fixed now.
+    """Create a contiguous dataset, and allocate its bytes in the file.
 
-    Any range of rows is then one read into the caller's array, twice as fast as chunks.
+    A range of rows is then one read, which is twice as fast as chunks.
     """
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -359,8 +356,8 @@ def write_features(
     features = np.asarray(features)
     if features.ndim != 2:
         raise FormatError(
-            f"features must have shape (n, d), got shape={features.shape}. Flatten "
-            "each row."
+            f"`features` must have shape (n, d), got {features.shape}. Use "
+            "`features.reshape(len(features), -1)`."
         )
     header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
     columns = _columns(
@@ -401,15 +398,14 @@ def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
     }
     if "labels" in columns and columns["labels"].dtype.kind not in "iub":
         raise FormatError(
-            f"labels must be whole numbers, got dtype={columns['labels'].dtype}. Pass "
-            "each row's position among the classes, -1 for none."
+            f"`labels` must be integers, got {columns['labels'].dtype}: the position "
+            "of the row's class, or -1."
         )
     if "group" in columns:
         columns["group"] = group_ids(given["group"], n_rows)
     for name, values in columns.items():
         if values.shape != (n_rows,):
             raise FormatError(
-                f"{name} must have shape {(n_rows,)}, got shape={values.shape}. "
-                "Pass one value a row."
+                f"`{name}` must have shape {(n_rows,)}, got {values.shape}."
             )
     return columns

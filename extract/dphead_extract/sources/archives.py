@@ -17,7 +17,7 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError)
 
 
 class Archive:
-    """Give the files of an open archive in its own order.
+    """Read the files of an archive in the archive's order.
 
     Only one thread at a time may read an archive.
 
@@ -31,7 +31,7 @@ class Archive:
     Raises
     ------
     ExtractError
-        If it is damaged, or a pipe or a device.
+        If the archive is damaged, or is a pipe or a device.
     """
 
     def __init__(self, path: Path, is_zip: bool = False) -> None:
@@ -46,7 +46,7 @@ class Archive:
         self._list = self._in_zip if is_zip else self._in_tar
 
     def files(self) -> Iterator[tuple[str, int, Any]]:
-        """Yield the name and size of each file, and what `read` takes for it.
+        """Yield the name, the size and the argument of `read` of each file.
 
         Raises ExtractError if the archive is damaged, or a member is a link.
         """
@@ -54,8 +54,8 @@ class Archive:
             for name, is_link, is_file, size, member in self._list():
                 if is_link:
                     raise ExtractError(
-                        f"{str(self.path)!r} has a link, {name!r}. Pack the file "
-                        "itself."
+                        f"{str(self.path)!r} has a link, {name!r}. Replace the link by "
+                        "the file and pack again."
                     )
                 if is_file:
                     yield name.removeprefix("./"), size, member
@@ -78,15 +78,15 @@ class Archive:
         most = MAX_FILE_BYTES if most is None else most
         if size > most:
             raise ExtractError(
-                f"a member of an archive must have at most {most} bytes, got "
-                f"bytes={size} in {str(self.path)!r}. Pack the images again without it."
+                f"{str(self.path)!r} has a member of {size} bytes, more than {most}. "
+                "Remove it from the archive."
             )
         return size
 
     def read(self, member: Any) -> bytes:
-        """Return the bytes of a member, whatever size its header says.
+        """Return the bytes of a member.
 
-        Raises ValueError if it unpacks to more than MAX_FILE_BYTES.
+        Raises ValueError for more than MAX_FILE_BYTES, even if the header claims less.
         """
         with self._open(member) as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -100,6 +100,5 @@ class Archive:
 
     def _damaged(self) -> ExtractError:
         return ExtractError(
-            f"an archive must be complete, got file={str(self.path)!r} damaged. Copy "
-            "or pack it again."
+            f"{str(self.path)!r} is damaged or cut short. Copy the archive again."
         )

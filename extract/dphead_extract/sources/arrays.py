@@ -46,9 +46,7 @@ def _source(
     """Return a Source from the arrays of a split and their columns."""
     rows, said = interpreted(columns, len(arrays), classes, split_names, split)
     if len(rows) == 0:
-        raise ExtractError(
-            "a source must hold at least one image, got images=0. Check the files."
-        )
+        raise ExtractError("The source has no image.")
     stored = arrays if len(rows) == len(arrays) else arrays[rows]
     images = _eight_bit(stored, pixels)
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
@@ -79,9 +77,7 @@ def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
             levels[row] = to_uint8(image, pixels)
     except UnreadableImage as error:
         raise ExtractError(
-            "image arrays must be uint8, uint16, bool, float from 0 to 1, or of a "
-            f"declared range, got dtype={images.dtype}: {error}. Declare --bits N or "
-            "--intensity LOW,HIGH."
+            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH: {error}."
         ) from error
     return levels
 
@@ -109,8 +105,8 @@ def read_idx(path: Path) -> np.ndarray:
         if isinstance(error, ExtractError):
             raise
         raise ExtractError(
-            "an IDX file must be whole and as long as its header says, got "
-            f"{str(path)!r} damaged. Download it again."
+            f"{str(path)!r} is not an IDX file as long as its header says. Download it "
+            "again."
         ) from error
     return values.astype(dtype.newbyteorder("="), copy=False)
 
@@ -131,16 +127,16 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
         labels = [other for other in beside if other.exists()]
         if not labels:
             raise ExtractError(
-                f"IDX images need their labels beside them, got no {plain!r}. Put it "
-                "into the folder."
+                f"The labels {plain!r} of {file.name} are missing. Put them into the "
+                "same folder."
             )
         split = _IDX_PREFIX.get(re.split(r"[-_.]", match[2] or "")[-1], "")
         # the same file may lie there packed and unpacked
         first = pairs.setdefault(split, (file, labels[0]))[0]
         if first.name.removesuffix(".gz") != stem:
             raise ExtractError(
-                "a folder must hold one IDX pair a split, got two for "
-                f"{split or 'all'}. Give the images file itself."
+                "The folder has two IDX files of images for the split "
+                f"{split or 'all'}. Type the path of one of them."
             )
     return pairs
 
@@ -162,8 +158,8 @@ def open_idx(
         fits = x.ndim == 3 and y.ndim == 1 and len(x) == len(y)
         if not fits or y.dtype.kind not in "iu":
             raise ExtractError(
-                f"IDX images and labels must belong together, got shapes {x.shape} and "
-                f"{y.shape} in {str(path)!r}. Download them again."
+                f"IDX images {x.shape} and labels {y.shape} in {str(path)!r} do not "
+                "fit. Download them again."
             )
         arrays.append(x)
         labels.append(y.astype(np.int64))
@@ -209,8 +205,8 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:
         raise ExtractError(
-            f"a CIFAR binary file must be whole records of {size} bytes, got "
-            f"{len(data)} bytes in {str(file)!r}. Download it again."
+            f"{str(file)!r} has {len(data)} bytes, not whole records of {size} bytes. "
+            "Download it again."
         )
     return data.reshape(-1, size)
 
@@ -238,14 +234,14 @@ def open_npz(
         or images.shape[3:] not in _COLORS
     ):
         raise ExtractError(
-            "an .npz source must hold `images` of shape (n, H, W) or (n, H, W, 3), got "
-            f"{images.shape} in {str(path)!r}. Save the array under this name."
+            f"{str(path)!r} must have an array `images` of shape (n, H, W) or (n, H, "
+            f"W, 3), got {images.shape}."
         )
     for role, values in columns.items():
         if values.shape != images.shape[:1]:
             raise ExtractError(
-                f"`{roles[role]}` must hold one value per image, got shape "
-                f"{values.shape} for {len(images)} images. Save it again."
+                f"`{roles[role]}` in {str(path)!r} must have one value per image, got "
+                f"shape {values.shape} for {len(images)} images."
             )
     names = possible_splits("split" in columns)
     source = _source("npz", images, columns, names, classes, split, pixels)

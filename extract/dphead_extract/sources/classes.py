@@ -1,7 +1,7 @@
-"""Interpret classes, splits and groups: what is declared, and each row's own values.
+"""Interpret declared classes, and each row's label, split and group.
 
-`interpreted` is the one place that decides this, for every format. Classes, splits and
-groups may not be inferred from rows, which are private.
+Every format uses `interpreted`. Classes, splits and groups may not be inferred from
+rows, because rows are private.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Classes:
             return cls(None, folder_names_public, ignore_labels, allow_unlabeled)
         if folder_names_public:
             raise ExtractError(
-                "classes must be declared in one way, got --classes and "
-                "--folder-names-are-public. Leave one out."
+                "--classes cannot be combined with --folder-names-are-public. Remove "
+                "one of the two."
             )
         if text.startswith("@"):
             names = _listed_names(Path(text[1:]))
@@ -88,8 +88,7 @@ class Classes:
         names = [name_of(name) or "" for name in names]
         if not names or "" in names or len(set(names)) != len(names):
             raise ExtractError(
-                f"class names must be distinct and not empty, got --classes={text!r}. "
-                "Correct the list."
+                f"--classes must list distinct names that are not empty, got {text!r}."
             )
         return cls(names, False, ignore_labels, allow_unlabeled)
 
@@ -98,15 +97,15 @@ class Classes:
     ) -> tuple[np.ndarray, list[str] | None, str]:
         """Return class codes, class names, and how the classes were declared.
 
-        A label is the class of its name (`name_of`): the number 2 is the class "2",
-        wherever that name stands among the classes. A missing label is no class. Nor is
-        -1, unless a class has that name. Whole numbers of an array stay as they are if
-        no class is declared.
+        The name of a label (`name_of`) selects the class: the number 2 is the class
+        "2", not the third class. A missing label is no class, and neither is -1, unless
+        a class has this name. If no class is declared, integer labels of an array stay
+        unchanged.
 
         Parameters
         ----------
         labels : sequence, array or None
-            Raw labels, one a row.
+            Raw labels, one per row.
         n_rows : int
             Number of rows.
 
@@ -138,9 +137,8 @@ class Classes:
             names, declared = sorted(present), "folder-names-flag"
         if names is None and present:
             raise ExtractError(
-                "the classes must be declared public before labels are stored, got "
-                "classes=None. Pass --classes a,b,c, or --folder-names-are-public, or "
-                "--ignore-labels."
+                "--classes is required because the source has labels. Type --classes "
+                "A,B,C, --folder-names-are-public, or --ignore-labels."
             )
         # white space around a name does not count, as in a label
         index = {name_of(name): code for code, name in enumerate(names or [])}
@@ -159,12 +157,11 @@ class Classes:
         near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         if not near and first.isdecimal():
-            hint = " If labels are positions, declare their number: --classes N."
+            hint = " If labels are positions, type --classes N."
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ExtractError(
-            "every label must be a declared class or empty, got "
-            f"label={first!r}{more}.{hint} Correct --classes, "
-            "or keep such rows without a class by --allow-unlabeled."
+            f"--classes lacks the label {first!r}{more}.{hint} Add the label, or type "
+            "--allow-unlabeled to keep such rows without a class."
         )
 
 
@@ -173,8 +170,7 @@ def _numbered(count: str) -> list[str]:
     # its length first: a number of thousands of digits cannot be read
     if len(count) > len(str(_MOST_CLASSES)) or int(count) > _MOST_CLASSES:
         raise ExtractError(
-            f"a number of classes must be at most {_MOST_CLASSES}, got "
-            f"--classes={count[:20]}. List their names."
+            f"--classes N must be at most {_MOST_CLASSES}, got {count[:20]}."
         )
     return [str(i) for i in range(int(count))]
 
@@ -185,17 +181,16 @@ def _listed_names(path: Path) -> list[str]:
         lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ExtractError(
-            f"--classes @FILE must be readable text, got file={str(path)!r} ({error}). "
-            "Write a name a line, in UTF-8."
+            "--classes @FILE needs a UTF-8 file with one name per line. Reading "
+            f"{str(path)!r} failed: {error}."
         ) from error
     return [line.strip() for line in lines if line.strip()]
 
 
 def possible_splits(declared: bool) -> list[str]:
-    """Return the splits that a source can have, whatever its rows say.
+    """Return the public splits of a source: all of _SPLIT_NAMES, or only "all".
 
-    The names are all SPLIT_NAMES if the source is declared to have splits, else one
-    name.
+    The rows of the source do not change the result.
     """
     return list(_SPLIT_NAMES) if declared else ["all"]
 
@@ -217,8 +212,7 @@ def _split_codes(
     unknown = sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
         raise ExtractError(
-            f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. "
-            "Rename it."
+            f"A split must be one of {', '.join(sorted(SPLITS))}, got {unknown[0]!r}."
         )
     codes = {name: code for code, name in enumerate(names)}
     of_names = [codes.get(_SPLIT_OF[text], without) for text in said]
@@ -227,7 +221,7 @@ def _split_codes(
 
 @dataclass(kw_only=True)
 class Roles:
-    """Hold what is said of rows.
+    """Hold the labels, splits and groups of rows.
 
     Attributes
     ----------
@@ -294,9 +288,7 @@ def interpreted(
     if wanted != "all":
         if wanted not in split_names:
             raise ExtractError(
-                "the source must hold the split asked for, got "
-                f"split={wanted!r} of {split_names}. Leave --split out or name one of "
-                "these."
+                f"--split must be one of {', '.join(split_names)}, got {wanted!r}."
             )
         rows = np.flatnonzero(split == split_names.index(wanted))
         kept = {role: _at(values, rows) for role, values in columns.items()}
@@ -321,7 +313,7 @@ def _at(values: Any, rows: np.ndarray) -> Any:
 
 
 def _named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
-    """Return the distinct names of labels or splits, and each row's place among them.
+    """Return the distinct names of labels or splits, and each row's index in them.
 
     Raises
     ------
@@ -331,8 +323,8 @@ def _named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.nda
     array = read_column(values)
     if array.dtype.kind not in "OSUiub":
         raise ExtractError(
-            "labels and splits must be texts or whole numbers, got "
-            f"dtype={array.dtype}. Convert them."
+            f"Labels and splits must be texts or integers, got {array.dtype}. Use "
+            "`values.astype(int)`."
         )
     if array.dtype.kind == "O":
         each = [name_of(item) for item in array.tolist()]

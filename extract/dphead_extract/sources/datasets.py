@@ -19,11 +19,15 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
 from dphead_extract.sources.archives import MAX_FILE_BYTES
 from dphead_extract.sources.classes import SPLITS, Classes
-from dphead_extract.sources.columns import ROLES, Columns, check_columns
+from dphead_extract.sources.columns import (
+    ROLES,
+    TABLE_SUFFIXES,
+    Columns,
+    check_columns,
+)
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.listing import Row, list_rows
 from dphead_extract.sources.table_files import (
-    TABLE_SUFFIXES,
     TableFile,
     check_role,
     is_text,
@@ -108,9 +112,9 @@ def open_table(
     if of_paths in names and len(tables) == 1:
         return _manifest(tables[0], of_paths, columns, classes, split)
     raise ExtractError(
-        f"{str(files[0])!r} needs a column of paths, got the columns "
-        f"{', '.join(names[:8])}. Type --columns path=NAME,label=NAME,group=NAME, with "
-        "the names of your columns."
+        f"{str(files[0])!r} has no column `path`. Its columns are "
+        f"{', '.join(names[:8])}. Type --columns path=NAME,label=NAME,group=NAME with "
+        "these names."
     )
 
 
@@ -131,8 +135,8 @@ def _dataset(
     for table in tables:
         if _facts(table, image, roles) != said:
             raise ExtractError(
-                f"{str(table.path)!r} must have the types and class names of "
-                f"{first.path.name}. Write the files of a data set alike."
+                f"{str(table.path)!r} has other column types or class names than "
+                f"{first.path.name}. Write all files with the same schema."
             )
     kind, header = said[0], said[-1]
     if not str(kind).startswith(("binary", "large_binary", "struct<bytes: binary")):
@@ -175,8 +179,8 @@ def _manifest(
     if unknown and not columns.declared:
         # the name may be a misspelling of `group`
         raise ExtractError(
-            f"{str(path)!r} has the column {unknown[0]!r}, which has no role. Type "
-            "--columns path=NAME,label=NAME,group=NAME, with the names of your columns."
+            f"The column {unknown[0]!r} of {str(path)!r} has no role. Type --columns "
+            "path=NAME,label=NAME,group=NAME with the names of your columns."
         )
     if not is_text(table.schema.field(image).type):
         raise ExtractError(

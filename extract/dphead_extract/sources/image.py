@@ -86,9 +86,9 @@ class Source(Roles):
         )
 
     def raw(self, row: int) -> np.ndarray | bytes | None:
-        """Return what `decode` needs of one row; None if its file does not exist.
+        """Return the input of `decode` for one row; None if its file does not exist.
 
-        Call it in increasing order of rows if the source is a compressed tar.
+        For a compressed tar, call this method in increasing order of rows.
         """
         if self.arrays is not None:
             return self.arrays[row]
@@ -113,10 +113,10 @@ class Source(Roles):
     def known_by(
         self, row: int, raw: np.ndarray | bytes | None, image: np.ndarray
     ) -> np.ndarray:
-        """Return the array by which an index of images knows a row, decoded to `image`.
+        """Return the array that identifies a row in an index of images.
 
-        The digest ignores the declared range. Otherwise the same images under another
-        range would be a new data set, with a budget of its own.
+        `image` is the decoded row. The array ignores the declared range. Otherwise the
+        same images under another range would be a new data set with a new budget.
         """
         if self.pixels == PixelRange():
             return image
@@ -144,7 +144,7 @@ _FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
 def image_hash(image: np.ndarray) -> int:
     """Return a 64-bit perceptual hash; 0 for a flat image.
 
-    Its bits say which of the 8x8 lowest cosine frequencies are above their median.
+    A bit is set if one of the 8x8 lowest cosine frequencies is above their median.
     Brightness, contrast, size and compression barely change it. Gray and color copies
     have the same hash.
     """

@@ -1,4 +1,4 @@
-"""Say which folders of a path are its split and its class.
+"""Find the split and the class of an image in the folders of its path.
 
 The meaning is declared: no path may affect how another path is read, because paths are
 private.
@@ -17,11 +17,11 @@ EXAMPLES = "class, split/class, any/class or any/split/class"
 
 @dataclass(frozen=True)
 class Layout:
-    """Say what each folder is, from the outside in: "class", "split", or "any".
+    """Hold the meaning of each folder from the outside in: "class", "split" or "any".
 
-    "any" is a folder that says nothing. So do folders after the last named one, and the
-    file's own name. Guarantee: what a path says depends only on that path and on the
-    declared parts.
+    "any" folders, folders after the last part, and the name of the file have no
+    meaning. Guarantee: the class and the split of a path depend only on that path and
+    on the declared parts.
     """
 
     parts: tuple[str, ...] = ("class",)
@@ -39,9 +39,9 @@ class Layout:
         known = set(parts) <= {"any", "split", "class"}
         if not known or parts.count("class") != 1 or parts.count("split") > 1:
             raise ExtractError(
-                "a layout must say what each folder of a path is, from the outside "
-                f"in, with class once and split at most once, got layout={text!r}. "
-                f"Write {EXAMPLES}; or webdataset for tars of samples."
+                "--layout must name the folders of a path from the outside in, with "
+                f"class once and split at most once, got {text!r}. Examples: "
+                f"{EXAMPLES}, webdataset."
             )
         return cls(parts)
 
@@ -54,7 +54,7 @@ class Layout:
         return "split" in self.parts
 
     def read(self, name: str) -> tuple[str, str]:
-        """Return the label and split of a relative path; "" where it says none."""
+        """Return the label and the split of a relative path; "" for none."""
         folders = PurePosixPath(name).parts[:-1]
         said = dict(zip(self.parts, folders, strict=False))
         split = said.get("split", "")

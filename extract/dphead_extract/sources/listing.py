@@ -92,8 +92,8 @@ def list_rows(
     kept, said = interpreted(columns, len(rows), classes, names, split)
     if len(kept) == 0:
         raise ExtractError(
-            f"a source must hold at least one image, got images=0 in {str(path)!r} "
-            f"with {split=}. Check the path and the layout."
+            f"{str(path)!r} has no "
+            f"image{'' if split == 'all' else f' in split {split}'}."
         )
     own = [rows[row] for row in kept]
     files = [row[0] for row in own]
@@ -125,9 +125,8 @@ def _laid_out(
     layout = Layout.parse(declared, split)
     if split != "all" and not layout.has_splits:
         raise ExtractError(
-            f"a split of image files needs a layout that names it, got {split=}, "
-            f"layout={str(layout)!r}. Say which folder is the split by --layout "
-            f"({EXAMPLES}), or leave --split out."
+            f"--split {split} needs a --layout with a split, got {str(layout)!r}. Type "
+            "--layout split/class or any/split/class."
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     # labels are checked below, after the layout
@@ -150,25 +149,23 @@ def _laid_out(
 def _check_found_classes(
     source: Source, classes: Classes, declared: str | None
 ) -> None:
-    """Raise ExtractError if the layout is plainly another one.
+    """Raise ExtractError if no path fits the layout, or splits look like classes.
 
-    The check only refuses. It never decides how a path is read.
+    The check never changes how a path is read.
     """
     names = source.class_names or []
     splits = [name for name in names if name.lower() in SPLITS]
     if classes.folder_names_public and declared is None and splits:
         raise ExtractError(
-            "folders with the names of splits must be declared as splits or as "
-            f"classes, got classes={names[:8]}. Pass --layout split/class, or --layout "
-            "class."
+            f"Some folders have the names of splits: {', '.join(names[:8])}. Type "
+            "--layout split/class, or --layout class if they are classes."
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise ExtractError(
-            f"one image at least must lie in the folder of a class ({some}), got none "
-            f"under layout={source.layout!r}, the first at {source.names[0]!r}. Give "
-            "the folders' names by --classes, or declare what the folders are by "
-            f"--layout ({EXAMPLES}); images without classes need --ignore-labels."
+            f"No image is in the folder of a class ({some}) under --layout "
+            f"{source.layout}. The first image is {source.names[0]!r}. Type the folder "
+            f"names in --classes, another --layout ({EXAMPLES}), or --ignore-labels."
         )
 
 
@@ -217,8 +214,7 @@ def _check_link(link: Path, root: Path) -> None:
     above = link.parents[: len(link.relative_to(root).parts)]
     if target in {folder.resolve() for folder in above}:
         raise ExtractError(
-            f"a linked folder must not hold its own link, got {str(link)!r} that leads "
-            f"back to {str(target)!r}. Remove the link."
+            f"The link {str(link)!r} leads back to {str(target)!r}. Remove the link."
         )
 
 
@@ -228,8 +224,8 @@ def _unreadable(error: OSError) -> None:
     Its rows would otherwise be missing without notice.
     """
     raise ExtractError(
-        f"every folder of a source must be readable, got {error.filename!r} "
-        f"({error.strerror}). Give yourself the right to read it, or move it away."
+        f"The folder {error.filename!r} cannot be read ({error.strerror}). Change its "
+        "access rights, or move it away."
     ) from error
 
 
@@ -244,7 +240,7 @@ def _size(file: Path) -> int:
         return -1
     if not stat.S_ISREG(found.st_mode):
         raise ExtractError(
-            f"images must be plain files, got {str(file)!r} that is none. Move it away."
+            f"{str(file)!r} is a pipe or a device, not an image. Move it away."
         )
     return found.st_size
 
@@ -276,8 +272,7 @@ def open_archive(
         # a second one would replace the first: one image would decide another's row
         if name in index:
             raise ExtractError(
-                f"the members of an archive must have names of their own, got {name!r} "
-                f"twice in {str(path)!r}. Pack the images again."
+                f"{str(path)!r} has two members {name!r}. Rename one of them."
             )
         index[name] = member
         images.append((name, archive.check_size(size)))

@@ -36,7 +36,7 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
     except Exception as error:
         raise ExtractError(
-            f"`numpy.load` must read {str(path)!r} without pickle, got "
-            f"{type(error).__name__}. Save plain arrays by `numpy.savez` or "
+            f"`numpy.load` cannot read {str(path)!r} without pickle "
+            f"({type(error).__name__}). Save plain arrays by `numpy.savez` or "
             "`numpy.save`."
         ) from error

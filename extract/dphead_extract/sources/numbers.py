@@ -21,14 +21,14 @@ def width_and_dtype(
     kinds : dict
         The type of each column of features. Texts of a CSV count as numbers.
     declared : int or None
-        Number of entries in a list, if its type does not say it.
+        Length of the lists, if their type does not give it.
     file : TableFile
         The file.
 
     Raises
     ------
     ExtractError
-        If the header does not say both, or a column is not of numbers.
+        If the length of lists is unknown, or a column has no numbers.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind)]
     entries = {
@@ -75,7 +75,7 @@ def floats(column: Any, width: int | None = None) -> np.ndarray:
     Parameters
     ----------
     column : pyarrow.ChunkedArray of shape (k,)
-        Numbers, texts that say them, or lists of numbers.
+        Numbers, texts of numbers, or lists of numbers.
     width : int, optional
         Number of entries of a list. Default: the column holds no lists.
 

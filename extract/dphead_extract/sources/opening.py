@@ -1,9 +1,9 @@
-"""Open sources of images, in one fixed order, decoded to canonical 8-bit arrays.
+"""Open a source of images; its rows have a fixed order.
 
 `open_source` recognizes:
 
-- a folder of images by class, or by split and class (`train/cat/1.png`), as
-  `dphead_extract.sources.layout` is told; sorted by path
+- a folder of images by class, or by split and class (`train/cat/1.png`; see
+  `dphead_extract.sources.layout`), sorted by path
 - a manifest: a CSV or Parquet file of paths, with labels, splits and groups
 - a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
   order)
@@ -124,7 +124,7 @@ def _opened(
     if path.is_dir():
         return listing.open_folder(path, classes, split, layout)
     raise ExtractError(
-        "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
+        "SOURCE must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
         f"got {str(path)!r}."
     )
 

@@ -22,7 +22,6 @@ from dphead_extract.sources.columns import check_columns
 
 pc: Any = compute  # it makes its functions when it is imported
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
-TABLE_SUFFIXES = (*_SEPARATORS, ".parquet", ".arrow", ".feather", ".ipc")
 MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
 
 

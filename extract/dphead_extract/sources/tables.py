@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.columns import ROLES, Columns, check_columns
+from dphead_extract.sources.columns import (
+    ROLES,
+    TABLE_SUFFIXES,
+    Columns,
+    check_columns,
+)
 from dphead_extract.sources.npy import opened_arrays
-from dphead_extract.sources.numbers import floats, width_and_dtype
-from dphead_extract.sources.table_files import TABLE_SUFFIXES, TableFile, check_role
 
 RowBlock = dict[str, Any]
 
@@ -103,8 +106,8 @@ def _arrays(path: Path, columns: Columns) -> Table:
     for role, array in arrays.items():
         if array.shape != features.shape[:1]:
             raise ExtractError(
-                f"--{role} must name an array of one value per row, got shape "
-                f"{array.shape} for {len(features)} rows. Save the array again."
+                f"--columns {role}=NAME must name an array of {len(features)} values, "
+                f"got shape {array.shape}."
             )
 
     def read(rows: int, with_features: bool) -> Iterator[RowBlock]:
@@ -129,14 +132,18 @@ def _arrays(path: Path, columns: Columns) -> Table:
 def _one_array(path: Path) -> np.ndarray:
     if path.suffix.lower() != ".npy" or not path.is_file():
         raise ExtractError(
-            "--label, --group and --split must be paths of .npy files if the features "
-            f"are an .npy, got {str(path)!r}. Save the column by `numpy.save`."
+            "--columns must name .npy files if the features are an .npy, got "
+            f"{str(path)!r}. Save the column by `numpy.save`."
         )
     with opened_arrays(path) as stored:
         return stored[""]
 
 
 def _columns(path: Path, columns: Columns) -> Table:
+    # pyarrow takes a while to import, and arrays do not need it
+    from dphead_extract.sources.numbers import floats, width_and_dtype
+    from dphead_extract.sources.table_files import TableFile, check_role
+
     file = TableFile(path, columns.encoding)
     names = file.schema.names
     roles = columns.roles(names, path)

@@ -25,7 +25,7 @@ _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
 
 @dataclass
 class _Sample:
-    """Hold what was found under one key.
+    """Hold the members of one sample key.
 
     Attributes
     ----------
@@ -58,8 +58,8 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     split : str
         The wanted split, or "all".
     columns : Columns
-        The fields of .json that are label, group and split. Fields that are not named
-        decide nothing; those that are called like a role are counted as left out.
+        The fields of .json that are label, group and split. Other fields have no
+        meaning. Other fields with the name of a role are counted as left out.
 
     Returns
     -------
@@ -75,15 +75,12 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
 
     Notes
     -----
-    A sample's label is the text of .cls, a class's name. If a group is named, a sample
-    whose .json cannot be read has no class: it may belong to anybody.
+    The label of a sample is the text of .cls, the name of a class. If a group is named,
+    a sample with an unreadable .json has no class, because its person is unknown.
     """
     tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
     if not tars:
-        raise ExtractError(
-            f"a folder of WebDataset archives must hold .tar files, got none in "
-            f"{str(path)!r}. Check the path."
-        )
+        raise ExtractError(f"{str(path)!r} has no .tar file.")
     fields = columns.declared
     rows: list[Row] = []
     images = {}
@@ -107,8 +104,8 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     for role, field in fields.items():
         if field not in present:
             raise ExtractError(
-                f"the field of a {role} must be in some sample's .json, got {field!r} "
-                f"in none of {str(path)!r}. Correct its name."
+                f"--columns {role}={field} names a field that no .json of "
+                f"{str(path)!r} has."
             )
     reader = _Members()
     source = list_rows(
@@ -159,8 +156,8 @@ def _samples(path: Path, left_out: Counter[str]) -> dict[str, _Sample]:
             left_out[f"members of other kinds (.{ending})"] += 1
         if not is_new:
             raise ExtractError(
-                "a sample must have one image, one .cls and one .json at most, got a "
-                f"second {name!r} in {str(path)!r}. Pack the samples again."
+                f"{str(path)!r} has a second image, .cls or .json of one sample: "
+                f"{name!r}. Keep one for each key."
             )
     archive.close()
     return found

@@ -16,7 +16,7 @@ from dphead.finetune import models
 def test_hostile_weights_are_refused_and_not_run(write, seed, tmp_path):
     path = write(tmp_path, random.Random(seed))
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(ExtractError, match=r"weights must|an \.npz must"):
+    with pytest.raises(ExtractError, match=r"--weights"):
         load_weights(model, path)
     with pytest.raises(ValueError, match="weights must"):
         models.load_weights(

@@ -75,13 +75,15 @@ def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, grou
     if group.dtype == np.float64:
         pytest.skip("longdouble is float64 here")
     x, y = sample(6)
-    with pytest.raises(FormatError, match=r"at most 64 bits.*dtype=.*return_inverse"):
+    with pytest.raises(
+        FormatError, match=r"at most 64 bits.*and dtype .*return_inverse"
+    ):
         write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
     assert list(tmp_path.iterdir()) == []
     header = Header(6, 7, has_group=True)
     with (
         FeaturesWriter(tmp_path / "w.h5", header) as writer,
-        pytest.raises(FormatError, match="dtype that int64"),
+        pytest.raises(FormatError, match="integers that fit int64"),
     ):
         writer.append(x, {"labels": y, "group": group})
 
@@ -124,7 +126,7 @@ def test_the_id_of_a_text_is_fixed():
 
 @pytest.mark.parametrize("item", [1j, True, np.True_, np.longdouble(1), [1], object()])
 def test_a_group_that_is_neither_text_nor_number_is_refused(item):
-    with pytest.raises(FormatError, match="must be a text or a number"):
+    with pytest.raises(FormatError, match="must be texts or numbers"):
         group_ids(["a", item], 2)
 
 
@@ -169,15 +171,13 @@ def test_another_configuration_is_refused_by_its_first_key(tmp_path):
     x, y = sample()
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         fill(writer, x, y, blocks=1)
-    with pytest.raises(
-        FormatError, match=r"got dtype=float16 where .* has dtype=float32"
-    ):
+    with pytest.raises(FormatError, match=r"dtype was float32, and is now float16"):
         FeaturesWriter(tmp_path / "a.h5", header(dtype="float16"))
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         fill(writer, x, y)
         writer.finish()
     before = sha(tmp_path / "a.h5")
-    with pytest.raises(FormatError, match=r"transform\.size=2 where"):
+    with pytest.raises(FormatError, match=r"transform\.size was None, and is now 2"):
         FeaturesWriter(tmp_path / "a.h5", header(transform={"size": 2}))
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         assert writer.already_complete
@@ -186,16 +186,16 @@ def test_another_configuration_is_refused_by_its_first_key(tmp_path):
 
 def test_another_dataset_id_is_refused_on_resume(tmp_path):
     FeaturesWriter(tmp_path / "a.h5", header()).close()
-    with pytest.raises(FormatError, match="dataset_id"):
+    with pytest.raises(FormatError, match="--dataset-id differs"):
         FeaturesWriter(tmp_path / "a.h5", header(dataset_id="0" * 32))
-    with pytest.raises(FormatError, match="uuid4"):
+    with pytest.raises(FormatError, match="32 lower-case hexadecimal"):
         FeaturesWriter(tmp_path / "b.h5", header(dataset_id="my-data"))
 
 
 def test_one_writer_at_a_time(tmp_path):
     with (
         FeaturesWriter(tmp_path / "a.h5", header()),
-        pytest.raises(FormatError, match="in use"),
+        pytest.raises(FormatError, match="Another process is writing"),
     ):
         FeaturesWriter(tmp_path / "a.h5", header())
     FeaturesWriter(tmp_path / "a.h5", header()).close()
@@ -235,8 +235,8 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p.unlink(), "must exist"),
-        (lambda p: p.write_text("no"), "another kind of file"),
+        (lambda p: p.unlink(), "is not a features file"),
+        (lambda p: p.write_text("no"), "is not a features file"),
         (
             lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
             "damaged or cut short",
@@ -245,7 +245,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         (lambda p: edited(p, lambda f: None, complete=False), "finished"),
         (
             lambda p: edited(p, lambda f: f.attrs.modify("schema_version", 99)),
-            "schema_version=1, got schema_version=99",
+            "schema version 99, .* version 1",
         ),
         (
             lambda p: edited(p, lambda f: f.__delitem__("labels"), digests=False),
@@ -375,9 +375,7 @@ def test_a_file_that_lacks_rows_is_not_finished(tmp_path):
     for blocks in (0, 3):
         with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
             fill(writer, x, y, blocks=blocks)
-            with pytest.raises(
-                FormatError, match="all rows must be written before the end"
-            ):
+            with pytest.raises(FormatError, match="50 rows must be written"):
                 writer.finish()
         assert not (tmp_path / "a.h5").exists()
 

@@ -28,7 +28,9 @@ def test_an_idx_file_is_as_long_as_its_header_says(tmp_path):
         assert read_idx(path).tolist() == np.arange(24).reshape(2, 3, 4).tolist()
         for held in (HEADER + bytes(23), HEADER + bytes(25), HEADER, b"\0\0\x08"):
             path.write_bytes(pack(held))
-            with pytest.raises(ExtractError, match="must"):
+            with pytest.raises(
+                ExtractError, match=r"must|cannot read|unpacks|not an IDX"
+            ):
                 read_idx(path)
 
 
@@ -42,7 +44,7 @@ def test_a_packed_idx_file_is_unpacked_no_further_than_its_header_says(
         read_idx(path)
     huge = b"\0\0\x08\x03" + struct.pack(">III", 10**6, 10**3, 10**3)
     path.write_bytes(gzip.compress(huge + bytes(10**6)))
-    with pytest.raises(ExtractError, match="must unpack to at most"):
+    with pytest.raises(ExtractError, match="unpacks from"):
         read_idx(path)
 
 
@@ -54,7 +56,7 @@ def test_every_damage_of_a_packed_idx_file_is_refused(tmp_path):
         try:
             assert not read_idx(path).any()
         except ExtractError as error:
-            assert "must" in str(error)
+            assert "not an IDX" in str(error) or "unpacks" in str(error)
 
 
 @pytest.mark.parametrize("write", [huge_npz, npz_bomb])
@@ -62,7 +64,7 @@ def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
     import random
 
     path = write(tmp_path, random.Random(0))
-    with pytest.raises(ExtractError, match="must"):
+    with pytest.raises(ExtractError, match=r"must|cannot read|unpacks|not an IDX"):
         open_source(path, Classes.parse("3"))
 
 
@@ -78,5 +80,5 @@ def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
     ],
 )
 def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
-    with pytest.raises(ExtractError, match="must"):
+    with pytest.raises(ExtractError, match=r"must|cannot read|unpacks|not an IDX"):
         open_source(npz(tmp_path / "s.npz", **arrays), Classes.parse("3"))

@@ -254,7 +254,7 @@ def test_positions_are_for_a_number_of_classes_alone(tmp_path):
     np.savez(tmp_path / "t.npz", images=images, labels=[0, 1, 2])
     counted = open_source(tmp_path / "t.npz", Classes.parse("3"))
     assert counted.labels.tolist() == [0, 1, 2]
-    with pytest.raises(ExtractError, match="declare their number: --classes N"):
+    with pytest.raises(ExtractError, match="type --classes N"):
         open_source(tmp_path / "t.npz", Classes.parse("cat,dog,eel"))
     shifted = Classes.parse("1,2,3", allow_unlabeled=True)
     assert open_source(tmp_path / "t.npz", shifted).labels.tolist() == [-1, 0, 1]
@@ -264,5 +264,5 @@ def test_positions_are_for_a_number_of_classes_alone(tmp_path):
 
 def test_a_negative_label_other_than_minus_one_is_refused():
     for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
-        with pytest.raises(ExtractError, match="label='-2'"):
+        with pytest.raises(ExtractError, match="the label '-2'"):
             Classes.parse("2").encode(labels, 2)

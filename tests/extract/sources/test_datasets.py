@@ -111,7 +111,7 @@ def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
     ]
     with pytest.raises(ExtractError, match=r"the data set's header.*'cat', 'dog'"):
         open_source(hub, Classes(["dog", "cat", "eel"]))
-    with pytest.raises(ExtractError, match="declared public before labels"):
+    with pytest.raises(ExtractError, match="--classes is required"):
         open_source(hub)
     assert (
         open_source(
@@ -163,7 +163,7 @@ def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
         open_source(hub, Classes(NAMES), layout="class")
     other = pa.table({"image": [b"a"], "label": [1]})
     parquet.write_table(other, hub / "data" / "train-00002-of-00002.parquet")
-    with pytest.raises(ExtractError, match="must have the types"):
+    with pytest.raises(ExtractError, match="has other column types"):
         open_source(hub, Classes(NAMES))
     (hub / "data" / "test-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ExtractError, match="pyarrow cannot read"):
@@ -263,19 +263,18 @@ def test_a_sample_that_cannot_say_whose_it_is_has_no_class(tmp_path):
 def test_a_field_that_no_sample_has_is_refused(role, tmp_path):
     pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(patient="p")})
     columns = Columns(**{role: "patinet"})
-    with pytest.raises(ExtractError, match=f"field of a {role} .*'patinet' in none"):
+    with pytest.raises(ExtractError, match=f"--columns {role}=patinet names a field"):
         open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
 
 
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ({"1.png": b"", "1.jpg": b""}, "one image, one .cls"),
-        ({"1.cls": b"1", "1.CLS": b"1"}, "one image, one .cls"),
-        ({"../1.png": b""}, "below the archive's root"),
-        ({"1.json": b" " * ((1 << 20) + 1)}, "at most 1048576 bytes"),
-        ({"1.png": b"", "1.cls": b"3"}, "label='3'"),
-        ({}, "at least one image"),
+        ({"1.png": b"", "1.jpg": b""}, "a second image"),
+        ({"1.cls": b"1", "1.CLS": b"1"}, "a second image"),
+        ({"1.json": b" " * ((1 << 20) + 1)}, "1048577 bytes, more than"),
+        ({"1.png": b"", "1.cls": b"3"}, "the label '3'"),
+        ({}, "has no image"),
     ],
 )
 def test_unusable_samples_are_refused_in_a_line(tmp_path, members, said):
@@ -362,7 +361,7 @@ def test_a_parquet_file_of_paths_is_a_table_too(tmp_path):
     [
         ("filename;patient_id;dx", {}, "--columns path=NAME,label=NAME,group=NAME"),
         ("filename;dx", {"path": "file"}, "no column 'file'. Its columns are filename"),
-        ("path;dx;mrn", {}, "the column 'dx', which has no role"),
+        ("path;dx;mrn", {}, "The column 'dx' .* has no role"),
     ],
 )
 def test_a_table_of_other_columns_says_what_to_type(tmp_path, header, columns, said):

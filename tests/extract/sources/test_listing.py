@@ -41,7 +41,7 @@ def test_a_class_folder_that_is_a_link_is_followed(folder, tmp_path):
 @pytest.mark.parametrize("target", [".", "..", "cat"])
 def test_a_link_to_a_folder_on_its_way_is_refused(folder, target):
     (folder / "cat" / "again").symlink_to(folder / target)
-    with pytest.raises(ExtractError, match="must not hold its own link"):
+    with pytest.raises(ExtractError, match="leads back to"):
         open_source(folder, CATS_AND_DOGS)
 
 
