@@ -16,7 +16,12 @@ from dphead.analysis.profiles import (
     total_rho,
 )
 from dphead.analysis.protected import name_unit, protected_unit
-from dphead.analysis.sealed import explain_damage, read_json, read_sealed
+from dphead.analysis.sealed import (
+    explain_damage,
+    read_json,
+    read_sealed,
+    refuse_interrupted,
+)
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -119,6 +124,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     """
     path = Path(path)
     folder = path if path.is_dir() else None
+    if folder:
+        refuse_interrupted(folder)
     file = path / "report.json" if folder else path
     with explain_damage("a run", file):
         return _read(folder, file, ledger)

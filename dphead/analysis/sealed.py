@@ -70,6 +70,15 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return facts
 
 
+def refuse_interrupted(folder: Path) -> None:
+    """Raise ValueError if the folder holds a run that did not finish."""
+    if (folder / "fit.json").exists() and not (folder / "report.json").exists():
+        raise ValueError(
+            f"{folder} holds an interrupted run, which has no result yet. Repeat the "
+            "command that started it: it resumes under its charge."
+        )
+
+
 def write_sealed(
     folder: Path, name: str, tensors: dict[str, np.ndarray], facts: dict[str, Any]
 ) -> str:

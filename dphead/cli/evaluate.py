@@ -65,6 +65,9 @@ class Asked:
 
     def __post_init__(self) -> None:
         check_there("a run folder", self.run)
+        from dphead.analysis.sealed import refuse_interrupted
+
+        refuse_interrupted(self.run)
         check_there("images or a features file", self.source)
         check_there("a weights file", self.weights)
         network, given = self.of_network, {"vote": self.vote, "weights": self.weights}

@@ -313,49 +313,40 @@ class TorchSums:
         with one_thread():
             self._gradients = PerExample(network.model, network.bf16, network.loss)
             with WholeVectors() as seen:
-                self._try()
+                self._fits(1)
             self.chunk = chunk or seen.rounded(wanted, most)
-            if chunk is None and network.device.type == "cuda":
-                self._shrink_to_memory()
+            on_gpu = network.device.type == "cuda"
+            while chunk is None and on_gpu and not self._fits(self.chunk):
+                self.chunk //= 2
             if chunk is None and not self._places_are_equal():
                 self.chunk = 1
         self._params: StepParams | None = None  # the network's current parameters
         self._heads = CpuSums()
 
-    def _shrink_to_memory(self) -> None:
-        """Halve the chunk until the gradients of one fit the GPU's memory."""
-        spec, device = self.network.spec, self.network.device
-        while True:
-            x = np.zeros((self.chunk, int(np.prod(spec.shape))), np.float32)
-            y = torch.zeros(self.chunk, dtype=torch.long, device=device)
-            try:
-                parts = self._gradients.parts(spec.inputs(x, 0, device), y)
-                clipped(parts, y == 0, 1.0)
-                return
-            except torch.cuda.OutOfMemoryError:
-                if self.chunk == 1:
-                    raise
-            self.chunk //= 2
-            torch.cuda.empty_cache()
-
-    def _try(self) -> None:
-        """Raise ValueError unless a row of zeros has a gradient.
+    def _fits(self, rows: int) -> bool:
+        """Return whether the gradients of so many rows of zeros fit a GPU's memory.
 
         The trial runs before any charge, so that an unusable model spends no budget.
+        Raises ValueError if a row has no gradient.
         """
         spec = self.network.spec
         device = self.network.device
-        row = np.zeros((1, int(np.prod(spec.shape))), np.float32)
-        y = torch.zeros(1, dtype=torch.long, device=device)
+        x = np.zeros((rows, int(np.prod(spec.shape))), np.float32)
+        y = torch.zeros(rows, dtype=torch.long, device=device)
         try:
-            parts = self._gradients.parts(spec.inputs(row, 0, device), y)
+            parts = self._gradients.parts(spec.inputs(x, 0, device), y)
             clipped(parts, y == 0, 1.0)
+        except torch.cuda.OutOfMemoryError:
+            if rows == 1:
+                raise
+            return False
         except (ValueError, RuntimeError, NotImplementedError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
                 "the model must allow per-example gradients (torch.func), got "
                 f"model={spec.model.model!r}: {reason} Choose another model or loss."
             ) from error
+        return True
 
     def _places_are_equal(self) -> bool:
         """Return whether a random row has the same bits in every slot of a chunk.

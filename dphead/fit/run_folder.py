@@ -400,13 +400,16 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
                 f"epsilon=inf in {out}. Use its epsilon, or start in a new folder."
             )
         return _reserved(run, ledger, None, None)
+    asked = _asked(run)
     if marker is not None:
         if ledger.holds(marker["fit_id"]):
+            _check_same(marker.get("asked", asked), asked, out)
             plan = run.plan.digest(run.method.solver, run.space, run.options.seed)
             return ledger.resume(plan, marker["fit_id"], store)
         _check_uncharged(marker, ledger, out)
     fit_id = new_fit_id() if marker is None else marker["fit_id"]
-    write_json(out / "fit.json", {"fit_id": fit_id, "ledger": ledger.path})
+    marker = {"fit_id": fit_id, "ledger": ledger.path, "asked": asked}
+    write_json(out / "fit.json", marker)
     try:
         return _reserved(run, ledger, store, fit_id)
     except LedgerError as error:
@@ -414,6 +417,26 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         if not isinstance(error, LostAnswer):
             (out / "fit.json").unlink()
         raise
+
+
+def _asked(run: Prepared) -> dict[str, Any]:
+    """Return the options that a resume must repeat, as JSON data."""
+    options = run.options
+    budget = {"epsilon": options.epsilon, "delta": options.delta}
+    own = {"relation": options.relation, "seed": options.seed}
+    return reports.plain({**run.settings, **budget, **own})
+
+
+def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
+    """Raise ValueError with the option's name if a resume has another value."""
+    for name, value in before.items():
+        if asked.get(name) != value:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} must be {value}, as in the interrupted run in {out}, got "
+                f"{asked.get(name)}. Repeat the first command to resume, or choose "
+                "another folder with -o."
+            )
 
 
 def _reserved(

@@ -161,6 +161,19 @@ def test_rows_whose_bits_follow_their_place_go_alone(monkeypatch):
     assert TorchSums(net, batch=40, chunk=32).chunk == 32
 
 
+def test_a_chunk_beyond_a_gpus_memory_is_noticed_before_the_charge(monkeypatch):
+    parts_of = PerExample.parts
+
+    def limited(self, inputs, labels):
+        if len(labels) > 8:
+            raise torch.cuda.OutOfMemoryError
+        return parts_of(self, inputs, labels)
+
+    sums = TorchSums(network("tb21-mnist"), chunk=1)
+    monkeypatch.setattr(PerExample, "parts", limited)
+    assert [sums._fits(rows) for rows in (16, 8)] == [False, True]
+
+
 def test_rows_go_alone_whose_bits_follow_their_place_at_other_weights(monkeypatch):
     """As below a head of zeros, where nothing is seen at the start."""
     net = network("tb21-mnist")

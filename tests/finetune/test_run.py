@@ -240,13 +240,19 @@ def test_an_interrupted_run_with_allocation_says_how_many_steps_it_lost(
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
 
-def test_another_plan_does_not_continue_an_interrupted_run(tmp_path):
+def test_another_option_does_not_continue_an_interrupted_run_and_is_named(tmp_path):
     source(tmp_path)
     with pytest.raises(Crash):
         finetune(options(tmp_path, "run"), progress=crash_at(3))
     other = options(tmp_path, "run")
-    with pytest.raises(ValueError, match="plan that was charged"):
+    with pytest.raises(ValueError, match=r"--learning-rate must be 0.5, .* got 0.25"):
         finetune(replace(other, settings=replace(SETTINGS, learning_rate=0.25)))
+    with pytest.raises(ValueError, match=r"--seed must be 3, .* got 4"):
+        finetune(replace(other, seed=4))
+    for command in (["check"], ["predict", "--", tmp_path / "images.npz"]):
+        name, *more = command
+        done = dphead(name, tmp_path / "run", *more)
+        assert "holds an interrupted run" in refused(done)
 
 
 @pytest.mark.parametrize("step", [1, 3])
