@@ -201,7 +201,7 @@ def test_a_source_without_declared_classes_is_refused_before_a_network_is_loaded
     image = tmp_path / "images" / "cat" / "1.png"
     image.parent.mkdir(parents=True)
     Image.new("L", (8, 8)).save(image)
-    for source, message in (("images", "--classes"), ("nothing", "must exist")):
+    for source, message in (("images", "--classes"), ("nothing", "does not exist")):
         out = tmp_path / "f.h5"
         command = ["extract", tmp_path / source, "-o", out, "--backbone", "scatternet"]
         done = subprocess.run(

@@ -12,7 +12,7 @@ import click
 COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "extract": (
         "dphead.cli.extract:extract",
-        "Turn images into a features file with a frozen network.",
+        "Turn images into a features file with a frozen backbone.",
     ),
     "features": (
         "dphead.cli.features:features",
@@ -62,7 +62,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     ),
     "ledger": (
         "dphead.cli.ledger:ledger",
-        "Show a data set's spending, or set its budget.",
+        "Set a data set's budget, or show what was spent and what remains.",
     ),
 }
 
@@ -80,7 +80,7 @@ class _Lazy(click.Group):
     """List the commands without importing them, and import the one that runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; raise a usage error for arguments that are not UTF-8.
+        """Parse as click does, but refuse arguments that are not UTF-8.
 
         No report, file or screen can show such text.
         """
@@ -89,7 +89,7 @@ class _Lazy(click.Group):
                 text.encode()
             except UnicodeEncodeError as error:
                 raise click.UsageError(
-                    f"arguments must be UTF-8 text, got {text!a}. Rename what it names."
+                    f"arguments must be UTF-8 text, got {text!a}. Rename the file."
                 ) from error
         return super().parse_args(ctx, args)
 
@@ -112,7 +112,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dphead")
 def cli() -> None:
-    """Train differentially private classifier heads on features of a frozen network."""
+    """Train differentially private heads on features of a frozen backbone."""
 
 
 def main() -> None:

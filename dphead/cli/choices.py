@@ -15,20 +15,20 @@ from dphead.cli.values import LARGEST, Number, Whole
 
 
 class NamedPath(click.Path):
-    """Accept a non-empty path; an empty one would mean the working directory."""
+    """Accept a path; refuse an empty path, which would mean the working folder."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the path; raise a usage error for an empty one."""
+        """Return the path, or raise a usage error for an empty one."""
         if value == "":
-            self.fail("a path must not be empty, got ''. Type a path.", param, ctx)
+            self.fail("a path must not be empty, got ''.", param, ctx)
         return super().convert(value, param, ctx)
 
 
 PATH = NamedPath(path_type=Path)
 
 
-class LedgerPlace(NamedPath):
-    """Accept a path, or the URL of a PostgreSQL server, which stays as it was typed."""
+class _LedgerPlace(NamedPath):
+    """Accept a path, or the URL of a PostgreSQL server as text."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the URL as str, or the path."""
@@ -37,13 +37,14 @@ class LedgerPlace(NamedPath):
         return value if is_on_server(value) else super().convert(value, param, ctx)
 
 
-LEDGER = LedgerPlace(path_type=Path)
+LEDGER = _LedgerPlace(path_type=Path)
 
 
 class KeptChoice(click.Choice):
-    """Accept a choice from a list that another module keeps.
+    """Accept a choice from a list in a module that is imported when needed.
 
-    `where` is module:attribute, a list or a function that returns one.
+    `where` is module:attribute. The attribute is the list, or a function that returns
+    the list.
     """
 
     def __init__(self, where: str) -> None:
@@ -73,8 +74,8 @@ def check_private(epsilon: float, not_private: bool) -> None:
     """
     if epsilon == float("inf") and not not_private:
         raise ValueError(
-            "a fit needs a finite epsilon, got epsilon=inf. Without noise the head "
-            "reveals training rows, and the ledger charges infinity for good. "
+            "--epsilon must be finite, got inf. Without noise the head reveals its "
+            "training images, and the ledger's total is infinite from then on. "
             "Confirm with --i-know-this-is-not-private."
         )
 
@@ -83,7 +84,7 @@ class WithSettings(Sectioned):
     """Add the settings of all methods as options, after `--preset`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the command's own options, with the settings' after `--preset`."""
+        """Return the command's options, with the settings after `--preset`."""
         own = super().get_params(ctx)
         at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
         return [*own[:at], *_setting_options(), *own[at:]]
@@ -108,7 +109,7 @@ def _setting_options() -> list[click.Parameter]:
 
 
 def setting_type(declared: Any, text: Any = PATH) -> Any:
-    """Return the type of a setting's option; the library checks the setting's range.
+    """Return the type of a setting's option, without the range of the setting.
 
     `text` is the type of a setting that is a text.
     """

@@ -72,7 +72,7 @@ class Sectioned(click.Command):
 
 
 def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Use a TOML file's values as the command's defaults; typed options override them.
+    """Use a TOML file's values as the command's defaults, which typed options override.
 
     Raises UsageError for an unknown option.
     """
@@ -82,8 +82,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         values = tomllib.loads(read_text(path, _CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
-            f"--config must be a TOML file, got {str(path)!r} ({error}). A run's file "
-            "is run.toml in its folder."
+            f"--config must be a TOML file, got {str(path)!r} ({error}). Each run "
+            "folder has such a file, run.toml."
         ) from error
     names = {}
     for option in ctx.command.get_params(ctx):
@@ -92,8 +92,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     unknown = sorted(key for key in values if key.replace("-", "_") not in names)
     if unknown:
         raise click.BadParameter(
-            f"each name must be an option, got {unknown} in {str(path)!r}. Type "
-            f"dphead {ctx.info_name} --help for a list."
+            f"{path} has unknown options: {', '.join(unknown)}. Type dphead "
+            f"{ctx.info_name} --help for a list."
         )
     ctx.default_map = {names[k.replace("-", "_")]: v for k, v in values.items()}
 

@@ -199,7 +199,9 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
     with tempfile.TemporaryDirectory() as folder:
         source, split = _features(asked, folder, progress, labeled=True)
         head, facts, x, y = files.open_matching(asked.run, source, split, labeled=True)
-    return files.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
+    return files.evaluate_head(head, (x, y), len(facts["class_names"])), facts[
+        "class_names"
+    ]
 
 
 def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:

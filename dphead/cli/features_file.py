@@ -23,9 +23,9 @@ class Unusable(click.ClickException):
 
 
 def print_budget(features: Path) -> None:
-    """Print the next commands: set a limit, if no ledger exists yet, and fit.
+    """Print the next commands: set a budget, if no ledger exists yet, and fit.
 
-    A limit can be set only before the first fit.
+    A budget can be set only before the first fit.
     """
     from dphead_extract.features.format import open_features
 
@@ -41,7 +41,7 @@ def print_budget(features: Path) -> None:
     lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
     if not begun:
         lines = [
-            "before the first fit, set a limit for all fits together:",
+            "before the first fit, set a budget for all fits:",
             f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
             *lines,
         ]
@@ -65,7 +65,7 @@ def print_left_out(left_out: Counter[str]) -> None:
 
 
 def print_problems(problems: list[str]) -> None:
-    """Print one line per problem; "none found" is not secret."""
+    """Print one line per problem on standard error; "none found" is not private."""
     if not problems:
         click.echo(section("Problems", ["none found"]))
         return

@@ -79,12 +79,12 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
         show_default=True,
-        help="Summation backend. All give the same head; reference is slow.",
+        help="Summation backend. All backends give the same head. reference is slow.",
     ),
     click.option(
         "--processes",
         type=values.Whole(1, _MOST_PROCESSES),
-        help="Number of processes on this host, each with part of the rows.",
+        help="Number of processes on this host, each with part of the images.",
     ),
     click.option(
         "--coordinator",
@@ -123,11 +123,14 @@ def fit(
     not_private: bool,
     **given: Any,
 ) -> None:
-    """Train a private head on FEATURES and write it to a run folder.
+    """Train a private head on FEATURES, a features file, and write a run folder.
 
-    The run folder also gets the guarantee and a copy of the ledger. All releases are
-    planned and charged in the data set's ledger before any row is used. --dry-run or -v
-    prints them.
+    The run folder holds the head, its guarantee and a copy of the ledger. The fit
+    charges all its releases to the data set's ledger before it uses an image. If an
+    interrupted fit left the folder, the same command resumes it at no further charge.
+
+    \b
+    dphead fit train.h5 --epsilon 1 -o run
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)
@@ -214,13 +217,14 @@ def _budget_before(options: Any, plan: Any) -> list[str]:
 def _files(
     features: Path | None, backbones: tuple[Path, ...], **_: Any
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Return the first features file and the others."""
+    """Return the first features file, and the further files of --backbones."""
     files = (*([] if features is None else [features]), *backbones)
     if not files:
         raise click.UsageError("Missing argument 'FEATURES'.")
     if backbones and len(files) == 1:
         raise click.UsageError(
-            "--backbones needs at least two files to choose from, such as A.H5,B.H5."
+            f"--backbones needs at least two files, got {files[0]}. Type "
+            "--backbones A.H5,B.H5."
         )
     return files[0], files[1:]
 
@@ -237,12 +241,15 @@ def _place(
     if coordinator is not None:
         return Place(coordinator, num_processes, process_id, connect_timeout)
     if (num_processes, process_id) != (None, None):
-        raise click.UsageError("--num-processes and --process-id need --coordinator.")
+        raise click.UsageError(
+            f"--num-processes and --process-id need --coordinator, got "
+            f"{num_processes=}, {process_id=}. Add --coordinator host:port."
+        )
     return None
 
 
 def _options(given: dict[str, Any], place: Any) -> Any:
-    """Return the command's `FitOptions`; other options are settings of the method."""
+    """Return the command's `FitOptions`, with all other options as settings."""
     from dataclasses import fields
 
     from dphead.fit.options import FitOptions

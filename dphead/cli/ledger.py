@@ -1,4 +1,4 @@
-"""Implement `dphead ledger init|move|show|budget|verify`: see charges and limit them.
+"""Implement `dphead ledger`, which shows and limits charges.
 
 No command may change a charge.
 """
@@ -16,20 +16,21 @@ from dphead.cli.text import TIE, print_json, section, table, tied
 
 @click.group()
 def ledger() -> None:
-    """Show, limit or verify the append-only record of a data set's releases.
+    """Show, limit or verify the record of all fits on a data set.
 
-    WHICH is a ledger file, or a features file, whose data set's own ledger is meant, or
-    the URL of a team's server.
+    WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
+    of a team's server (default: DPHEAD_LEDGER).
     """
 
 
 @ledger.command()
 @click.argument("url", envvar="DPHEAD_LEDGER")
 def init(url: str) -> None:
-    """Make the tables of a team's ledgers on a PostgreSQL server, once.
+    """Create a team's ledgers on a PostgreSQL server.
 
-    URL is postgresql://OWNER@HOST/DATABASE (default: DPHEAD_LEDGER). Its role owns the
-    tables; give others the right to charge by GRANT (docs/team-ledger.md).
+    URL is postgresql://OWNER@HOST/DATABASE (default: DPHEAD_LEDGER). The role OWNER
+    owns the tables. Give other roles the right to charge by GRANT
+    (docs/team-ledger.md).
     """
     from dphead.privacy.ledger import server
 
@@ -44,10 +45,12 @@ _GRANT = "GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO role"
 @click.argument("source", type=LEDGER)
 @click.argument("url", envvar="DPHEAD_LEDGER")
 def move(source: Any, url: str) -> None:
-    """Move a data set's ledger to the team's server, and close the file for charges.
+    """Move a ledger to a team's server.
 
-    SOURCE is a ledger file, or a features file whose data set's own ledger is meant.
-    Budget, charges and digests stay. An interrupted move continues by the same command.
+    SOURCE is a ledger file, or a features file (for the ledger of its data set). URL is
+    postgresql://ROLE@HOST/DATABASE (default: DPHEAD_LEDGER). The server gets the budget
+    and all charges. The file then takes no more charges. Run the same command again to
+    continue an interrupted move.
     """
     from dphead.fit.ledgers import note_ledger
     from dphead.privacy.ledger import Ledger
@@ -67,7 +70,11 @@ def move(source: Any, url: str) -> None:
 @click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
 def show(which: Any, as_json: bool) -> None:
-    """List the fits, their releases, their plain sum and the budget that they keep."""
+    """Print the budget, what was spent and what remains.
+
+    WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
+    of a team's server (default: DPHEAD_LEDGER).
+    """
     for book in _open(which):
         _show(book, as_json)
 
@@ -75,8 +82,8 @@ def show(which: Any, as_json: bool) -> None:
 def _show(book: Any, as_json: bool) -> None:
     if problems := book.verify():
         raise ValueError(
-            f"the ledger must be undamaged, got {problems[0]} in {book.path}. Restore "
-            "a copy that holds all its fits."
+            f"the ledger {book.path} is damaged: {problems[0]}. Restore a copy that "
+            "holds all its fits."
         )
 
     from dphead.analysis.profiles import about_sum
@@ -157,10 +164,24 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
 
 @ledger.command()
 @click.argument("which", type=PATH)
-@click.option("--epsilon", type=values.NUMBER, required=True)
-@click.option("--delta", type=values.NUMBER, required=True)
+@click.option(
+    "--epsilon", type=values.NUMBER, required=True, help="Epsilon of all fits."
+)
+@click.option(
+    "--delta",
+    type=values.NUMBER,
+    required=True,
+    help="Delta of all fits, below 1/n for n images or groups.",
+)
 def budget(which: Path, epsilon: float, delta: float) -> None:
-    """Set the total (epsilon, delta) of all fits, once, before the first fit."""
+    """Set the budget of a data set.
+
+    WHICH is a features file, or a ledger file. The budget limits all fits on the data
+    set. Set it before the first fit. It cannot be changed later.
+
+    \b
+    dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
+    """
     from dphead.fit.ledgers import fix_budget
 
     (book,) = _open(which, write=True)
@@ -178,7 +199,7 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
-    """Return a warning if delta is too large for the rows of a features file."""
+    """Return a warning if delta is too large for the images of a features file."""
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
@@ -194,9 +215,11 @@ def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
 @ledger.command()
 @click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
 def verify(which: Any) -> None:
-    """Hold every charge and fixed fact against its digests.
+    """Check a ledger for damage by its digests.
 
-    Exit code 0: no damage; 1: damage, listed; 2: the file is unusable.
+    WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
+    of a team's server (default: DPHEAD_LEDGER). Exit code 0: no damage. 1: damage,
+    listed. 2: the file is unusable.
     """
     damaged = False
     for book in _open(which):
@@ -217,9 +240,10 @@ def _in_words(fits: int) -> str:
 
 
 def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
-    """Return the ledgers that an argument means: several only for a server's URL.
+    """Return the ledgers of an argument; there are several only for a server's URL.
 
-    `own`: of a features file, the ledger in the home, also beside a team's server.
+    With `own`, a features file means the ledger file in DPHEAD_HOME, even if there is a
+    team's server.
     """
     from dphead.privacy.ledger import Ledger, server
 

@@ -18,14 +18,14 @@ _EPSILON = click.option(
     type=values.Number(infinite=True),
     default=1.0,
     show_default=True,
-    help="Budget of this fit. inf: no noise, no clipping, no privacy.",
+    help="Epsilon that this fit spends. inf: no noise and no privacy.",
 )
 DELTA = click.option(
     "--delta",
     type=values.NUMBER,
     help=(
-        "Failure probability; must be below 1/n for n images or groups. Default: the "
-        "preset's, else 1e-5."
+        "Failure probability, below 1/n for n images or groups (default: the preset's, "
+        "else 1e-5)."
     ),
 )
 RELATION = click.option(
@@ -33,39 +33,44 @@ RELATION = click.option(
     type=RELATIONS,
     default="zero_out",
     show_default=True,
-    help="Neighboring relation: one image is zeroed out, removed, or replaced.",
+    help=(
+        "Neighboring relation: one image is zeroed out, added or removed, or replaced."
+    ),
 )
 _NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
-    help="Public number used in place of n, which is private under add_remove.",
+    help=(
+        "Public number near the number of images. Only --relation add_remove needs it: "
+        "there, the number of images is private."
+    ),
 )
 GROUP_CAP = click.option(
     "--group-cap",
     type=values.COUNT,
-    help="Protect groups (patients); use at most this many images of each.",
+    help="Protect groups (patients), and use at most this many images of each group.",
 )
 GROUP_MEAN = click.option(
     "--group-mean",
     is_flag=True,
-    help="Count the mean of a group's images of each class, for at most --group-cap "
+    help="Use the means of a group's images in each class, for at most --group-cap "
     "classes, instead of its first images.",
 )
 _PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),
-    help="Protect single images, although the source has groups (people).",
+    help="Protect single images although the source has groups (people).",
 )
 _LEDGER = click.option(
     "--ledger",
     type=LEDGER,
-    help="The data set's ledger: a file, or a team's postgresql:// URL (default: "
-    "DPHEAD_LEDGER, or one for each data set in DPHEAD_HOME).",
+    help="Ledger to charge: a file, or a team's postgresql:// URL (default: "
+    "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME).",
 )
 _TUNED = click.option(
     "--tuning",
     type=TUNING,
-    help="How the settings were chosen. The report states it.",
+    help="How the settings were chosen, for the report.",
 )
 _ALLOW_LARGE_DELTA = click.option(
     "--allow-large-delta", is_flag=True, help="Accept a delta of 1/n or more."
@@ -74,12 +79,12 @@ _NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm --epsilon inf: no noise. The ledger charges infinity for good.",
+    help="Confirm --epsilon inf. The ledger's total is infinite from then on.",
 )
 SEED = click.option(
     "--seed",
     type=values.WHOLE,
-    help="Seed of the noise, for tests only: the result is NOT private.",
+    help="Seed of the noise, for tests. The result is NOT private.",
 )
 
 # --- a run's files, and what it prints ------------------------------------------------
@@ -88,28 +93,33 @@ _RUN_FOLDER = click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to create."
 )
 _SPLIT = click.option("--split", help="Split to train on, if the source has several.")
-TEST = click.option("--test", type=PATH, help="Images or features file to test on.")
+TEST = click.option(
+    "--test", type=PATH, help="Source to test on, of the training source's kind."
+)
 _TEST_SPLIT = click.option(
-    "--test-split", help="Split to test on, of --test or else of the training source."
+    "--test-split", help="Split to test on, of --test or of the training source."
 )
 _TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help="public: the report includes the accuracy on test images.",
+    help="public: the test images need no protection, and the report includes the "
+    "accuracy on them.",
 )
 _VERBOSE = click.option(
-    "-v", "--verbose", is_flag=True, help="Print all releases and details."
+    "-v", "--verbose", is_flag=True, help="Print all releases and all figures."
 )
 _DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Print the planned releases and stop."
+    "--dry-run",
+    is_flag=True,
+    help="Print the planned releases and the budget, and charge nothing.",
 )
 
 PUBLIC_ROWS = click.option(
     "--public-rows",
     is_flag=True,
-    help="Confirm that the rows are public and need no protection.",
+    help="Declare the images public: they need no protection.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -138,7 +148,7 @@ METHOD = click.option(
     type=METHODS,
     default="auto",
     show_default=True,
-    help="Training method; auto has no hyperparameters to set.",
+    help="Training method. auto has no hyperparameters to set.",
 )
 PRESET = click.option(
     "--preset",
@@ -196,7 +206,7 @@ BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
     help=(
-        "Bits used by gray integer pixels: 12 means 0 to 4095. This value is public. "
+        "Public number of bits that gray integer pixels use: 12 means 0 to 4095. "
         "8-bit images always use 0 to 255."
     ),
 )
@@ -205,14 +215,15 @@ INTENSITY = click.option(
     callback=values.intensity,
     metavar="LOW,HIGH",
     help=(
-        "Gray values that become black and white. Required for signed, 32-bit and "
-        "floating-point pixels. Public. 8-bit images use 0 to 255."
+        "Public gray values that become black and white. Signed, 32-bit and "
+        "floating-point pixels need them. 8-bit images use 0 to 255."
     ),
 )
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",
-    help="Public class names, their number (labels are then indices), or a file.",
+    help="Public class names, a number of classes (labels are then indices), or a file "
+    "with one name per line.",
 )
 FOLDER_NAMES_ARE_PUBLIC = click.option(
     "--folder-names-are-public",
@@ -230,24 +241,24 @@ IGNORE_LABELS = click.option(
 DATASET_ID = click.option(
     "--dataset-id",
     metavar="HEX",
-    help="Public id of the data set, if another features file has it.",
+    help="Public id of the data set, as another features file prints it.",
 )
 SAME_DATA_AS = click.option(
     "--same-data-as",
     type=PATH,
-    help="Features file of the same images: share its data set and ledger.",
+    help="Features file of the same images. Both files share one ledger.",
 )
 NEW_DATA_SET = click.option(
     "--new-data-set",
     is_flag=True,
-    help="Start a new data set, although another one has some of these images.",
+    help="Start a new data set although another one has some of these images.",
 )
 FEATURES_FILE = click.option(
     "-o",
     "--output",
     required=True,
     type=NamedPath(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
+    help="Features file to write (.h5).",
 )
 BLOCK_ROWS = click.option(
     "--block-rows",

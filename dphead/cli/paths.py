@@ -19,9 +19,9 @@ def check_there(what: str, *paths: Path | None) -> None:
         hint = ""
         if _exists(path.with_name(path.name + ".part")):
             hint = (
-                " An unfinished .part file exists: run the same extract command again."
+                " An unfinished .part file exists. Run the same extract command again."
             )
-        raise ValueError(f"{what} must exist, got {path}. Check the path.{hint}")
+        raise ValueError(f"{path} does not exist. Type the path of {what}.{hint}")
 
 
 def _exists(path: Path) -> bool:

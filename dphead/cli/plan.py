@@ -37,14 +37,14 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
     "--n-rows",
     type=values.COUNT,
     required=True,
-    help="Number of private rows to train on; this number is public.",
+    help="Number of private images in the later fit. This number is public.",
 )
 @click.option(
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
     callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
-    help="Budgets to compare (default: 0.1,0.5,1,2,4,8).",
+    help="Epsilons to compare (default: 0.1,0.5,1,2,4,8).",
 )
 @DELTA
 @RELATION
@@ -67,11 +67,11 @@ def plan(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Forecast the accuracy of a private fit at each epsilon from public rows.
+    """Forecast the accuracy of a private fit at each epsilon from public images.
 
     LOOK_ALIKE is a features file of similar public images from the same backbone. Trial
-    fits on it use the noise of a private fit on --n-rows rows, and are measured on
-    held-out rows. Nothing is charged, because no private row is read.
+    fits on it use the noise of a private fit on --n-rows images, and are measured on
+    held-out images. The command reads no private image and charges nothing.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000
@@ -101,9 +101,9 @@ def plan(
         print_json(found.as_data())
         return
     n, width = rows.x.shape
-    public = f"{look_alike}: {n:,} rows x {width:,} features, {rows.n_classes} classes;"
-    click.echo(section("Public", [f"{public} declared so, and nothing is charged"]))
-    click.echo(section("Foretold", [_asked(found)]))
+    public = f"{look_alike}: {n:,} rows x {width:,} features, {rows.n_classes} classes"
+    click.echo(section("Public", [f"{public}, declared public: nothing is charged"]))
+    click.echo(section("Forecast", [_asked(found)]))
     click.echo(_table(found))
     click.echo(section("Enough", [_enough(found), *_reservations(found, charged)]))
     click.echo(section("Next", _next(found)))
@@ -118,7 +118,7 @@ def _asked(found: Any) -> str:
     draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
     return (
         f"{q.method} on {q.n_rows:,} private rows, {delta} for {found.unit} "
-        f"({q.relation}); {draws}, measured on {found.n_held_out:,} rows held out"
+        f"({q.relation}); {draws}, measured on {found.n_held_out:,} held-out rows"
     )
 
 
@@ -161,28 +161,28 @@ def _percent(share: float) -> str:
 
 
 def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
-    """Yield the reservations; `charged` are ledgers with fits on the same images."""
+    """Yield warnings; `charged` are ledgers with fits on the same images."""
     from dphead.planning.plan import large_delta
 
     q = found.question
-    yield "! A forecast, not a promise: it holds if the public rows resemble yours."
+    yield "! The forecast holds only if the public rows resemble yours."
     if found.n_train < q.n_rows:
         yield (
             f"! {found.n_train:,} public rows stood in for {q.n_rows:,}, with the "
-            f"noise of {q.n_rows:,}. A head trained on more rows generalizes better, "
-            "so expect more at the larger epsilons."
+            f"noise of {q.n_rows:,}. A head trained on more rows generalizes better. "
+            "Expect a higher accuracy at the larger epsilons."
         )
     warning = large_delta(max(q.epsilons), q.delta, q.n_rows, q.group_cap)
     if warning is not None:
         yield f"! {warning}"
     for one in charged:
-        yield f"! If these rows are private, stop: {one} does not charge this output."
+        yield f"! If these rows are private, stop. Nothing charges the output to {one}."
 
 
 def _next(found: Any) -> list[str]:
     """Return the commands to type next."""
     budget = f"--epsilon {found.enough.epsilon:g} --delta {found.question.delta:g}"
     return [
-        "before the first private fit, set a limit for all fits:",
+        "before the first private fit, set a budget for all fits:",
         f"dphead ledger budget PRIVATE.h5 {budget}",
     ]

@@ -21,19 +21,17 @@ _FORMATS = ("csv", "json", "parquet")
 def format_of(output: Path | None, asked: str | None) -> str:
     """Return the requested format, else the format of the file's name, else CSV.
 
-    Raises ValueError if the name or format is not supported.
+    Raises ValueError for an unknown ending, and for Parquet without a file.
     """
     suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
     if asked is None and suffix not in _FORMATS:
         raise ValueError(
-            "a file of predictions must end in .csv, .json or .parquet, got "
-            f"output={output}. Rename it, or add --format csv."
+            f"-o must end in .csv, .json or .parquet, got {output}. Add --format csv, "
+            "or use another name."
         )
     kind = asked or suffix
     if kind == "parquet" and output is None:
-        raise ValueError(
-            "--format parquet needs a file, got no output. Add -o predictions.parquet."
-        )
+        raise ValueError("--format parquet needs a file. Add -o predictions.parquet.")
     return kind
 
 

@@ -34,7 +34,7 @@ class Progress:
         self.lock = Lock()
 
     def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
-        """Update the progress; the code that does the work calls this."""
+        """Update the progress, as often as the working code calls this."""
         self.done = done
         self.total = total
         self.label = label or self.label
@@ -93,7 +93,7 @@ def shown(label: str, first: bool = True) -> Iterator[Progress]:
 
 
 def _lines(state: Progress, ended: Event, _: Any) -> None:
-    """Print a plain line now and then, until the work ends."""
+    """Print a line after two seconds and every 15 seconds, until the work ends."""
     began = time.monotonic()
     wait = SHOWN_AFTER
     while not ended.wait(wait):
@@ -102,7 +102,7 @@ def _lines(state: Progress, ended: Event, _: Any) -> None:
 
 
 def _bar(state: Progress, ended: Event, console: Any) -> None:
-    """Show a bar, until the work ends."""
+    """Show a bar from the third second until the work ends."""
     from rich import progress as rich
 
     if ended.wait(SHOWN_AFTER):

@@ -34,10 +34,10 @@ def outcome(
     """
     report, test = result["report"], result["test"]
     parts = {
-        "Trained": [trained(report), *_selected(report)],
-        "Privacy": privacy(report, plan),
-        "Accuracy": accuracy(report, test),
-        "Budget": budget(
+        "Trained": [_trained(report), *_selected(report)],
+        "Privacy": _privacy(report, plan),
+        "Accuracy": _accuracy(report, test),
+        "Budget": _budget(
             report["ledger"], name_unit_in(report), report["guarantee"]["delta"]
         ),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
@@ -64,7 +64,7 @@ def details(result: dict[str, Any]) -> str:
     return section("Details", [*lines, report["statement"]])
 
 
-def trained(report: dict[str, Any]) -> str:
+def _trained(report: dict[str, Any]) -> str:
     """Say what was trained, and on how many rows."""
     data = report["data"]
     name = str(report["method"]["name"]).removeprefix(NETWORK)
@@ -94,36 +94,36 @@ def _selected(report: dict[str, Any]) -> Iterator[str]:
     chosen = _network_name(networks[selection["chosen"]])
     share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
     yield (
-        f"by the network {chosen}, chosen by the expected accuracy of small heads "
-        f"({', '.join(tried)}); {share} of this fit's mu² paid for the choice"
+        f"on the backbone {chosen}, chosen by the expected accuracy of small heads "
+        f"({', '.join(tried)}); the choice spent {share} of this fit's mu²"
     )
 
 
 def _network_name(network: dict[str, Any]) -> str:
-    """Return a backbone's name and width; backbones may share a name."""
+    """Return a backbone's name and width, because backbones may share a name."""
     return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
-def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
+def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
     """State the guarantee, its meaning for an attacker, and what it omits."""
     g = report["guarantee"]
     if not g["private"]:
         yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
         yield f"! {report['statement']}"
     else:
-        yield guarantee(report)
+        yield _guarantee(report)
         yield _attack_limit(report, plan)
         yield f"! {_unprotected(report)}"
     for warning in report["warnings"]:
         yield f"! {warning}"
     if report["tuning"] == "NOT ACCOUNTED":
         yield (
-            "! How the settings were chosen is not accounted for; say how with "
-            f"{tied('--tuning.')}"
+            "! The report does not account for the choice of the settings. State the "
+            f"choice with {tied('--tuning.')}"
         )
 
 
-def guarantee(report: dict[str, Any]) -> str:
+def _guarantee(report: dict[str, Any]) -> str:
     """State epsilon, delta, the unit of privacy, the relation and the ledger."""
     g = report["guarantee"]
     amount = [
@@ -188,7 +188,7 @@ def _unprotected(report: dict[str, Any]) -> str:
     return f"Not protected: class names, settings{number}; {whom}."
 
 
-def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
+def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
     """State the expected accuracy, and that on test rows with its weak classes."""
     expected, things = report["expected_accuracy"], f"{name_unit_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
@@ -197,21 +197,21 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         between = tied(f"{low:.1f} to {high:.1f} %")
         yield (
             f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
-            f"{between}), from released numbers alone{publish}"
+            f"{between}), from released numbers only{publish}"
         )
     yield from worst_class(report)
     if test is None:
         if expected is None:
-            yield "not measured: give test rows with --test or --test-split"
+            yield "not measured: name test rows with --test or --test-split"
         return
     scope = (
         "declared public, in the report"
         if report["test_is"] == "public"
         else "private: not in the report"
     )
-    yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
+    yield f"{_measured(test)} on {test['n']:,} test {things}: {scope}"
     if report["test_rows"] == "training rows":
-        yield f"! some or all are training {things}: no accuracy on new ones"
+        yield f"! some or all are training {things}: not an accuracy on new {things}"
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     if "vote_accuracy" in test:
@@ -239,14 +239,14 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
     between = tied(f"{low:.1f} to {high:.1f} %")
     mean = 100 * found["balanced"]["accuracy"]
     yield (
-        f"{tied(f'{mean:.1f} %')} expected in the mean of the classes, and "
+        f"{tied(f'{mean:.1f} %')} expected balanced accuracy, and "
         f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
         f"interval, whichever class is worst: {between}){publish}. The minimum of "
-        "noisy numbers is too low on average; the interval allows for it"
+        "noisy numbers is too low on average. The interval allows for this bias"
     )
 
 
-def measured(metrics: dict[str, Any]) -> str:
+def _measured(metrics: dict[str, Any]) -> str:
     """Return the accuracy ± one standard error."""
     value, error = 100 * metrics["accuracy"], 100 * metrics["accuracy_se"]
     return tied(f"{value:.2f} ± {error:.2f} %")
@@ -267,7 +267,7 @@ def _weak_classes(metrics: dict[str, Any]) -> list[int]:
     return sorted(low.tolist(), key=lambda position: each[position])
 
 
-def budget(ledger: dict[str, Any], thing: str, delta: float) -> Iterator[str]:
+def _budget(ledger: dict[str, Any], thing: str, delta: float) -> Iterator[str]:
     """State what all fits of the data set have spent, and the limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")

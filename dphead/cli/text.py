@@ -1,7 +1,4 @@
-"""Lay out a command's output as labeled paragraphs of 80 columns.
-
-Commands write the text; this module only formats it.
-"""
+"""Lay out a command's output as labeled paragraphs of 80 columns."""
 
 import json
 import textwrap
@@ -53,7 +50,7 @@ def filled(text: str, lead: str = "") -> list[str]:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
 ) -> str:
-    """Return a table; a column name that begins with ">" is right-aligned."""
+    """Return a table, with columns whose name begins with ">" aligned to the right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -72,7 +69,7 @@ def table(
 
 
 def print_json(data: Any, indent: int | None = 2) -> None:
-    """Print data as JSON; numbers that are not finite become strings."""
+    """Print data as JSON, with strings for numbers that are not finite."""
     from dphead.fit.report import plain
 
     click.echo(json.dumps(plain(data), indent=indent, allow_nan=False))

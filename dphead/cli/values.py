@@ -1,8 +1,7 @@
 """Parse typed text: numbers, comma-separated lists, sizes and NAME=VALUE pairs.
 
-Invalid text is refused with what to type instead. `Number` reads all numbers of all
-commands and refuses those that are infinite or absurdly large. The library checks what
-a value means.
+Errors say what to type instead. `Number` reads all numbers of all commands, and refuses
+infinite and absurdly large numbers. The library checks the range of each setting.
 """
 
 import json
@@ -33,7 +32,7 @@ class Number(click.ParamType):
         self.low, self.high, self.infinite = low, high, infinite
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number; raise a usage error for another value."""
+        """Return the number, or raise a usage error for another value."""
         number = self.parsed(value)
         inside = number is not None and self.low <= number <= self.high
         # a number with thousands of digits parses as inf, but is not one
@@ -74,8 +73,8 @@ MANY = Whole(1, SEVERAL)
 def separated(kind: Number, what: str, *counts: int) -> Any:
     """Return a callback that reads comma-separated numbers.
 
-    `what` describes valid text in errors. `counts` are the valid numbers of items; if
-    empty, any number is valid.
+    `what` describes valid text in errors. `counts` are the valid numbers of items.
+    Without `counts`, any number of items is valid.
     """
 
     def read(ctx: _Given, option: _Given, text: Any) -> tuple[Any, ...] | None:
@@ -86,7 +85,9 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
                 kind.convert(one, option, ctx) for one in str(text).split(",")
             )
         except click.BadParameter as error:
-            raise click.BadParameter(f"write {what}; each is {kind}.") from error
+            raise click.BadParameter(
+                f"write {what}, each {kind}, got {text!r}."
+            ) from error
         if counts and len(found) not in counts:
             raise click.BadParameter(f"write {what}, got {text!r}.")
         return found
@@ -109,17 +110,14 @@ def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
-def names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...] | None:
-    """Return the comma-separated texts unchanged, or None."""
-    return tuple(text.split(",")) if text else None
+def names(ctx: _Given, option: _Given, text: str | None) -> tuple[str, ...] | None:
+    """Return the comma-separated texts, or None without any."""
+    return parts(ctx, option, text) or None
 
 
-def paths(_: _Given, __: _Given, text: str | None) -> tuple[Path, ...]:
+def paths(ctx: _Given, option: _Given, text: str | None) -> tuple[Path, ...]:
     """Return the comma-separated paths, or an empty tuple."""
-    found = tuple(text.split(",")) if text is not None else ()
-    if "" in found:
-        raise click.BadParameter(f"write paths between commas, got {text!r}")
-    return tuple(map(Path, found))
+    return tuple(map(Path, parts(ctx, option, text)))
 
 
 def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
@@ -143,12 +141,12 @@ def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
 
 
 def arguments(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs for a Python function; True, False and None are values."""
+    """Parse NAME=VALUE pairs for a Python function, with True, False and None."""
     return _named_values(pairs, _PYTHON_WORDS)
 
 
 def settings(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs of a method's settings; names may have hyphens."""
+    """Parse NAME=VALUE pairs of a method's settings, with hyphens or underscores."""
     found = _named_values(pairs, {})
     return {name.replace("-", "_"): value for name, value in found.items()}
 
@@ -163,7 +161,7 @@ def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, An
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}")
+            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}.")
         try:
             found[name] = json.loads(value)
         except json.JSONDecodeError:

@@ -20,9 +20,9 @@ from dphead.cli.progress import shown
     help="Second features file to compare with, such as the test set.",
 )
 def verify(file: Path, against: Path | None) -> None:
-    """Check a features FILE; no guarantee covers the output, so keep it private.
+    """Check a features FILE. The output is private: no guarantee covers it.
 
-    Exit code 0: no problems; 1: problems, listed; 2: the file is unusable.
+    Exit code 0: no problems. 1: problems, listed. 2: the file is unusable.
     """
     from dphead_extract.features.format import FormatError
     from dphead_extract.features.format import verify as check

@@ -27,16 +27,14 @@ from dphead.estimators.inputs import (
     from_file,
     is_path,
 )
-from dphead.fit.files import check_features
+from dphead.fit.files import Source, check_features
 from dphead.fit.head_file import save_head
 from dphead.fit.loop import FitResult
 from dphead.fit.options import FitOptions
-from dphead.fit.report import HEAD
+from dphead.fit.report import NOT_TESTED
 from dphead.fit.run import tuning_of
 from dphead.fit.run_folder import (
     Prepared,
-    Source,
-    Trained,
     beside_others,
     check_folder,
     locked,
@@ -310,9 +308,9 @@ class DPClassifier(PrivateClassifier):
         # other ledgers may have fits on the same arrays
         alone = ledger.path != IN_MEMORY
         with locked(out):
-            trained = Trained(HEAD, save_head(out, self.head_, facts))
+            sha256 = save_head(out, self.head_, facts)
             tuned = tuning_of(options, ledger) if alone else "NOT ACCOUNTED"
-            report = make_report(run, result, None, tuned, trained)
+            report = make_report(run, result, NOT_TESTED, tuned, sha256)
             write_records(options, report, ledger)
 
     def _refuse_label_sets(self) -> None:

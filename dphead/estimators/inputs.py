@@ -34,8 +34,12 @@ from dphead.estimators.labels import (
     unmatched_labels,
     unread_rows,
 )
-from dphead.fit.files import classes_declared, extraction, extraction_of_arrays
-from dphead.fit.run_folder import Source
+from dphead.fit.files import (
+    Source,
+    classes_declared,
+    extraction,
+    extraction_of_arrays,
+)
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
@@ -93,7 +97,7 @@ class TrainingData:
             class_names=[str(name) for name in self.classes],
             dataset_id=self.dataset_id,
             feature_space=self.feature_space,
-            declared=self.declared,
+            classes_declared=self.declared,
             extraction=self.extraction,
             grouped=self.grouped,
         )

@@ -33,11 +33,9 @@ from dphead.finetune.sources import (
 )
 from dphead.fit.ledgers import open_ledger
 from dphead.fit.loop import FitResult, Run, check_fit, fit_head
-from dphead.fit.report import NETWORK
+from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
-    Measured,
     Prepared,
-    Trained,
     beside_others,
     charge,
     check_delta,
@@ -144,15 +142,15 @@ def finetune(
         with locked(options.out):
             result, history = _lead(run, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
-            measured = _measure(run, result, history)
-            report = _write(run, result, measured)
+            tested = _measure(run, result, history)
+            report = _write(run, result, tested)
     except Exception:
         processes.finish()
         raise
     processes.finish()
     return {
         "report": report,
-        "test": None if measured is None else measured.metrics,
+        "test": tested.metrics,
         "seconds": time.perf_counter() - start,
     }
 
@@ -298,19 +296,18 @@ def _about_lost_steps(
 
 def _measure(
     run: _PreparedNetwork, result: FitResult, history: list[dict[str, Any]]
-) -> Measured | None:
-    """Return the network's metrics on the test rows, or None without test rows."""
+) -> Tested:
+    """Return the network's metrics on the test rows, if there are any."""
     if run.test is None:
-        return None
+        return NOT_TESTED
     state: Any = result.head
     rows, origin = run.test
     metrics = evaluate(run.sums.network, state, rows, run.options.vote)
-    return Measured(metrics | ({"history": history} if history else {}), origin)
+    metrics |= {"history": history} if history else {}
+    return Tested(metrics, run.options.test_is, origin)
 
 
-def _write(
-    run: _PreparedNetwork, result: FitResult, measured: Measured | None
-) -> dict[str, Any]:
+def _write(run: _PreparedNetwork, result: FitResult, tested: Tested) -> dict[str, Any]:
     """Write the network, the report and the ledger's copy, and return the report."""
     out, source = run.options.out, run.source
     state: Any = result.head
@@ -319,8 +316,8 @@ def _write(
         "feature_space": source.feature_space,
         "pixels": run.options.pixels.record(),
     }
-    trained = Trained(NETWORK, save_network(out, run.sums.network, state, facts))
-    report = make_report(run, result, measured, "NOT ACCOUNTED", trained)
+    sha256 = save_network(out, run.sums.network, state, facts)
+    report = make_report(run, result, tested, "NOT ACCOUNTED", sha256)
     write_records(run.options, report, result.ledger)
     return report
 

@@ -17,9 +17,9 @@ from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.saved import Opened
 from dphead.fit import files
+from dphead.fit.files import Source
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
 from dphead.fit.memory import DEFAULT_BYTES
-from dphead.fit.run_folder import Source
 from dphead.privacy.contract import Rows
 
 
@@ -91,15 +91,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
-            source=Source(
-                n_features=rows.n_features,
-                class_names=files.class_names(file, given),
-                dataset_id=file.dataset_id,
-                feature_space=file.feature_space,
-                declared=files.classes_declared(file),
-                extraction=files.extraction(file),
-                grouped=file.group is not None,
-            ),
+            source=files.source_of(file, files.class_names(file, given)),
         )
 
 
@@ -125,7 +117,7 @@ def _load_images(
             class_names=images.classes,
             dataset_id=None,
             feature_space=f"images {shape} {declared or ''}".rstrip(),
-            declared=images.declared,
+            classes_declared=images.declared,
             extraction={
                 "backbone": "pixels",
                 "transform": {

@@ -1,8 +1,8 @@
 """Check that one fit may choose among several backbones, and report the choice.
 
 All features files must hold the same images in the same order. Otherwise one image
-counts more than once, and the charge is wrong. Differences between files are private,
-so errors do not show them.
+counts more than once, and the charge is wrong. Errors do not show private differences
+between the files.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,23 @@ def check_options(options: FitOptions) -> None:
     """Raise ValueError for options that do not support several backbones."""
     if not options.backbones:
         return
-    without = {
-        "method": (options.method, "auto", "Fit the networks apart"),
-        "preset": (options.preset, None, "Leave it out"),
-        "group_mean": (options.group_mean, False, "Fit the networks apart"),
-        "prior": (options.settings.get("prior"), None, "It is of one network's"),
-        "test": (options.test, None, "Use --test-split, or dphead evaluate afterwards"),
-        "processes": (options.processes, None, "Use one process"),
+    if options.method != "auto":
+        raise ValueError(
+            f"--backbones needs --method auto, got method={options.method!r}. Fit a "
+            "head on each backbone instead."
+        )
+    given = {
+        "--preset": options.preset,
+        "--group-mean": options.group_mean or None,
+        "--prior": options.settings.get("prior"),
+        "--test": options.test,
+        "--processes": options.processes,
     }
-    for name, (given, needed, todo) in without.items():
-        if given != needed:
+    for name, value in given.items():
+        if value is not None:
+            todo = "Use --test-split instead" if name == "--test" else f"Drop {name}"
             raise ValueError(
-                f"a choice among networks (backbones) needs {name}={needed}, got "
-                f"{name}={given}. {todo}."
+                f"--backbones cannot be combined with {name}, got {value}. {todo}."
             )
 
 
@@ -58,8 +62,9 @@ def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
     spaces = [file.feature_space for file, _ in files]
     if len(set(spaces)) < len(spaces):
         raise ValueError(
-            "--backbones needs different backbones or settings, got two files of one "
-            f"({_names(files)}). Drop one."
+            "--backbones needs different backbones or settings, got "
+            f"{', '.join(str(file.path) for file, _ in files)} with two equal ones. "
+            "Drop one of the files."
         )
     for file, names in files[1:]:
         if file.dataset_id != first.dataset_id:
@@ -69,7 +74,7 @@ def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
         if file.split_names != first.split_names:
             raise _others(file, f"other splits ({file.split_names})")
         if not all(_equal(file, first, column) for column in _SAME):
-            raise _others(file, "other images, labels, splits or groups, or an order")
+            raise _others(file, "other images, labels, splits, groups or order")
 
 
 def _equal(one: FeaturesFile, other: FeaturesFile, column: str) -> bool:
@@ -84,10 +89,6 @@ def _others(file: FeaturesFile, what: str) -> ValueError:
         f"--backbones needs the same images in the same order, got {file.path} with "
         f"{what}. Extract it from the same source, with --same-data-as the first file."
     )
-
-
-def _names(files: Sequence[tuple[FeaturesFile, list[str]]]) -> str:
-    return ", ".join(str(file.path) for file, _ in files)
 
 
 def selected(head: LinearHead) -> int:

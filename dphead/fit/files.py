@@ -6,7 +6,7 @@ Images are first turned into the head's features.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dphead_extract.features.disk import read_names
@@ -57,8 +57,9 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     """
     if file.class_names and given and list(given) != file.class_names:
         raise ValueError(
-            f"--classes must equal the file's classes {file.class_names[:5]}, got "
-            f"{list(given)[:5]}. Drop --classes."
+            "--classes must equal the file's classes "
+            f"{','.join(file.class_names[:5])}, got {','.join(given[:5])}. Drop "
+            "--classes."
         )
     classes = (
         list(given or ()) or (file.class_names if file.classes_public else None) or []
@@ -66,18 +67,14 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
             "a fit needs at least two distinct public classes, got "
-            f"classes={classes}. Pass them with --classes."
+            f"{','.join(classes) or 'none'}. Name all of them: --classes cat,dog."
         )
     check_classes(file, classes)
     return classes
 
 
 def classes_declared(file: FeaturesFile) -> str:
-    """Return who declared the classes public.
-
-    Return "classes-flag" or "folder-names-flag" if the file declared them, and
-    "fit-flag" if the fit did.
-    """
+    """Return who declared the classes public, as in `Source`."""
     return file.classes_declared or "fit-flag"
 
 
@@ -90,9 +87,54 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
 
 
 def extraction_of_arrays() -> dict[str, Any]:
-    """Return the `extraction` of rows of arrays: how they were made is not known."""
+    """Return the `extraction` of arrays, which does not say how rows were made."""
     unknown = Header(n_rows=1, n_features=1)
     return {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Hold the public facts of a run's source.
+
+    Attributes
+    ----------
+    n_features : int
+        Number of values in a row.
+    class_names : list of str
+        The public classes.
+    dataset_id : str or None
+        The data set's random id. None for images without an id.
+    feature_space : str
+        Description of the features. A head only accepts rows of its feature space.
+    classes_declared : str
+        Who declared the classes public: "classes-flag" or "folder-names-flag" at the
+        extraction, or "fit-flag".
+    extraction : dict
+        Settings of the feature extraction, as for `extraction`.
+    grouped : bool
+        Whether the source has a group column.
+    """
+
+    n_features: int
+    class_names: list[str]
+    dataset_id: str | None
+    feature_space: str
+    classes_declared: str
+    extraction: dict[str, Any]
+    grouped: bool
+
+
+def source_of(file: FeaturesFile, classes: list[str]) -> Source:
+    """Return the public facts of a features file, with its public classes."""
+    return Source(
+        n_features=file.n_features,
+        class_names=classes,
+        dataset_id=file.dataset_id,
+        feature_space=file.feature_space,
+        classes_declared=classes_declared(file),
+        extraction=extraction(file),
+        grouped=file.group is not None,
+    )
 
 
 def check_features(
@@ -109,7 +151,7 @@ def check_features(
     if other or file.n_features != n_features:
         raise ValueError(
             f"features must come from the head's backbone and settings ({ours}), got "
-            f"features={file.path} ({theirs}). Extract them with the same settings."
+            f"{file.path} ({theirs}). Make the file with the same settings."
         )
 
 
@@ -123,8 +165,8 @@ def check_labels(
     check_classes(file, classes)
     if not np.any((labels >= 0) & (labels < len(classes))):
         raise ValueError(
-            "measuring needs rows with labels of the head's classes, got none in "
-            f"{path}. Extract them with labels."
+            f"{path} has no labels of the head's classes. Use a source with labels, or "
+            "dphead predict."
         )
 
 
@@ -136,7 +178,7 @@ def test_origin(same_data: bool, split: str, test_split: str) -> str:
     same_data : bool
         Whether training and test rows belong to one data set.
     split, test_split : str
-        Splits of the data; "all" for the whole data set.
+        Splits of the data. "all" is the whole data set.
 
     Returns
     -------
@@ -153,13 +195,13 @@ def check_public(origin: str, test_is: str) -> None:
     """Raise ValueError if exact figures on the training rows would be published."""
     if test_is == "public" and origin == "training rows":
         raise ValueError(
-            f"public test rows must not be training rows, got {test_is=} and the rows "
-            "of the fit. The report would publish their exact accuracy. Choose other "
-            "rows, or drop --test-is to see the accuracy on your screen only."
+            "--test-is public needs test rows other than the training rows. The report "
+            "would publish their exact accuracy. Choose other rows, or drop --test-is "
+            "to see the accuracy on your screen only."
         )
 
 
-def evaluate(
+def evaluate_head(
     head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
 ) -> dict[str, Any]:
     """Return the metrics of a head on the test rows with a label among the classes."""
@@ -168,30 +210,31 @@ def evaluate(
     return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
-class NewRows(NamedTuple):
-    """Hold rows to predict or to measure on.
+def measured_rows(
+    rows: FeaturesRows, file: FeaturesFile, classes: list[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of an open file, to predict or to measure on.
 
-    x is (n, n_features), with NaN where training masks the row. y is (n,) class
-    positions.
-    """
+    Parameters
+    ----------
+    rows : FeaturesRows
+        The rows.
+    file : FeaturesFile
+        Their open file.
+    classes : list of str or None
+        The head's classes, if rows are measured. The file's classes must equal them.
 
-    x: np.ndarray
-    y: np.ndarray
-
-
-def new_rows(
-    rows: FeaturesRows,
-    file: FeaturesFile,
-    classes: list[str] | None = None,
-) -> NewRows:
-    """Return the rows of an open file.
-
-    Pass the head's `classes` if rows are measured; they must equal the file's.
+    Returns
+    -------
+    (n, n_features) float
+        Features, with NaN where training masks the row.
+    (n,) int
+        Class positions.
     """
     labels = rows.measured_labels()
     if classes is not None:
         check_labels(file, labels, classes, file.path)
-    return NewRows(rows.measured_features(), labels)
+    return rows.measured_features(), labels
 
 
 def open_matching(
@@ -233,16 +276,15 @@ def open_matching(
         own = made.get("backbone") if isinstance(made, dict) else None
         check_features(file, facts["feature_space"], len(head.weights), own)
         classes = facts["class_names"] if labeled else None
-        x, y = new_rows(rows, file, classes)
-        return head, facts, x, y
+        return head, facts, *measured_rows(rows, file, classes)
 
 
 def check_layout(layout: str | None, path: Path) -> None:
     """Raise ValueError for a folder layout if the rows come from a features file."""
     if layout is not None:
         raise ValueError(
-            f"--layout describes folders of image files, got {layout=} for {path}. "
-            "Drop it."
+            f"--layout needs folders of image files, got {layout} for {path}. Drop "
+            "--layout."
         )
 
 
@@ -303,7 +345,7 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the images are missing, or the head does not record its extraction.
+        If the head does not record its extraction.
     """
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions, extract
@@ -311,11 +353,6 @@ def extract_like(
     from dphead_extract.sources.opening import tell_left_out
 
     _, facts = load_head(run)
-    if not images.source.exists():
-        raise ValueError(
-            f"images or a features file must exist, got {images.source}. Check the "
-            "path."
-        )
     with explain_damage("a head's extraction", run):
         made = facts["extraction"]
         network = backbone_options(made, images.weights)
@@ -357,8 +394,8 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     t = dict(facts["transform"])
     if not made_of_images(facts):
         raise ValueError(
-            f"this head was not trained on extracted images, got backbone={name!r}. "
-            "Pass a features file instead of images."
+            "images need a head whose features dphead extracted, got a head on "
+            f"features by {name}. Pass a features file instead of images."
         )
     own = family_of(name).recorded(arguments, t)
     if weights is not None and "weights" in family_of(name).takes:

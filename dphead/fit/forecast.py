@@ -23,7 +23,7 @@ from dphead.fit.ledgers import Elsewhere, charged_elsewhere
 from dphead.fit.loop import Run, fit_head
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning import presets
-from dphead.planning.methods import Method, make_method
+from dphead.planning.methods import make_method
 from dphead.planning.plan import Plan, check_facts, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.noise import NoiseSource
@@ -56,13 +56,13 @@ class LookAlike:
     x : (n, n_features) float
         Features.
     y : (n,) int
-        Class positions; rows with -1 (no class) are left out.
+        Class positions. Rows with -1 (no class) are left out.
     n_classes : int
         Number of classes.
     groups : (n,) int or None
-        Group ids of a features file; -1 for a row on its own.
+        Group ids of a features file, with -1 for a row without a group.
     are_public : bool
-        Must be True; declares the rows public.
+        Declares the rows public. Must be True.
     thing : str
         What a row is called.
 
@@ -90,7 +90,7 @@ class Question:
     Attributes
     ----------
     n_rows : int
-        Number of private rows; under add_remove, the nominal number.
+        Number of private rows, or the nominal number under add_remove.
     epsilons : sequence of float
         Budgets, positive and finite.
     delta : float or None
@@ -133,13 +133,11 @@ class Question:
         if not known or not self.epsilons:
             raise ValueError(
                 "epsilons must be positive and finite, got "
-                f"epsilons={tuple(self.epsilons)}. Pass at least one; the forecast "
-                "adds epsilon = inf itself."
+                f"{', '.join(map(str, self.epsilons)) or 'none'}. The forecast adds "
+                "the accuracy without noise itself."
             )
         if self.draws < 1:
-            raise ValueError(
-                f"draws must be at least 1, got draws={self.draws}. Use 3."
-            )
+            raise ValueError(f"draws must be at least 1, got {self.draws}. Use 3.")
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Point:
     Attributes
     ----------
     epsilon : float
-        The budget; infinite without noise.
+        The budget, which is infinite without noise.
     accuracies : tuple of float
         Accuracy on held-out rows, one for each draw.
     detected : dict
@@ -191,9 +189,10 @@ class Forecast:
     source : str
         Source of the method's settings.
     unit : str
-        The unit of privacy, in words.
+        The unit of privacy, such as "one image".
     n_train, n_held_out : int
-        Rows of the look-alike in each draw. With groups, rows of the last draw.
+        Public rows that each draw trains and measures on. With groups, the numbers
+        are for the last draw.
     points : tuple of Point
         One for each epsilon, in increasing order.
     ceiling : Point
@@ -215,7 +214,7 @@ class Forecast:
 
     @property
     def enough(self) -> Point:
-        """Return the smallest epsilon with a mean accuracy within NEAR of the best."""
+        """Return the smallest epsilon with a mean accuracy within 0.01 of the best."""
         goal = self.best.accuracy - _NEAR
         return next(point for point in self.points if point.accuracy >= goal)
 
@@ -240,7 +239,7 @@ def _require_public(declared: bool) -> None:
         raise ValueError(
             "a forecast needs rows declared public, got no declaration. It prints "
             "exact accuracies and charges nothing. Extract similar public images "
-            "with the same backbone and pass --public-rows (are_public=True)."
+            "with the same backbone, and add --public-rows (are_public=True)."
         )
 
 
@@ -310,18 +309,29 @@ def forecast(
 
     Notes
     -----
-    Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT. It
-    trains on question.n_rows of the other rows, or on all of them if there are fewer.
-    `StandIn` then reduces the noise in proportion. Relative to the sums, the noise is
-    the same as in the private fit. A head that is trained on fewer rows generalizes
-    worse, so the forecast is too low if noise is low (docs/plan.md). All epsilons share
-    the same splits and noise seeds.
+    Each draw holds out a fifth of the public rows, at most 10,000. It trains on
+    question.n_rows of the other rows, or on all other rows if there are fewer. Then
+    `StandIn` reduces the noise in proportion. Relative to the sums, the noise is the
+    same as in the private fit. A head that is trained on fewer rows generalizes worse.
+    Therefore the forecast is too low if the noise is low (docs/plan.md). All epsilons
+    share the splits and the noise seeds.
     """
     facts = ProblemInfo(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)
     method = make_method(question.method, facts, question.settings, question.preset)
     epsilons = [*sorted(set(question.epsilons)), math.inf]
-    plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
+    plans = [
+        make_plan(
+            method.solver,
+            facts,
+            epsilon=epsilon,
+            delta=presets.delta_of(question.preset, question.delta),
+            relation=question.relation,
+            accountant=method.accountant,
+            group_cap=question.group_cap,
+        )
+        for epsilon in epsilons
+    ]
     verified = VerifiedSum(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
     found: list[list[float]] = [[] for _ in plans]
     sizes = 0, 0
@@ -347,7 +357,7 @@ def forecast(
     )
 
 
-class Draw(NamedTuple):
+class _Draw(NamedTuple):
     """Hold rows to train on, held-out rows x with labels y, and a seed of the noise."""
 
     train: ArrayRows
@@ -366,7 +376,7 @@ def split_rows(
     Parameters
     ----------
     groups : (n,) int
-        Group ids; -1 for a row on its own.
+        Group ids, with -1 for a row without a group.
     n_rows : int
         Largest number of rows to train on.
     seed : int
@@ -395,13 +405,14 @@ def split_rows(
     end = int(ends.max(initial=0))
     if not 0 < end < n:
         raise ValueError(
-            f"a look-alike needs {_HELD_OUT_SHARE} labeled rows or more, from several "
-            f"groups if it has groups, got {n} labeled rows. Use a larger file."
+            f"a forecast needs {_HELD_OUT_SHARE} labeled public rows or more, from "
+            f"several groups if there are groups, got {n} labeled rows. Use a larger "
+            "file."
         )
     return np.sort(order[end:][:n_rows]), np.sort(order[:end])
 
 
-def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
+def _drawn(look_alike: LookAlike, question: Question, seed: int) -> _Draw:
     """Draw the labeled rows for one fit at each epsilon."""
     x, y = look_alike.x, look_alike.y
     labeled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
@@ -415,26 +426,11 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
         groups=groups[train],
         group_cap=question.group_cap,
     )
-    return Draw(rows, x[labeled[held_out]], y[labeled[held_out]], seed)
-
-
-def _planned(
-    method: Method, facts: ProblemInfo, question: Question, epsilon: float
-) -> Plan:
-    """Return the private fit's plan."""
-    return make_plan(
-        method.solver,
-        facts,
-        epsilon=epsilon,
-        delta=presets.delta_of(question.preset, question.delta),
-        relation=question.relation,
-        accountant=method.accountant,
-        group_cap=question.group_cap,
-    )
+    return _Draw(rows, x[labeled[held_out]], y[labeled[held_out]], seed)
 
 
 def _measured(
-    solver: Solver, facts: ProblemInfo, plan: Plan, draw: Draw, verified: VerifiedSum
+    solver: Solver, facts: ProblemInfo, plan: Plan, draw: _Draw, verified: VerifiedSum
 ) -> float:
     """Return the held-out accuracy of a head that stands in for the private one.
 
@@ -449,7 +445,7 @@ def _measured(
 
 
 def _detected(plan: Plan) -> dict[bool, float]:
-    """Return `Point.detected` of a plan; 1 without noise."""
+    """Return `Point.detected` of a plan, which is 1 without noise."""
     if not plan.private:
         return dict.fromkeys(comparisons(plan.relation), 1.0)
     return detection_limits(plan.events(), plan.relation)

@@ -20,9 +20,7 @@ from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
-from dphead.privacy.ledger.store import MOVED, HeldLedger
-
-IN_MEMORY = ":memory:"  # a ledger for one run only
+from dphead.privacy.ledger.store import IN_MEMORY, MOVED, HeldLedger
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -36,8 +34,8 @@ def default_ledger_path(dataset_id: str) -> Path:
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
-            f"dataset_id must be letters, digits, - and _, got {dataset_id=}. Extract "
-            "the features again."
+            "a data set's id must be letters, digits, - and _, got "
+            f"{dataset_id[:40]!r}. Extract the features again."
         )
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
@@ -105,18 +103,18 @@ def image_index() -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe another ledger for the same images, which the run's ledger omits.
+    """Describe a ledger with the same images that the run's ledger does not count.
 
     Attributes
     ----------
     path : str
         The ledger's file.
     fits : int or None
-        Number of fits; None if the ledger is missing or unreadable.
+        Number of fits. None if the ledger is missing or unreadable.
     budget : dict or None
         As `Ledger.budget`.
     overlap : Overlap or None
-        Shared images with another data set; None for the same data set.
+        Images shared with another data set. None for the same data set.
     """
 
     path: str
@@ -173,34 +171,36 @@ def check_alone(
             limit = f"epsilon={other.budget['epsilon']:g}"
             raise LedgerError(
                 "images with a budget must be fitted in the ledger with that budget, "
-                f"got ledger={str(own)!r}, where {other} has the budget {limit}. "
-                "Nothing was charged. Drop --ledger or pass that ledger. For another "
-                "data set with the same images, extract with --dataset-id."
+                f"got {own}, where {other} has the budget {limit}. Nothing was "
+                "charged. Drop --ledger or pass that ledger. For another data set "
+                "with the same images, extract with --dataset-id."
             )
         if budget is not None and other.fits != 0:
             whose = other.overlap.dataset_id if other.overlap else str(dataset_id)
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} in "
-                f"addition to ledger={str(own)!r}. Nothing was charged or set. Use a "
-                "ledger without a budget, and add up the fits. If a missing ledger "
-                "was moved here, or never held a fit, remove its line from "
-                f"{_notes(whose)}."
+                f"addition to {own}. Nothing was charged or set. Use a ledger without "
+                "a budget, and add up the fits. If a missing ledger was moved here, or "
+                f"never held a fit, remove its line from {_notes(whose)}."
             )
 
 
 @contextmanager
-def charging(ledger: Ledger) -> Iterator[None]:
+def charging(
+    ledger: Ledger, new_budget: Mapping[str, float] | None = None
+) -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME while a ledger is charged, after `check_alone`.
 
     The ledger is noted for its data set before the charge. `fix_budget` takes the same
-    lock, so no budget can be set elsewhere between check and charge.
+    lock, so no budget can be set elsewhere between check and charge. `new_budget` is
+    the budget to be set.
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
         yield
         return
     with _held_home(), _held_team(ledger):
-        check_alone(dataset_id, ledger.path, ledger.budget())
+        check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         note_ledger(ledger.path, dataset_id)
         yield
 
@@ -214,13 +214,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
         If another ledger holds fits on the same images, or is missing or unreadable and
         may hold some.
     """
-    dataset_id = ledger.meta("dataset_id")
-    if dataset_id is None or not has_home():
-        ledger.set_budget(epsilon, delta)
-        return
-    with _held_home(), _held_team(ledger):
-        check_alone(dataset_id, ledger.path, {"epsilon": epsilon, "delta": delta})
-        note_ledger(ledger.path, dataset_id)
+    with charging(ledger, {"epsilon": epsilon, "delta": delta}):
         ledger.set_budget(epsilon, delta)
 
 
@@ -340,8 +334,8 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
 def _counts_where_it_moved(book: Ledger) -> bool:
     """Return whether the ledger that a ledger was moved to holds all its charges.
 
-    Until then, and if that cannot be read, its charges and budget count here: a row
-    that says that it moved is not enough.
+    Until then, or if that ledger is unreadable, the charges and the budget count here.
+    A row that names the move is not enough.
     """
     place = book.meta(MOVED)
     if place in (None, book.path) or not is_on_server(place):
@@ -363,15 +357,15 @@ def noted_ledgers(dataset_id: str) -> list[str]:
         return [str(json.loads(line)) for line in lines]
     except ValueError as error:
         raise LedgerError(
-            f"a list of ledgers must hold one path per line, got {str(path)!r} "
-            "damaged. Repair or remove it."
+            f"{path} is damaged: each line must be a ledger's path as a JSON string. "
+            "Restore a copy. Without the file, dphead does not find those ledgers."
         ) from error
 
 
 def note_ledger(path: str, dataset_id: str) -> None:
     """Note in DPHEAD_HOME that a data set has a non-default ledger.
 
-    Nothing is noted if DPHEAD_HOME is not writable; the given ledger still counts.
+    If DPHEAD_HOME is not writable, this function does nothing.
     """
     if not has_home():
         return

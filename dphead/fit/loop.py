@@ -12,12 +12,12 @@ from pathlib import Path
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
-from dphead.privacy.contract import Rows, SumTask
+from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.solvers.base import ProblemInfo, Request, Response, Solver, Steps
+from dphead.solvers.base import ProblemInfo, Request, Response, Solver
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, follow
@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """Hold a plan's charge and its verified sum."""
+    """Hold a solver, its plan and a verified sum, before the charge."""
 
     solver: Solver
     plan: Plan
@@ -37,7 +37,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Run:
-    """Describe how one fit is carried out; the plan decides its releases.
+    """Describe how one fit is carried out. Its plan decides the releases.
 
     Attributes
     ----------
@@ -136,27 +136,25 @@ def fit_head(
             check_fit(summer, solver, source, plan, own)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     specs = (plan if noise.seed is None else plan.marked(private=False)).specs
-    start = time.perf_counter()
-    steps = solver.solve(plan.budgeted(facts))
-    answer: Response | None = None
-    for i in range(run.done, len(specs)):
-        spec = specs[i]
-        ask = _next_ask(steps, answer, plan, i)
-        released = release(
+
+    def released(ask: Request, i: int) -> Released:
+        found = release(
             ask.query,
             ask.params,
             sources[ask.source],
-            spec,
+            specs[i],
             ledger=charged,
             noise=noise,
             summer=summer,
         )
         if run.hosts is not None:
-            released = run.hosts.share(released, sources[0].n_rows)
-        answer = Response(released.value, released.noise_sd)
+            found = run.hosts.share(found, sources[0].n_rows)
         if run.progress is not None:
-            run.progress(i + 1, len(plan.specs), spec.label)
-    head = _head(steps, answer, len(plan.specs))
+            run.progress(i + 1, len(specs), specs[i].label)
+        return found
+
+    start = time.perf_counter()
+    head = _solved(solver, plan, facts, released, run.done)
     seconds = time.perf_counter() - start
     return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
 
@@ -176,16 +174,15 @@ def follow_fit(
     noise.
     """
     specs = (plan if seed is None else plan.marked(private=False)).specs
-    steps = solver.solve(plan.budgeted(facts))
-    answer: Response | None = None
-    for i, spec in enumerate(specs):
-        ask = _next_ask(steps, answer, plan, i)
+
+    def released(ask: Request, i: int) -> Released:
+        spec = specs[i]
         following = specs[i + 1] if i + 1 < len(specs) else None
         clip_norm = spec.clip_norm
         task = SumTask(ask.query, ask.params, clip_norm, rows, None, spec, following)
-        released = follow(task, summer, hosts)
-        answer = Response(released.value, released.noise_sd)
-    return _head(steps, answer, len(specs))
+        return follow(task, summer, hosts)
+
+    return _solved(solver, plan, facts, released)
 
 
 def infos_of_sources(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
@@ -194,39 +191,40 @@ def infos_of_sources(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
     return [replace(facts, n_features=width) for width in widths]
 
 
-def _next_ask(steps: Steps, answer: Response | None, plan: Plan, i: int) -> Request:
-    """Send the solver the last answer (None at the start) and return its next request.
+def _solved(
+    solver: Solver,
+    plan: Plan,
+    facts: ProblemInfo,
+    released: Callable[[Request, int], Released],
+    done: int = 0,
+) -> LinearHead:
+    """Run a solver to its end and return its head.
 
-    Raises RuntimeError unless that request is the plan's release i.
+    `released` returns the value for a request, given the number of its release. The
+    first `done` releases were made by an earlier run. Raises RuntimeError unless the
+    requests are the plan's releases in their order.
     """
-    try:
-        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
-    except StopIteration as stop:
-        raise RuntimeError(
-            f"a solver must request its whole plan, got {i} of {len(plan.specs)} "
-            "requests."
-        ) from stop
-    if ask.label != plan.specs[i].label:
-        raise _unplanned(ask, i)
-    return ask
-
-
-def _head(steps: Steps, answer: Response | None, n_releases: int) -> LinearHead:
-    """Send the solver the last answer and return its head.
-
-    Raises RuntimeError if the solver asks for more.
-    """
-    try:
-        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
-    except StopIteration as stop:
-        return stop.value
-    raise _unplanned(ask, n_releases)
-
-
-def _unplanned(ask: Request, i: int) -> RuntimeError:
-    return RuntimeError(
-        f"a solver must follow its plan, got request {ask.label!r} at release {i}."
-    )
+    labels = [spec.label for spec in plan.specs]
+    steps = solver.solve(plan.budgeted(facts))
+    answer: Response | None = None
+    while True:
+        try:
+            ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+        except StopIteration as stop:
+            if done < len(labels):
+                raise RuntimeError(
+                    f"a solver must request its whole plan, got {done} of "
+                    f"{len(labels)} requests."
+                ) from stop
+            return stop.value
+        if ask.label not in labels[done : done + 1]:
+            raise RuntimeError(
+                f"a solver must follow its plan, got request {ask.label!r} at release "
+                f"{done}."
+            )
+        found = released(ask, done)
+        answer = Response(found.value, found.noise_sd)
+        done += 1
 
 
 def check_fit(
@@ -249,8 +247,8 @@ def check_fit(
     planned = (facts.n_rows, facts.n_features, plan.group_cap)
     if found != planned:
         raise ValueError(
-            f"rows must match the plan's (n_rows, n_features, group_cap)={planned}, "
-            f"got {found}."
+            "rows must have the plan's n_rows, n_features and group_cap "
+            f"{planned}, got {found}. Plan for these rows."
         )
     if getattr(rows, "has_sets", False):
         check_takes_sets(solver, plan.budgeted(facts))
@@ -263,7 +261,7 @@ def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
         if not planned.query.takes_sets:
             raise ValueError(
                 "rows with several classes need statistics that support label sets, "
-                f"got {planned.query.name} of method={solver.name!r}. Use auto, "
+                f"got {planned.query.name} of method {solver.name!r}. Use auto, "
                 "dp-sgd, dp-adam, dp-fc or dp-newton, with the sigmoid loss."
             )
 

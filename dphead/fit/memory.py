@@ -1,7 +1,7 @@
 """Divide a fit's memory bound before any charge, from public sizes only.
 
-Each module states its own needs: `rows.features.streaming_bytes`, `sums.memory` and
-`solvers.base.solving_bytes`. This module adds them up and divides the rest.
+Each module states its own needs: `data.features.streaming_bytes`, `sums.memory` and
+`solvers.base.solving_bytes`. This module adds up the needs and divides the rest.
 """
 
 import os
@@ -26,8 +26,8 @@ _BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each r
 _TEST_SCORE_BYTES = 12  # a score in float32 and its copy in float64
 _SENT_COPIES = 4  # copies of a sum sent between processes; chosen
 MB = 10**6
-# When n is private, the reported requirement is rounded up to this: the BYTES_A_ROW of
-# 1.5 million rows.
+# When n is private, the stated need is rounded up to this size, which is
+# _BYTES_A_ROW of 1.5 million rows.
 _PRIVATE_N_STEP_BYTES = 100 * MB
 
 
@@ -38,7 +38,7 @@ class Share:
     Attributes
     ----------
     features : int
-        Bytes of loaded features; 0 streams them.
+        Bytes of loaded features. 0 streams the features.
     kept : int
         Bytes of integer rows kept between passes.
     """
@@ -77,8 +77,8 @@ def share(
     processes : int, default 1
         Number of processes of the run.
     private_n : bool, default False
-        Whether the number of rows is private. The requirement in an error is then
-        rounded up to PRIVATE_N_STEP_BYTES.
+        Whether the number of rows is private. The need that an error states is then
+        rounded up to 100 MB.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def share(
     Raises
     ------
     ValueError
-        If even streaming needs more memory; the message states the need.
+        If even streaming needs more memory. The message states the need.
     """
     loaded = (
         4 * n_rows * facts.n_features
@@ -113,9 +113,9 @@ def share(
         step = _PRIVATE_N_STEP_BYTES if private_n else MB
         need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
-            f"memory must hold blocks and sums of n_features={facts.n_features}, "
-            f"n_classes={facts.n_classes}, got memory={bound // MB}MB. Set it to "
-            f"{need}MB, or use fewer classes or another method."
+            f"--memory must hold blocks and sums of {facts.n_features} features and "
+            f"{facts.n_classes} classes, got {bound // MB}MB. Use --memory {need}MB, "
+            "fewer classes or another method."
         )
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
     more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
@@ -123,7 +123,7 @@ def share(
 
 
 def _read_again(releases: list[PlannedRelease]) -> bool:
-    """Return whether passes read the features more than PASSES_STREAMED times.
+    """Return whether more than two passes read the features.
 
     Kept integer rows cannot serve a sample or a sum of squares.
     """
@@ -134,7 +134,7 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
 
 
 def _divided(room: int, loaded: int, more: int) -> Share:
-    """Load features if they fit with their larger blocks; keep rows in the rest.
+    """Load features if they and their larger blocks fit, and keep rows in the rest.
 
     `loaded` is the size of the features in bytes (0: do not load), and `more` the extra
     size of their larger blocks.

@@ -1,4 +1,4 @@
-"""Hold the public options that decide a run of a head or a network."""
+"""Define the public options of a run that trains a head or a network."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +38,8 @@ class RunOptions:
     test_is : str
         "private" or "public".
     ledger : Path, str or None
-        Ledger to charge. None uses the data set's own ledger. ":memory:" counts this
-        run only (public images).
+        Ledger to charge. None uses the data set's own ledger. ":memory:" counts only
+        this run (for public images).
     seed : int or None
         Seed of the noise, for tests; a seeded run is not private.
     protect : str or None
@@ -82,7 +82,7 @@ class RunOptions:
         object.__setattr__(self, "delta", found)  # the class is frozen
 
     def target(self, accountant: str, *groups: Any) -> Target:
-        """Return what the noise is calibrated for.
+        """Return the target of the noise calibration.
 
         `accountant` is used if the options name none. `groups` has the group cap and
         whether means of groups count.

@@ -1,4 +1,4 @@
-"""Run one fit on several processes, from joining them to their common end."""
+"""Start and connect the processes of one fit, and end them if one is lost."""
 
 import errno
 import hashlib
@@ -50,14 +50,14 @@ class Place:
         given = self.count is not None and self.index is not None
         if not given or not 0 <= (self.index or 0) < (self.count or 0):
             raise ValueError(
-                "processes need 0 <= process_id < num_processes, got "
-                f"num_processes={self.count}, process_id={self.index}. Pass "
-                "--num-processes and --process-id."
+                "--coordinator needs --num-processes N and --process-id from 0 to "
+                f"N - 1, got num_processes={self.count}, process_id={self.index}. "
+                "Only --coordinator auto finds them itself."
             )
         if not self.coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(
-                f"coordinator must be host:port or auto, got {self.coordinator!r}. Add "
-                "the port."
+                "--coordinator must be host:port or auto, got "
+                f"{self.coordinator!r}. Add a port, such as host0:8476."
             )
 
     @property
@@ -70,12 +70,14 @@ class Place:
 def require_jax(what: str) -> None:
     """Raise ValueError for a feature `what` that needs jax, if jax is not installed."""
     if find_spec("jax") is None:
-        raise ValueError(f"{what} needs jax, got none. Type pip install 'dphead[jax]'.")
+        raise ValueError(
+            f"{what} needs jax, which is not installed. Type pip install 'dphead[jax]'."
+        )
 
 
 @contextmanager
 def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
-    """Join the processes of a run, and end the connection at the end.
+    """Connect the processes of a run until the block ends.
 
     An exception ends this process at once, with exit code 1 or 2. The other processes
     detect the loss and end too.
@@ -117,9 +119,10 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     except Exception as error:  # jax's own error class has no public name
         die(
             2,
-            f"all processes must reach {place.coordinator} within {place.timeout:g} s, "
-            f"got {str(error).splitlines()[0][:200]}. Check host, port, network and "
-            "--process-id; auto finds a coordinator under SLURM or Open MPI.",
+            f"not all processes reached {place.coordinator} within {place.timeout:g} s "
+            f"({str(error).splitlines()[0][:200]}). Start each process with another "
+            "--process-id and with the address of process 0. Under SLURM or Open MPI, "
+            "use --coordinator auto.",
         )
     try:
         yield Hosts(jax.process_index(), jax.process_count())
@@ -154,9 +157,8 @@ def agree(hosts: Hosts, facts: dict[str, str]) -> None:
             if not np.array_equal(mine, other):
                 here = "" if name == "features" else f" ({value} on {hosts.index})"
                 raise ValueError(
-                    f"all processes must have the same {name}, got another on process "
-                    f"{i} than on process 0{here}. Use the same file, settings and "
-                    "software."
+                    f"process {i} has other {name} than process 0{here}. Use the "
+                    "same file, settings and software on all hosts."
                 )
 
 
@@ -223,7 +225,7 @@ def die(code: int, text: str) -> None:
 
 
 def _check_free(address: str) -> None:
-    """Raise ValueError unless process 0 can listen at host:port; jaxlib would crash."""
+    """Raise ValueError if process 0 cannot listen at host:port; jaxlib would crash."""
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -233,10 +235,9 @@ def _check_free(address: str) -> None:
                 probe.bind(where)
     except (OSError, OverflowError) as error:
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
-        todo = "Choose another port" if in_use else "Name this host's own address"
+        todo = "Choose another port" if in_use else "Type an address of this host"
         raise ValueError(
-            f"process 0 must be able to listen at --coordinator, got {address!r} "
-            f"({error}). {todo}."
+            f"process 0 cannot listen at --coordinator {address} ({error}). {todo}."
         ) from error
 
 

@@ -4,7 +4,7 @@ The schema is in docs/report.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,15 @@ from dphead.analysis.profiles import (
     all_profiles,
     total_rho,
 )
-from dphead.analysis.protected import name_unit, protected_unit
+from dphead.analysis.protected import kind_of, name_unit, name_unit_in, protected_unit
 from dphead.analysis.sealed import write_json
+from dphead.fit.ledgers import Elsewhere
 from dphead.fit.loop import FitResult
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
 SCHEMA = 1  # version of report.json's schema (docs/report.md)
-RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is called
+_RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is called
     "zero_out": (
         "one {unit}'s contribution replaced by nothing, the number of {thing}s being "
         "public"
@@ -37,8 +38,7 @@ RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is call
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """Hold the words of a statement for the trained object and its source.
 
     Attributes
@@ -53,14 +53,14 @@ class Words:
         Data to keep private, besides timings and memory.
     """
 
-    name: str
-    source: str
-    public: str
-    private: str
+    name: str = "head"
+    source: str = "features file"
+    public: str = "the frozen backbone"
+    private: str = "features, row digests"
 
 
-HEAD = Words("head", "features file", "the frozen network", "features, row digests")
-NETWORK = Words("network", "source", "the initial weights", "images, row digests")
+_HEAD = Words()
+_NETWORK = Words("network", "source", "the initial weights", "images, row digests")
 
 
 def guarantee(
@@ -115,69 +115,45 @@ def guarantee(
 
 # part of a statement if shared images reveal other ledgers
 _SHARED = (
-    ", but for the list of other ledgers and the warnings of them, which follow from "
+    ", except the list of other ledgers and the warnings about them, which depend on "
     "the images that data sets share"
 )
 # sentence about test rows, by `test_is`
 _OF_TEST_ROWS = {
     "private": (
-        " The test accuracy is an exact function of the test {thing}s and is not "
-        "covered: it was shown to the data holder and is not in this report."
+        " The guarantee does not cover the test accuracy, an exact function of the "
+        "test {thing}s. It was shown to the data holder and is not in this report."
     ),
-    "public": " The test {thing}s were declared public; the figures on them are exact.",
+    "public": " The test {thing}s were declared public. Their figures are exact.",
     None: "",
 }
 
 
-def statement(
-    g: dict[str, Any],
-    *,
-    n_rows: int,
-    ledger: dict[str, Any],
-    seeded: bool,
-    test_is: str | None,
-    words: Words = HEAD,
-    thing: str = "image",
-) -> str:
-    """Return the guarantee as a paragraph for readers who are not engineers.
-
-    Parameters
-    ----------
-    g : dict
-        The result of `guarantee`.
-    n_rows : int
-        Number of training rows; public unless the relation is add_remove.
-    ledger : dict
-        The report's "ledger".
-    seeded : bool
-        Whether the noise came from a seed.
-    test_is : str or None
-        "private", "public", or None without test rows.
-    words : Words
-        Names of the trained object and its source. Default: the names for a head.
-    thing : str, default "image"
-        What a row is called.
-    """
+def _statement(report: dict[str, Any]) -> str:
+    """Return a report's guarantee as a paragraph for readers who are not engineers."""
+    g, ledger = report["guarantee"], report["ledger"]
+    thing = name_unit_in(report)
+    words = _HEAD if kind_of(report) == "head" else _NETWORK
     if np.isinf(g["target_epsilon"]):
         return (
             "Not private: noise and clipping were off (epsilon = inf). Do not publish "
             f"this {words.name} if the {thing}s are private."
         )
-    if seeded:
+    if g["seeded"]:
         return (
             "Reproducible, not private: the noise was drawn from a fixed seed, for "
             "tests. Whoever knows the seed can remove the noise. Do not publish this "
             f"{words.name}."
         )
     grouped = g["group_cap"] is not None
-    relation = RELATION_MEANING[g["neighboring_relation"]].format(
+    relation = _RELATION_MEANING[g["neighboring_relation"]].format(
         unit="group" if grouped else thing, thing=thing
     )
     unit, people = (
         f"one row{' (image)' if thing == 'image' else ''} of the {words.source}",
-        f"people with several {thing}s have the guarantee for each {thing}, ",
+        f"people with several {thing}s have the guarantee for each {thing}, not for "
+        f"all their {thing}s",
     )
-    people += "not for all of them together"
     if grouped:
         unit, people = (
             f"{g['protected_unit']}, as the {words.source}'s group column says",
@@ -186,11 +162,10 @@ def statement(
     count = (
         ""
         if g["neighboring_relation"] == "add_remove"
-        else f" The number of training {thing}s, {n_rows}, is public."
+        else f" The number of training {thing}s, {report['data']['n_rows']}, is public."
     )
-    across = _across_fits(ledger)
     shared = _SHARED if ledger["elsewhere"] else ""
-    test = _OF_TEST_ROWS[test_is].format(thing=thing)
+    test = _OF_TEST_ROWS[report["test_is"]].format(thing=thing)
     return (
         f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
         f"private with respect to the training {thing}s and their labels. Protected "
@@ -201,9 +176,9 @@ def statement(
         "Gaussian noise by the releases listed here, and no other number that depends "
         f"on them leaves the run{shared}.{count} The class names, the settings and "
         f"{words.public} are public and are not protected; {people}. Hyper-parameters: "
-        f"see `tuning`. {across}{test} The run's noisy releases, {words.name} and "
-        f"report may be published; {words.private}, timings and the machine's memory "
-        "may not."
+        f"see `tuning`. {_across_fits(ledger)}{test} The run's noisy releases, "
+        f"{words.name} and report may be published; {words.private}, timings and the "
+        "machine's memory may not."
     )
 
 
@@ -218,9 +193,8 @@ def _across_fits(ledger: dict[str, Any]) -> str:
         f"Other fits from the same data are counted in the ledger {ledger['path']}."
     )
     if ledger["elsewhere"]:
-        counted = (
-            f"Fits in the ledger {ledger['path']} are counted together. "
-            + " ".join(uncounted(one) for one in ledger["elsewhere"])
+        counted = f"Fits in the ledger {ledger['path']} are counted. " + " ".join(
+            uncounted(one) for one in ledger["elsewhere"]
         )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
     budget = ledger["budget"]
@@ -229,47 +203,30 @@ def _across_fits(ledger: dict[str, Any]) -> str:
     if budget:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
         return (
-            f"{counted} The guarantee for all of them together is {limit}, the budget "
-            "that was fixed before the first of them and is never exceeded, whatever "
-            "was chosen after seeing earlier results. Their plain sum so far is "
-            f"{total}; it is a count and no guarantee by itself.{why}"
+            f"{counted} The guarantee for all these fits is {limit}. This budget was "
+            "fixed before the first fit. It is never exceeded, even if settings were "
+            "chosen by the results of earlier fits. The plain sum of the fits so far "
+            f"is {total}. The sum itself is no guarantee.{why}"
         )
     return (
-        f"{counted} Their plain sum so far is {total}. No budget was fixed before the "
-        "first of them, so this sum is a guarantee for all of them together only if "
-        "the settings of each were fixed without regard to the results of the others."
-        f"{why}"
+        f"{counted} The plain sum of these fits so far is {total}. No budget was fixed "
+        "before the first fit. Therefore the sum is a guarantee only if no fit's "
+        f"settings were chosen by the results of another fit.{why}"
     )
 
 
 class Tested(NamedTuple):
     """Hold test metrics, whether the rows are "public" or "private", and their origin.
 
-    All three are None if nothing was tested.
+    All fields are None if nothing was tested.
     """
 
-    metrics: dict[str, Any] | None
-    test_is: str | None
-    origin: str | None
+    metrics: dict[str, Any] | None = None
+    test_is: str | None = None
+    origin: str | None = None
 
 
-class Beside(NamedTuple):
-    """Hold the report's folder and other ledgers.
-
-    Attributes
-    ----------
-    folder : Path or None
-        Folder of the report; paths of ledgers become relative to it. None keeps full
-        paths.
-    elsewhere : sequence of dict
-        `Elsewhere.fact` of each ledger that the run's own ledger does not count.
-    """
-
-    folder: Path | None = None
-    elsewhere: Sequence[dict[str, Any]] = ()
-
-
-NOT_TESTED = Tested(None, None, None)
+NOT_TESTED = Tested()
 
 
 def uncounted(elsewhere: dict[str, Any]) -> str:
@@ -280,10 +237,10 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
     fits = elsewhere["fits"]
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
-        held = "is gone or cannot be read, and may hold fits"
+        held = "is missing or unreadable, and may hold fits"
     return (
-        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}: what was spent "
-        "there adds to this run's epsilon, and is in none of its totals."
+        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}. The epsilon "
+        "spent there adds to this run's epsilon. No total of this run includes it."
     )
 
 
@@ -295,8 +252,8 @@ def build(
     tuning: str,
     warnings: list[str],
     tested: Tested = NOT_TESTED,
-    words: Words = HEAD,
-    beside: Beside | None = None,
+    folder: Path | None = None,
+    elsewhere: Sequence[Elsewhere] = (),
 ) -> dict[str, Any]:
     """Return the whole report as JSON data.
 
@@ -312,10 +269,11 @@ def build(
         Warnings for the reader.
     tested : Tested
         Test metrics, kept only if the test rows are public. Default: none.
-    words : Words
-        Names of the trained object and its source. Default: the names for a head.
-    beside : Beside, optional
-        The report's folder and other ledgers. Default: none.
+    folder : Path, optional
+        Folder of the report. Paths of ledgers become relative to it. Default: full
+        paths.
+    elsewhere : sequence of Elsewhere
+        Ledgers that the run's own ledger does not count.
 
     Raises
     ------
@@ -323,32 +281,18 @@ def build(
         If `tuning` is invalid.
     """
     if tuning not in TUNING:
-        raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
+        raise ValueError(f"tuning must be one of {', '.join(TUNING)}, got {tuning!r}.")
     thing = name_unit(data.get("extraction"))
-    g = guarantee(result.plan, result.private_noise, thing)
-    ledger = _of_ledger(result, beside or Beside())
-    return {
+    head = result.head
+    report = {
         "schema": SCHEMA,
         "dphead": __version__,
-        "guarantee": g,
-        "statement": statement(
-            g,
-            n_rows=data["n_rows"],
-            ledger=ledger,
-            seeded=not result.private_noise,
-            test_is=tested.test_is,
-            words=words,
-            thing=thing,
-        ),
+        "guarantee": guarantee(result.plan, result.private_noise, thing),
         "method": method,
         "data": data,
-        "ledger": ledger,
-        "expected_accuracy": None
-        if result.head.estimate is None
-        else asdict(result.head.estimate),
-        "class_accuracy": None
-        if result.head.class_accuracy is None
-        else asdict(result.head.class_accuracy),
+        "ledger": _ledger_entry(result, folder, elsewhere),
+        "expected_accuracy": head.estimate and asdict(head.estimate),
+        "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),
         "selection": None,  # filled in for a head by `fit.run`
         "tuning": tuning,
         "warnings": warnings,
@@ -356,15 +300,18 @@ def build(
         "test_is": tested.test_is,
         "test_rows": tested.origin,
     }
+    return report | {"statement": _statement(report)}
 
 
-def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
+def _ledger_entry(
+    result: FitResult, folder: Path | None, elsewhere: Sequence[Elsewhere]
+) -> dict[str, Any]:
     """Return the report's entry about the charged ledger and uncounted ledgers."""
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
     spent, path = result.ledger.spent(delta), result.ledger.path
     return {
-        "path": path if beside.folder is None else named(path, beside.folder),
+        "path": path if folder is None else named(path, folder),
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
         "total_epsilon": spent.epsilon,
@@ -373,7 +320,7 @@ def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
         "delta": delta,
         "budget": budget,
         "remaining": result.ledger.remaining(result.plan.events(), result.plan.delta),
-        "elsewhere": list(beside.elsewhere),
+        "elsewhere": [one.fact(folder) for one in elsewhere],
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dphead_extract.features.format import FeaturesFile
@@ -26,10 +26,9 @@ from dphead.fit.files import (
     check_features,
     check_public,
     class_names,
-    classes_declared,
-    evaluate,
-    extraction,
-    new_rows,
+    evaluate_head,
+    measured_rows,
+    source_of,
     test_origin,
 )
 from dphead.fit.head_file import save_head
@@ -45,12 +44,9 @@ from dphead.fit.loop import (
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
 from dphead.fit.processes import agree, joined, require_jax, software
-from dphead.fit.report import HEAD
+from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
-    Measured,
     Prepared,
-    Source,
-    Trained,
     beside_others,
     charge,
     check_delta,
@@ -77,7 +73,7 @@ _Announce = Callable[[Plan, Method], None]
 
 
 @dataclass(frozen=True)
-class PreparedHead(Prepared):
+class _PreparedHead(Prepared):
     """Hold the fit of a head before its charge.
 
     Attributes
@@ -90,7 +86,7 @@ class PreparedHead(Prepared):
         The open features file.
     releases : list of PlannedRelease
         The releases, in the order of the solver's requests.
-    networks : tuple of PreparedHead
+    networks : tuple of _PreparedHead
         One prepared fit per backbone, in the order of the solver's sources, if the fit
         chooses among backbones; else empty.
     """
@@ -99,18 +95,11 @@ class PreparedHead(Prepared):
     rows: FeaturesRows
     file: FeaturesFile
     releases: list[PlannedRelease]
-    networks: tuple["PreparedHead", ...] = field(default=(), kw_only=True)
+    networks: tuple["_PreparedHead", ...] = field(default=(), kw_only=True)
 
 
-class TestRows(NamedTuple):
-    """Hold the rows to measure on.
-
-    x is (n, n_features), y is (n,), and origin is a value of `files.test_origin`.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    origin: str
+# rows to measure on (n, n_features), their classes (n,) and `files.test_origin`
+_TestRows = tuple[np.ndarray, np.ndarray, str]
 
 
 def fit_files(
@@ -150,44 +139,40 @@ def fit_files(
     head. Only the first one gets the other results. An error in one process ends all
     processes.
     """
-    if options.processes is None:
-        return _fit_files(options, None, announce, progress)
-    only_cpu = options.backend in ("numpy", "reference")
-    with joined(options.processes, only_cpu) as hosts:
-        return _fit_files(options, hosts, announce, progress)
-
-
-def _fit_files(
-    options: FitOptions,
-    hosts: Hosts | None,
-    announce: _Announce | None,
-    progress: Progress | None,
-) -> dict[str, Any]:
     start = time.perf_counter()
-    report = metrics = seconds = None
-    with ExitStack() as files:
-        run = _open_networks(options, files)
+    hosts = None
+    with ExitStack() as opened:
+        if options.processes is not None:
+            only_cpu = options.backend in ("numpy", "reference")
+            hosts = opened.enter_context(joined(options.processes, only_cpu))
+        run = _open_networks(options, opened)
         if hosts is not None and not hosts.first:
             head = _serve(run, hosts)
-        else:
-            tests = [_open_test(one) for one in run.networks or (run,)]
-            n_test = sum(len(test.x) for test in tests if test is not None)
-            check_folder(options.out, _stored_sizes(run))
-            run = beside_others(run)
-            with locked(options.out):
-                result = _lead(run, hosts, n_test, announce, progress)
-                head = result.head
-                chosen = selected(head)
-                measured = measure(run, head, tests[chosen])
-                if run.networks:
-                    run = replace(run, source=run.networks[chosen].source)
-                report = write(run, result, measured)
-            metrics = None if measured is None else measured.metrics
-            seconds = time.perf_counter() - start
-    return {"report": report, "test": metrics, "seconds": seconds, "head": head}
+            return {"report": None, "test": None, "seconds": None, "head": head}
+        tests = [_open_test(one) for one in run.networks or (run,)]
+        n_test = sum(len(test[0]) for test in tests if test is not None)
+        # a resume needs the values of each release
+        width = run.facts.n_features + 1
+        stored = [int(np.prod(r.query.shape(width))) for r in run.releases]
+        check_folder(options.out, stored)
+        run = beside_others(run)
+        with locked(options.out):
+            result = _lead(run, hosts, n_test, announce, progress)
+            chosen = selected(result.head)
+            tested = _measure(run, result.head, tests[chosen])
+            if run.networks:
+                run = replace(run, source=run.networks[chosen].source)
+            report = _write(run, result, tested)
+    seconds = time.perf_counter() - start
+    return {
+        "report": report,
+        "test": tested.metrics,
+        "seconds": seconds,
+        "head": result.head,
+    }
 
 
-def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
+def _open_networks(options: FitOptions, files: ExitStack) -> _PreparedHead:
     """Prepare the fit on one features file, or a fit that chooses among several.
 
     `files` closes the features files that this function opens.
@@ -202,7 +187,7 @@ def _open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
     return _prepare_selection(runs) if options.backbones else runs[0]
 
 
-def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
+def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
     """Prepare one fit that chooses among backbones.
 
     One plan, and so one charge, covers the trials and the final fit.
@@ -230,37 +215,29 @@ def _prepare_selection(runs: list[PreparedHead]) -> PreparedHead:
 
 def prepare(
     options: FitOptions, rows: FeaturesRows, file: FeaturesFile
-) -> PreparedHead:
+) -> _PreparedHead:
     """Plan the releases from the options and the file's public facts.
 
     Raises ValueError if the options do not match the file.
     """
-    grouped = file.group is not None
+    source = source_of(file, class_names(file, options.classes))
     ungrouped = check_unit(
-        grouped,
+        source.grouped,
         options.protect,
         options.epsilon,
         confirm="--protect image",
         instead="--group-cap K",
         group_cap=options.group_cap,
-        thing=name_unit(extraction(file)),
+        thing=name_unit(source.extraction),
     )
-    classes = class_names(file, options.classes)
-    facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
+    n_classes = len(source.class_names)
+    facts = public_facts(rows, n_classes, options.relation, options.nominal_n)
     method = make_method(options.method, facts, options.settings, options.preset)
     target = options.target(method.accountant, options.group_cap, options.group_mean)
     plan = make_plan(method.solver, facts, **vars(target))
-    return PreparedHead(
+    return _PreparedHead(
         options=options,
-        source=Source(
-            n_features=facts.n_features,
-            class_names=classes,
-            dataset_id=file.dataset_id,
-            feature_space=file.feature_space,
-            declared=classes_declared(file),
-            extraction=extraction(file),
-            grouped=grouped,
-        ),
+        source=source,
         facts=facts,
         method=method,
         plan=plan,
@@ -275,7 +252,7 @@ def prepare(
     )
 
 
-def _serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
+def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
     """Run the solver on what process 0 releases, and sum this process's rows."""
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
@@ -288,7 +265,7 @@ def _serve(run: PreparedHead, hosts: Hosts) -> LinearHead:
 
 
 def _lead(
-    run: PreparedHead,
+    run: _PreparedHead,
     hosts: Hosts | None,
     n_test: int,
     announce: _Announce | None,
@@ -319,35 +296,26 @@ def _lead(
     return fit_head(run.method.solver, rows, facts, run.plan, how)
 
 
-def _stored_sizes(run: PreparedHead) -> list[int]:
-    """Return the number of values that each release stores for a resume."""
-    width = run.facts.n_features + 1
-    return [int(np.prod(r.query.shape(width))) for r in run.releases]
-
-
-def measure(
-    run: PreparedHead, head: LinearHead, test: TestRows | None
-) -> Measured | None:
-    """Return the head's metrics on the test rows, or None without test rows."""
+def _measure(run: _PreparedHead, head: LinearHead, test: _TestRows | None) -> Tested:
+    """Return the head's metrics on the test rows, if there are any."""
     if test is None:
-        return None
-    metrics = evaluate(head, (test.x, test.y), run.facts.n_classes)
-    return Measured(metrics, test.origin)
+        return NOT_TESTED
+    x, y, origin = test
+    metrics = evaluate_head(head, (x, y), run.facts.n_classes)
+    return Tested(metrics, run.options.test_is, origin)
 
 
-def write(
-    run: PreparedHead, result: FitResult, measured: Measured | None
-) -> dict[str, Any]:
-    """Write the head, the report and the ledger's copy; return the report."""
+def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, Any]:
+    """Write the head, the report and a copy of the ledger, and return the report."""
     out, source = run.options.out, run.source
     facts = {
         "class_names": source.class_names,
         "feature_space": source.feature_space,
         "extraction": source.extraction,
     }
-    trained = Trained(HEAD, save_head(out, result.head, facts))
-    chosen = tuning_of(run.options, result.ledger)
-    report = make_report(run, result, measured, chosen, trained)
+    sha256 = save_head(out, result.head, facts)
+    tuning = tuning_of(run.options, result.ledger)
+    report = make_report(run, result, tested, tuning, sha256)
     sources = [one.source for one in run.networks]
     report["selection"] = selection_of(sources, run.method.solver, result.head)
     write_records(run.options, report, result.ledger)
@@ -355,7 +323,7 @@ def write(
 
 
 def _own_rows(
-    run: PreparedHead, hosts: Hosts | None, n_test: int = 0
+    run: _PreparedHead, hosts: Hosts | None, n_test: int = 0
 ) -> tuple[FeaturesRows, BlockSum, int]:
     """Return this process's part of the rows, its block sum, and room for kept rows.
 
@@ -379,7 +347,7 @@ def _own_rows(
     return run.rows.part(start, stop, room.features), sums, kept
 
 
-def agreed(run: PreparedHead) -> dict[str, str]:
+def agreed(run: _PreparedHead) -> dict[str, str]:
     """Return the facts that all processes of a run must agree on.
 
     The features are compared by their digest.
@@ -397,7 +365,7 @@ def agreed(run: PreparedHead) -> dict[str, str]:
     }
 
 
-def _open_test(run: PreparedHead) -> TestRows | None:
+def _open_test(run: _PreparedHead) -> _TestRows | None:
     """Return the test rows, or None if the options name none.
 
     Test rows come from --test or from another split of the same file.
@@ -416,7 +384,7 @@ def _open_test(run: PreparedHead) -> TestRows | None:
             options.test_split or file.split_names[0],
         )
         check_public(origin, options.test_is)
-        return TestRows(*new_rows(rows, file, run.source.class_names), origin)
+        return *measured_rows(rows, file, run.source.class_names), origin
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:

@@ -18,6 +18,7 @@ from typing import IO, Any, TypeVar
 from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.fit import report as reports
+from dphead.fit.files import Source
 from dphead.fit.ledgers import (
     Elsewhere,
     charged_elsewhere,
@@ -38,37 +39,6 @@ from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
-
-
-@dataclass(frozen=True)
-class Source:
-    """Hold the public facts of a run's source.
-
-    Attributes
-    ----------
-    n_features : int
-        Number of values in a row.
-    class_names : list of str
-        The public classes.
-    dataset_id : str or None
-        The data set's random id; None for images without one.
-    feature_space : str
-        Description of the features. A head only accepts rows of its feature space.
-    declared : str
-        Who declared the classes public (`files.classes_declared`).
-    extraction : dict
-        Settings of the feature extraction.
-    grouped : bool
-        Whether the source has a group column.
-    """
-
-    n_features: int
-    class_names: list[str]
-    dataset_id: str | None
-    feature_space: str
-    declared: str
-    extraction: dict[str, Any]
-    grouped: bool
 
 
 @dataclass(frozen=True)
@@ -110,29 +80,13 @@ class Prepared:
 
     @property
     def announced(self) -> Plan:
-        """Return the plan to charge; with a seed it is not private."""
+        """Return the plan to charge, which is not private if there is a seed."""
         return (
             self.plan if self.options.seed is None else self.plan.marked(private=False)
         )
 
 
 R = TypeVar("R", bound=Prepared)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Hold metrics on test rows, and the origin of the rows (`files.test_origin`)."""
-
-    metrics: dict[str, Any]
-    origin: str
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Hold the statement's words for a run's result, and the digest of its tensors."""
-
-    words: reports.Words
-    sha256: str
 
 
 def public_facts(
@@ -170,7 +124,7 @@ def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str
     text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not options.allow_large_delta:
         raise ValueError(
-            text + " Use a smaller delta, or confirm with --allow-large-delta."
+            f"{text} Use a smaller delta, or confirm with --allow-large-delta."
         )
     return [text] if text else []
 
@@ -181,8 +135,8 @@ def beside_others(run: R) -> R:
     Raises
     ------
     ValueError
-        If such ledgers exist and tuning is "none", since their fits could have been
-        seen.
+        If such ledgers exist and tuning is "none", because the settings could have been
+        chosen by their fits.
     LedgerError
         As `check_alone`, unless the run resumes a fit that may be charged already.
     """
@@ -193,9 +147,8 @@ def beside_others(run: R) -> R:
     found = charged_elsewhere(dataset_id, own)
     if found and options.tuning == "none":
         raise ValueError(
-            "--tuning none is wrong if other fits exist, got tuning='none' and "
-            f"{found[0].path}. Use the data set's own ledger, or state how settings "
-            "were chosen."
+            "--tuning none needs a data set without fits in other ledgers, got "
+            f"{found[0].path}. Charge that ledger with --ledger, or drop --tuning."
         )
     uncounted = [reports.uncounted(one.fact(options.out)) for one in found]
     return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
@@ -208,10 +161,7 @@ def _check_new(out: Path) -> None:
     """
     if (out / "report.json").exists():
         _tidy(out)
-        raise ValueError(
-            f"the run folder must be new, got out={out} with a finished run. Choose "
-            "another folder with -o."
-        )
+        raise ValueError(f"{out} holds a finished run. Choose another folder with -o.")
 
 
 def check_folder(out: Path, sizes: Iterable[int]) -> None:
@@ -230,7 +180,7 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(
-            f"the run folder must be a folder, got out={out}, but {parent} is a file. "
+            f"the run folder {out} cannot be created, because {parent} is a file. "
             "Choose another folder with -o."
         )
     need = _SLACK_DISK + 8 * sum(sizes)
@@ -238,13 +188,10 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     if free < need:
         raise OSError(
             f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "
-            f"{parent}. Free some space."
+            f"{parent}. Choose a folder on another disk with -o."
         )
     if not os.access(parent, os.W_OK):
-        raise OSError(
-            f"the run folder must be writable, got out={out}. Choose another folder "
-            "with -o."
-        )
+        raise OSError(f"{parent} is not writable. Choose another run folder with -o.")
 
 
 @contextmanager
@@ -291,16 +238,15 @@ def _lock(path: Path) -> IO[str]:
         except BlockingIOError as error:
             lock.close()
             raise ValueError(
-                "only one process may write a run folder, got a second one for "
-                f"out={path.parent}. Wait for it, or choose another folder with -o."
+                f"another process writes {path.parent}. Wait for its end, or choose "
+                "another folder with -o."
             ) from error
         except OSError as error:
             lock.close()
             path.unlink()
             raise OSError(
-                "a run folder needs a file system with locks (flock), got "
-                f"out={path.parent} ({error.strerror}). Choose a folder on another "
-                "file system with -o."
+                f"the file system of {path.parent} has no locks (flock: "
+                f"{error.strerror}). Choose a folder on another file system with -o."
             ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
@@ -310,7 +256,7 @@ def _lock(path: Path) -> IO[str]:
 
 @contextmanager
 def noted(options: RunOptions) -> Iterator[None]:
-    """Add a note to any error that ends a run: what was charged and what to type."""
+    """Add a note about the charge to any error that ends a run."""
     try:
         yield
     except BaseException as error:
@@ -319,15 +265,15 @@ def noted(options: RunOptions) -> Iterator[None]:
 
 
 def _about_charge(options: RunOptions) -> str:
-    """Return what an interrupted run has charged, from its folder."""
+    """Say what an interrupted run has charged, by the files in its folder."""
     out = options.out
     budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
     if (out / "report.json").exists():
         return f"the run in {out} is finished, and {budget} is charged."
     if math.isinf(options.epsilon):
         return (
-            "an infinite epsilon may be charged (`dphead ledger show` lists it). "
-            "This run cannot be resumed."
+            "an infinite epsilon may be charged: see dphead ledger show. This run "
+            "cannot be resumed."
         )
     if not (out / "fit.json").exists():
         return "nothing was charged. Run the same command to start again."
@@ -348,7 +294,7 @@ def interrupted(out: Path) -> str | None:
 def resumed_at(out: Path, done: int) -> list[int]:
     """Return the numbers of committed releases at each resume of this run folder.
 
-    `done` is the current number; it is appended to the list and stored.
+    `done` is the current number, which is appended to the list and stored.
     """
     marker = _marker(out) or {}
     found = sorted({*marker.get("resumed", []), done})
@@ -364,8 +310,8 @@ def _marker(out: Path) -> dict[str, Any] | None:
     marker = read_json(path, "marker of an interrupted fit")
     if not isinstance(marker.get("fit_id"), str):
         raise ValueError(
-            f"an interrupted fit must have an id, got {path} without one. Start in a "
-            "new run folder, which is charged again."
+            f"{path} has no fit id. Fit again with another folder (-o). The ledger "
+            "charges that fit too."
         )
     return marker
 
@@ -389,33 +335,41 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         If the ledger refuses the plan, or lacks an interrupted fit that another ledger
         may have charged.
     """
-    out = run.options.out
-    store = out / "releases" if run.plan.private else None
+    options, out = run.options, run.options.out
     marker = _marker(out)
-    if store is None:
-        # exact sums must not reach the disk, so a fit without noise cannot resume
+    store = fit_id = None
+    if run.plan.private:
+        store = out / "releases"
         if marker is not None:
-            raise ValueError(
-                "an interrupted fit must resume with its own settings, got "
-                f"epsilon=inf in {out}. Use its epsilon, or start in a new folder."
-            )
-        return _reserved(run, ledger, None, None)
-    asked = _asked(run)
-    if marker is not None:
-        if ledger.holds(marker["fit_id"]):
-            _check_same(marker.get("asked", asked), asked, out)
-            plan = run.plan.digest(run.method.solver, run.space, run.options.seed)
-            return ledger.resume(plan, marker["fit_id"], store)
-        _check_uncharged(marker, ledger, out)
-    fit_id = new_fit_id() if marker is None else marker["fit_id"]
-    marker = {"fit_id": fit_id, "ledger": ledger.path, "asked": asked}
-    write_json(out / "fit.json", marker)
+            if ledger.holds(marker["fit_id"]):
+                _check_same(marker.get("asked", {}), _asked(run), out)
+                plan = run.plan.digest(run.method.solver, run.space, options.seed)
+                return ledger.resume(plan, marker["fit_id"], store)
+            _check_uncharged(marker, ledger, out)
+        fit_id = new_fit_id() if marker is None else marker["fit_id"]
+        marker = {"fit_id": fit_id, "ledger": ledger.path, "asked": _asked(run)}
+        write_json(out / "fit.json", marker)
+    elif marker is not None:
+        # exact sums must not reach the disk, so a fit without noise cannot resume
+        raise ValueError(
+            f"--epsilon must be that of the interrupted fit in {out}, got inf. Use "
+            "that epsilon, or choose another folder with -o."
+        )
     try:
-        return _reserved(run, ledger, store, fit_id)
+        return reserve(
+            run.method.solver,
+            run.plan,
+            ledger,
+            feature_space=run.space,
+            seed=options.seed,
+            store=store,
+            description=f"{run.name} {options.preset or ''}".strip(),
+            fit_id=fit_id,
+        )
     except LedgerError as error:
         # a charge that may stand is found by its id
         if not isinstance(error, LostAnswer):
-            (out / "fit.json").unlink()
+            (out / "fit.json").unlink(missing_ok=True)
         raise
 
 
@@ -439,21 +393,6 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
             )
 
 
-def _reserved(
-    run: Prepared, ledger: Ledger, store: Path | None, fit_id: str | None
-) -> Charge:
-    return reserve(
-        run.method.solver,
-        run.plan,
-        ledger,
-        feature_space=run.space,
-        seed=run.options.seed,
-        store=store,
-        description=f"{run.name} {run.options.preset or ''}".strip(),
-        fit_id=fit_id,
-    )
-
-
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     """Raise LedgerError unless a fit missing from the ledger was never charged.
 
@@ -464,28 +403,21 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
         raise LedgerError(
-            "an interrupted fit must resume in the ledger with its charge, got "
-            f"ledger={ledger.path} without fit_id={marker['fit_id']!r}. Pass --ledger "
-            f"{marker.get('ledger', 'with its own ledger')}, or start in a new folder."
+            f"the ledger {ledger.path} lacks the interrupted fit {marker['fit_id']}. "
+            f"Pass --ledger {marker.get('ledger', 'with its own ledger')}, or choose "
+            "another folder with -o."
         )
 
 
 def make_report(
-    run: Prepared,
-    result: FitResult,
-    measured: Measured | None,
-    tuning: str,
-    trained: Trained,
+    run: Prepared, result: FitResult, tested: reports.Tested, tuning: str, sha256: str
 ) -> dict[str, Any]:
     """Return the report of a run.
 
-    `tuning` is the default of the report's entry, if neither options nor other ledgers
-    decide it.
+    `tuning` is used unless options or other ledgers decide it. `sha256` is the digest
+    of the trained tensors.
     """
     options, source, facts = run.options, run.source, run.facts
-    tested = reports.NOT_TESTED
-    if measured is not None:
-        tested = reports.Tested(measured.metrics, options.test_is, measured.origin)
     report = reports.build(
         result,
         method={
@@ -494,32 +426,16 @@ def make_report(
             "source": run.method.source,
             "settings": run.settings,
         },
-        data={
-            "n_rows": facts.n_rows,
-            "n_features": source.n_features,
-            "n_classes": facts.n_classes,
-            "class_names": source.class_names,
-            "dataset_id": source.dataset_id,
-            "feature_space": source.feature_space,
-            "classes_declared": source.declared,
-            "extraction": source.extraction,
-            "grouped": source.grouped,
-        },
+        data={"n_rows": facts.n_rows, "n_classes": facts.n_classes} | vars(source),
         tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
-        beside=reports.Beside(
-            options.out, [one.fact(options.out) for one in run.elsewhere]
-        ),
         warnings=run.warnings,
         tested=tested,
-        words=trained.words,
+        folder=options.out,
+        elsewhere=run.elsewhere,
     )
     config = options.config
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
-    made = {
-        "commit": commit(),
-        "tensors_sha256": trained.sha256,
-        "config_sha256": digest,
-    }
+    made = {"commit": commit(), "tensors_sha256": sha256, "config_sha256": digest}
     return report | {"provenance": made}
 
 

@@ -1,4 +1,4 @@
-"""Keep the index of images on the team's server, so that all machines know them."""
+"""Keep the index of images on the team's server, for all machines of the team."""
 
 import secrets
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class TeamImages(ImageIndex):
             return [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
 
     def images(self, dataset_id: str) -> np.ndarray:
-        """Return the sorted digests of a data set's images, uint64: of all its rows."""
+        """Return the sorted distinct digests (uint64) of a data set's images."""
         kept = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == dataset_id)
         with server.session(self._url) as connection:
             rows = [*connection.scalars(kept)]
@@ -49,7 +49,7 @@ class TeamImages(ImageIndex):
             )
 
     def _read_key(self) -> bytes:
-        """Return the server's secret; the first process that asks makes it."""
+        """Return the server's secret, which the first process creates."""
         new = SECRET.insert().inline(), {"id": 1, "key": secrets.token_bytes(32)}
         with server.session(self._url) as connection:
             key = connection.scalar(select(SECRET.c.key))

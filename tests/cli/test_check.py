@@ -141,7 +141,7 @@ def test_a_ledger_that_was_moved_can_be_named(run, tmp_path):
         "not reachable"
         not in fitted("check", run, "--ledger", tmp_path / "moved.sqlite").out
     )
-    assert "must exist" in refused(
+    assert "does not exist" in refused(
         dphead("check", run, "--ledger", tmp_path / "none.sqlite")
     )
 

@@ -152,7 +152,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((run, splits, "--split", "third"), "split must be one of"),
         ((run, tmp_path / "missing.h5"), "missing.h5"),
         ((tmp_path, splits, "--split", "test"), "Fit first"),
-        ((tmp_path / "nowhere", splits, "--split", "test"), "must exist"),
+        ((tmp_path / "nowhere", splits, "--split", "test"), "does not exist"),
     ):
         assert message in refused(dphead("predict", *arguments))
     fitted("predict", run, splits, "--split", "test")

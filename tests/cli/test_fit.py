@@ -289,7 +289,9 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     fixed = ("fit", features, "-o", run, *LS, "--epsilon", epsilon, *named)
     if epsilon == "inf":
         fixed += ("--i-know-this-is-not-private",)
-    assert "must not be training rows" in refused(dphead(*fixed, "--test-is", "public"))
+    assert "other than the training rows" in refused(
+        dphead(*fixed, "--test-is", "public")
+    )
     assert charges() == 0
     assert not run.exists()
     said = fitted(*fixed).out

@@ -226,7 +226,7 @@ def test_verify_finds_damage(tmp_path):
     assert "damaged: a change in fits 1 to 1" in done.out
     again = dphead("fit", features, "-o", tmp_path / "again", "--ledger", book)
     assert "must be undamaged" in refused(again)
-    assert "must be undamaged" in refused(dphead("ledger", "show", book))
+    assert "is damaged" in refused(dphead("ledger", "show", book))
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):

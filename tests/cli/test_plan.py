@@ -58,7 +58,7 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
     assert f"PRIVATE.h5 --epsilon {enough} --delta 1e-05" in text
     assert "1,438 public rows stood in for 5,000" in text
-    assert "declared so, and nothing is charged" in text
+    assert "declared public: nothing is charged" in text
     for epsilon in EPSILONS:
         events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
         assert f" {percent_up(detection_limits(events, 'zero_out')[True])}" in text
@@ -111,7 +111,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         dphead("plan", digits, "--n-rows", 1000)
     )
     for options, words in (
-        (("--epsilon", "inf"), "write numbers: 0.5,1,2; each is a number from 0"),
+        (("--epsilon", "inf"), "write numbers: 0.5,1,2, each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--plot", "curve.h5"), "a plot must be one of"),
         (("--set", "nothing=1"), "dp-ls has the settings"),
@@ -130,7 +130,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         "--delta",
         1e-3,
     )
-    assert "a look-alike needs 5 labeled rows" in refused(dphead(*command))
+    assert "a forecast needs 5 labeled public rows" in refused(dphead(*command))
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
@@ -155,8 +155,8 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
             1,
         ).out.split()
     )
-    assert "! If these rows are private, stop: the ledger" in text
-    assert "(1 fits) of this data set does not charge this output" in text
+    assert "! If these rows are private, stop. Nothing charges the output to" in text
+    assert "(1 fits) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
     grouped = fitted(*command, "--delta", 0.1, "--epsilon", 1, "--group-cap", 2)

@@ -103,7 +103,7 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"method": "dp-ls"}, r"support label sets, got ClassSums.* of method='dp-ls'"),
+        ({"method": "dp-ls"}, r"support label sets, got ClassSums.* of method 'dp-ls'"),
         ({"settings": {"estimate": True}}, "support label sets, got CorrectCounts"),
         (
             {"method": "dp-sgd", "settings": {"loss": "softmax"}},

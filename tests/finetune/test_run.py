@@ -363,7 +363,7 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
         "test": None if test is None else tmp_path / "." / test,
         "test_split": "train",
     }
-    with pytest.raises(ValueError, match="must not be training rows"):
+    with pytest.raises(ValueError, match="other than the training rows"):
         finetune(options(tmp_path, "run", **named))
     assert not (tmp_path / "ledger.sqlite").exists()
     assert not (tmp_path / "run").exists()

@@ -173,7 +173,7 @@ def test_maps_go_through_the_released_normalization(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("pixels nowhere.npz", "must exist"),
+        ("pixels nowhere.npz", "does not exist"),
         ("pixels maps.h5", "was trained on images"),
         ("maps test.npz", "was trained on a features file"),
         ("maps other.h5", "with the same settings"),

@@ -69,7 +69,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     selection = report["selection"]
     assert selection["chosen"] == 1
     assert [one["n_features"] for one in selection["networks"]] == [12, 20]
-    assert "by the network resnet34 (20 features), chosen by" in " ".join(
+    assert "on the backbone resnet34 (20 features), chosen by" in " ".join(
         done.out.split()
     )
     assert report["data"]["n_features"] == 20
@@ -172,8 +172,8 @@ def test_files_that_are_no_choice_are_refused(files, tmp_path, other, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--method", "dp-ls"), "needs method=auto"),
-        (("--test", "b.h5"), "needs test=None"),
+        (("--method", "dp-ls"), "needs --method auto"),
+        (("--test", "b.h5"), "cannot be combined with --test"),
     ],
 )
 def test_what_a_choice_does_not_go_with_is_refused(

@@ -64,7 +64,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     fresh = tmp_path / "fresh.sqlite"
     command = ("fit", features, *FIT, "--ledger", fresh, "-o", tmp_path / "two")
     said = refused(dphead(*command, "--tuning", "none"))
-    assert "--tuning none is wrong" in said
+    assert "--tuning none needs" in said
     assert charges() == 1
     assert not fresh.exists()
     done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
@@ -82,7 +82,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
         assert f"{own} holds 1 fit on the same data set" in text
     assert "Other fits from the same data are counted" not in report["statement"]
     # what the run says of other ledgers came from the images, without noise
-    assert "leaves the run, but for the list of other ledgers" in report["statement"]
+    assert "leaves the run, except the list of other ledgers" in report["statement"]
     assert "no other number that depends on them leaves the run." in first["statement"]
     theirs = str(ledger_path_of(tmp_path / "one"))
     assert theirs in findings(tmp_path / "two")[FINDING]
@@ -96,10 +96,8 @@ def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone.unlink()
     report = fit(features, tmp_path / "two")
     assert report["tuning"] == "NOT ACCOUNTED"
-    assert (
-        "../gone.sqlite is gone or cannot be read, and may hold fits"
-        in report["statement"]
-    )
+    said = "../gone.sqlite is missing or unreadable, and may hold fits"
+    assert said in report["statement"]
     assert "gone or unreadable" in findings(tmp_path / "two")[FINDING]
 
 
@@ -192,7 +190,7 @@ def test_an_estimator_warns_of_them(features, tmp_path):
     for ledger in (tmp_path / "path.sqlite", Ledger(tmp_path / "object.sqlite")):
         with pytest.warns(PrivacyWarning, match="holds 1 fit on the same data set"):
             head = fitted_to(ledger)
-        assert any("is in none of its totals" in note for note in head.privacy_.notes)
+        assert any("No total of this" in note for note in head.privacy_.notes)
     assert len(noted_ledgers(id_of(features))) == 2
 
 
@@ -211,7 +209,7 @@ def test_notes_are_the_owners_and_a_line_each(tmp_path):
     notes = ledger_home() / "ledgers" / "ab12.others"
     assert notes.stat().st_mode & 0o777 == 0o600
     notes.write_text("no JSON\n")
-    with pytest.raises(ValueError, match="one path per line"):
+    with pytest.raises(ValueError, match="each line must be a ledger"):
         noted_ledgers("ab12")
 
 

@@ -135,7 +135,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
 def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts, rows):
     ledger = Ledger()
     plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-5)
-    with pytest.raises(ValueError, match="rows must match the plan"):
+    with pytest.raises(ValueError, match="rows must have the plan"):
         fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
     assert ledger.fits() == []
 
@@ -247,7 +247,7 @@ def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
             epsilon=0.05,
             noise=NoiseSource(seed),
         ).head
-        metrics = run.evaluate(head, (X, Y), M)
+        metrics = run.evaluate_head(head, (X, Y), M)
         assert metrics == evaluate_scores(head.scores(X), Y)
 
 
@@ -257,7 +257,7 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
     figures = {"accuracy": 0.123456}
     built = report.build(
         result,
-        method={},
+        method={"name": "dp-ls"},
         data={"n_rows": N},
         tuning="none",
         warnings=[],

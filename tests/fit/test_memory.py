@@ -83,9 +83,9 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
 def test_what_a_refusal_says_is_needed_is_enough(solver):
     with pytest.raises(ValueError, match="memory must hold") as refusal:
         divided(100 * MB, solver)
-    need = int(re.search(r"Set it to (\d+)MB", str(refusal.value))[1])
+    need = int(re.search(r"Use --memory (\d+)MB", str(refusal.value))[1])
     assert divided(need * MB, solver).features == 0
-    with pytest.raises(ValueError, match=f"Set it to {need}MB"):
+    with pytest.raises(ValueError, match=f"Use --memory {need}MB"):
         divided((need - 2) * MB, solver)
 
 
@@ -98,7 +98,7 @@ def test_a_refusal_does_not_tell_a_private_n():
             share(MB, FACTS, releases, n_rows=n_rows, private_n=True)
         said.append(str(refusal.value))
     assert len(set(said)) == 1
-    need = int(re.search(r"Set it to (\d+)MB", said[0])[1])
+    need = int(re.search(r"Use --memory (\d+)MB", said[0])[1])
     assert need % 100 == 0
     assert (
         share(need * MB, FACTS, releases, n_rows=n_rows, private_n=True).features == 0
@@ -113,7 +113,7 @@ def test_all_that_a_run_holds_counts(more):
     for options in ({}, more):
         with pytest.raises(ValueError) as refusal:
             divided(MB, **options)
-        need.append(int(re.search(r"Set it to (\d+)MB", str(refusal.value))[1]))
+        need.append(int(re.search(r"Use --memory (\d+)MB", str(refusal.value))[1]))
     assert need[0] // MB < need[1] < need[2]
 
 
@@ -121,7 +121,7 @@ def test_a_bound_that_is_too_small_is_refused_before_the_charge(tmp_path):
     features = features_file(tmp_path / "f.h5")
     run = tmp_path / "run"
     command = ("fit", features, "-o", run, "--method", "dp-ls", "--memory")
-    need = re.search(r"Set it to (\d+)MB", refused(dphead(*command, "100MB")))[1]
+    need = re.search(r"Use --memory (\d+)MB", refused(dphead(*command, "100MB")))[1]
     assert charges() == 0
     assert not run.exists()
     fitted(*command, f"{need}MB")
@@ -172,7 +172,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
         "--memory",
     )
     small = python(FIT, *command, "1MB", "--backend", "numpy")
-    need = int(re.search(r"Set it to (\d+)MB", small.err)[1])
+    need = int(re.search(r"Use --memory (\d+)MB", small.err)[1])
     assert 1.25 * need * MB < (tmp_path / "f.h5").stat().st_size
     done = python(FIT, *command, f"{need + 10}MB", "--backend", "numpy")
     assert done.returncode == 0, done.err

@@ -49,7 +49,7 @@ def built(
     )
     return report.build(
         result,
-        method={},
+        method={"name": "dp-ls"},
         data={"n_rows": 400, "extraction": extraction},
         tuning=tuning,
         warnings=[],
@@ -182,14 +182,14 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
     ]
     for part in (
         "(1, 1e-05)-differentially private",
-        report.RELATION_MEANING[relation].format(unit="image", thing="image"),
+        report._RELATION_MEANING[relation].format(unit="image", thing="image"),
         "one row (image)",
         "several images",
         "any other knowledge",
         "are not protected",
         "may be published",
         "book.sqlite",
-        "plain sum so far is epsilon = 1 at",
+        "plain sum of these fits so far is epsilon = 1 at",
     ):
         assert part in text, part
     assert ("400" in text) == (relation != "add_remove")
@@ -205,22 +205,19 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
         name: built(ledger=book)["statement"]
         for name, book in (("free", free), ("kept", kept))
     }
-    assert (
-        "for all of them together is epsilon = 3 at delta = 1e-06, the budget"
-        in text["kept"]
-    )
-    assert "no guarantee by itself" in text["kept"]
+    assert "for all these fits is epsilon = 3 at delta = 1e-06." in text["kept"]
+    assert "The sum itself is no guarantee" in text["kept"]
     assert "only if" not in text["kept"]
     assert "No budget was fixed" in text["free"]
-    assert "only if the settings of each" in text["free"]
-    assert all("plain sum so far" in t and "total" not in t for t in text.values())
+    assert "only if no fit's settings were chosen" in text["free"]
+    assert all("plain sum of" in t and "total" not in t for t in text.values())
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
 
 
 @pytest.mark.parametrize(
     ("test_is", "part"),
     [
-        ("private", "is not covered"),
+        ("private", "does not cover the test accuracy"),
         ("public", "declared public"),
         (None, "may be published"),
     ],

@@ -23,7 +23,7 @@ def test_without_jax_what_needs_it_says_what_to_install(more, tmp_path, monkeypa
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
     features = features_file(tmp_path / "f.h5")
     said = refused(dphead("fit", features, "-o", tmp_path / "run", *FIT, *more))
-    assert "needs jax, got none. Type pip install 'dphead[jax]'" in said
+    assert "needs jax, which is not installed. Type pip install 'dphead[jax]'" in said
     assert charges() == 0
     assert not (tmp_path / "run").exists()
 
