@@ -27,6 +27,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
+from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
 
 SCHEMA = 1  # the report schema that this module reads
@@ -406,12 +407,7 @@ def _ledger_fits(
         path, report["data"].get("dataset_id") if on_server else None, read_only=True
     )
     path = book.path
-    problems = book.verify()
-    if problems:
-        raise ValueError(
-            f"the ledger must be undamaged, got {problems[0]} in {path}. Restore a "
-            "copy that holds all its fits."
-        )
+    check_undamaged(book)
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     book.close()
     own = report["data"].get("dataset_id")

@@ -80,18 +80,14 @@ def show(which: Any, as_json: bool) -> None:
 
 
 def _show(book: Any, as_json: bool) -> None:
-    if problems := book.verify():
-        raise ValueError(
-            f"the ledger {book.path} is damaged: {problems[0]}. Restore a copy that "
-            "holds all its fits."
-        )
-
     from dphead.analysis.profiles import about_sum
     from dphead.analysis.records import fit_events
     from dphead.fit.ledgers import charged_elsewhere
     from dphead.privacy.ledger import in_words
+    from dphead.privacy.ledger.seals import check_undamaged
     from dphead.privacy.ledger.store import IN_MEMORY, MOVED
 
+    check_undamaged(book)
     fits = book.fits()
     if as_json:
         print_json({"budget": book.budget(), "fits": fits}, indent=None)

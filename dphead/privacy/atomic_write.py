@@ -101,9 +101,9 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
     except OSError as error:
         remove()
         raise OSError(
-            f"a file must be written completely, got {path} "
-            f"({error.strerror or error}). Free some space or choose another folder, "
-            "and run the same command again."
+            f"{path} could not be written completely ({error.strerror or error}). "
+            "Free some space or choose another folder, then run the same command "
+            "again."
         ) from error
     except BaseException:
         remove()
@@ -140,8 +140,8 @@ def sync(folder: Path) -> None:
         os.fsync(opened)
     except OSError as error:
         raise OSError(
-            f"a folder needs a file system that can sync it (fsync), got {folder=!s} "
-            f"({error}). Choose another file system: -o for runs, --ledger or "
+            f"The file system of {folder} cannot flush a folder (fsync): {error}. "
+            "Choose a folder on another file system: -o for runs, --ledger or "
             "DPHEAD_HOME for ledgers."
         ) from error
     finally:

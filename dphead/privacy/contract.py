@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
+from dphead.privacy.accounting import GaussianEvent, check, event_of, require
+from dphead.privacy.accounting.events import check_pair
 from dphead.privacy.predictions import IntegerWeights, integer_weights
 from dphead.privacy.query import Params, Statistic, check_whole
 
@@ -140,57 +141,27 @@ class ReleaseSpec:
     private: bool = True
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"relation must be one of {RELATIONS}, got relation={self.relation!r}. "
-                "Choose one."
-            )
         for name in ("label", "query"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(
-                    f"{name} must be a text, got {name}={getattr(self, name)!r}. "
-                    "Name it."
-                )
+            value = getattr(self, name)
+            require(isinstance(value, str), f"{name} must be a str", name, value)
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
             # The ledger must hold exactly the number used for the noise. NumPy scalars
             # print and round differently, and float64 has no larger whole numbers.
             whole = type(value) is int and abs(value) <= 2**53
-            if not whole and not isinstance(value, float):
-                raise ValueError(
-                    f"{name} must be a Python float, got {name}={value!r} of "
-                    f"{type(value).__name__}. Convert it."
-                )
-        if not self.clip_norm > 0:
-            raise ValueError(
-                f"clip_norm must be positive, got clip_norm={self.clip_norm}. "
-                "Correct it."
-            )
-        if not 0 <= self.noise_multiplier < np.inf:
-            raise ValueError(
-                "noise_multiplier must be finite and >= 0, got "
-                f"{self.noise_multiplier=}. Correct it."
-            )
+            number, hint = f"{name} must be a Python float", f"Use float({name})."
+            require(whole or isinstance(value, float), number, name, value, hint)
+        c, sigma = self.clip_norm, self.noise_multiplier
+        require(c > 0, "clip_norm must be positive", "clip_norm", c)
+        finite = "noise_multiplier must be finite and at least 0"
+        require(0 <= sigma < np.inf, finite, "noise_multiplier", sigma)
         # This keeps units and sums far inside the range of float64 and int64.
-        if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
-            raise ValueError(
-                f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
-                "Rescale the features."
-            )
+        known, hint = "clip_norm must be in [1e-6, 1e6]", "Rescale the features."
+        require(sigma == 0 or 1e-6 <= c <= 1e6, known, "clip_norm", c, hint)
         check_whole("n_rows", self.n_rows, 0)
-        self.event()  # raises ValueError for a release that cannot be charged
-        # No dominating pair is known for these (proofs/groups.md, allocation.md).
-        groups = self.group_cap is not None and self.group_cap > 1
-        if groups and self.sampling_prob < 1 and self.relation == "replace_one":
-            raise ValueError(
-                "groups in Poisson batches need zero_out or add_remove, got "
-                f"relation={self.relation!r}. Use full batches."
-            )
-        if self.epoch_steps > 1 and self.relation == "replace_one":
-            raise ValueError(
-                "allocated rows need zero_out or add_remove, got "
-                f"relation={self.relation!r}. Use Poisson batches."
-            )
+        # A release that cannot be charged is refused.
+        check(relation=self.relation)
+        check_pair([self.event()], self.relation)
 
     def event(self) -> GaussianEvent:
         """Return the accountant's event of the release."""

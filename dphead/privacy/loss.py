@@ -15,7 +15,7 @@ from dphead.privacy.predictions import POWER_SCALE, PROBABILITY_SCALE, Array, po
 
 # How scores become probabilities: the softmax of the scores, or each class's sigmoid
 # divided by the sum of all classes' sigmoids.
-Link = Literal["softmax", "sigmoid"]
+_Link = Literal["softmax", "sigmoid"]
 _MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
 
 
@@ -40,7 +40,7 @@ class Loss(ABC):
     name: ClassVar[str]
     takes_sets: ClassVar[bool] = False
     monotone_step: ClassVar[float]
-    link: ClassVar[Link] = "softmax"
+    link: ClassVar[_Link] = "softmax"
 
     @abstractmethod
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
@@ -139,7 +139,5 @@ def loss_named(name: str) -> Loss:
     """Return a loss. Raises ValueError for a loss that is not defined here."""
     if name not in LOSSES:
         *most, last = LOSSES
-        raise ValueError(
-            f"loss must be {', '.join(most)} or {last}, got loss={name!r}. Choose one."
-        )
+        raise ValueError(f"loss must be {', '.join(most)} or {last}, got {name!r}.")
     return LOSSES[name]

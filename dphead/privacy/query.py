@@ -54,8 +54,8 @@ def check_whole(name: str, value: Any, least: int) -> None:
     # `type` also refuses bool, a subclass of int.
     if type(value) is not int or value < least:
         raise ValueError(
-            f"{name} must be a whole number (int) of at least {least}, got "
-            f"{name}={value!r} of {type(value).__name__}. Convert it."
+            f"{name} must be a Python int of at least {least}, got {value!r} of "
+            f"{type(value).__name__}. Use int({name})."
         )
 
 
@@ -225,9 +225,9 @@ def labeled(query: Statistic, y: Array) -> Array:
     # Use shapes only: an error must not depend on a row's value.
     if not query.takes_sets or y.shape[1:] != (query.n_classes,):
         raise ValueError(
-            "rows with several classes need a statistic that supports label sets, "
-            f"got {query.name} for labels of shape (n, "
-            f"{', '.join(map(str, y.shape[1:]))}). Use sigmoid gradients."
+            "Rows with several classes need a statistic of label sets, got "
+            f"{query.name} for labels with {y.shape[1]} columns. Use the sigmoid "
+            "loss."
         )
     return ((y == 0) | (y == 1)).all(axis=1)
 

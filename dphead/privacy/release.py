@@ -87,16 +87,16 @@ def release(
     _check_planned(query, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
-            "a release with a seed must be charged as not private, got private=True "
-            "in its spec. Use no seed, or pass the seed to `reserve` too."
+            "Noise from a seed needs a spec with private=False, got "
+            "private=True. Remove the seed, or pass the seed to `reserve` too."
         )
     transform = params.transform
     width = transform.width(rows.n_features)
     unit, sd = noise_scale(query, spec, transform.append)
     if spec.noise_multiplier == 0 and ledger.store is not None:
         raise ValueError(
-            "sums without noise must not reach the disk, got a ledger with a store. "
-            "Reserve the fit without a store."
+            "Sums without noise are never stored, got a charge with a store. "
+            "Reserve the fit with store=None."
         )
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
@@ -122,8 +122,8 @@ def release(
     value = summer(task)
     if value.dtype != np.int64 or value.shape != query.shape(width):
         raise TypeError(
-            "a sum must be int64 of the query's shape, got "
-            f"{value.dtype=}, {value.shape=}. This is a defect in the sums."
+            f"Internal error: the sum is {value.dtype} of shape {value.shape}, "
+            f"not int64 of shape {query.shape(width)}. Please report it."
         )
     if spec.noise_multiplier > 0:
         generator = noise.generator(sequence, "noise")
@@ -181,14 +181,16 @@ def noise_scale(
     # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:
         raise ValueError(
-            "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
-            f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
+            "noise_multiplier must give noise of 2**-3 to 2**44 units of the "
+            f"sum, got {spec.noise_multiplier}, which gives {sd:.3g} units. "
+            "Choose another epsilon."
         )
     # Under add_remove n is private: the limit is for 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.max_entry > _MAX_SUM:
         raise ValueError(
-            f"sums must stay below 2**62, got n_rows={spec.n_rows}. Split the data."
+            f"The sum of {n} rows could reach 2**62. Split the rows "
+            "into several data sets."
         )
     return query.unit(spec.clip_norm, append), sd
 
@@ -202,8 +204,8 @@ def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
         planned = getattr(spec, name)
         if value != planned:
             raise ValueError(
-                f"{name} must match the plan, got {name}={value}. The plan has "
-                f"{planned}."
+                f"Internal error: {name} is {value}, and the charged plan has "
+                f"{planned}. No row was read. Please report it."
             )
 
 

@@ -157,8 +157,8 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     """
     if cap < 1 or cap != int(cap):
         raise ValueError(
-            f"group_cap must be a whole number of at least 1, got group_cap={cap}. "
-            "Use 1 or more."
+            "`--group-cap` (`group_cap`) must be a whole number of at least 1, "
+            f"got {cap}."
         )
     return (ranks(groups) < cap) | (groups == NO_GROUP)
 

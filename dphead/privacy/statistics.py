@@ -63,14 +63,12 @@ class Gradient(Statistic):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.clip not in ("rows", "features"):
-            raise ValueError(
-                f"clip must be rows or features, got clip={self.clip!r}. Choose one."
-            )
+            raise ValueError(f"clip must be rows or features, got {self.clip!r}.")
         longest = self.longest_residual()  # refuses a loss that is not defined
         if self.clip == "features" and np.isinf(longest):
             raise ValueError(
-                f"a {self.loss} loss has no bounded residual, got clip='features', "
-                f"loss={self.loss!r}. Use clip='rows'."
+                "clip='features' needs a loss with bounded residuals, got the "
+                f"{self.loss} loss. Use clip='rows'."
             )
 
     @property
@@ -330,10 +328,7 @@ class ChannelMoment(Statistic):
         check_whole("power", self.power, 1)
         check_whole("n_channels", self.n_channels, 0)
         if self.power > 2:
-            raise ValueError(
-                "moments are means or means of squares, got "
-                f"power={self.power}. Use 1 or 2."
-            )
+            raise ValueError(f"power must be 1 or 2, got {self.power}.")
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return (n_channels, 1)."""
@@ -362,8 +357,8 @@ class ChannelMoment(Statistic):
         """Return the moments on a grid: sums of integers, divided and clipped."""
         if transform.append:
             raise ValueError(
-                "moments are of the features alone, got a transform with "
-                f"append={transform.append}. Leave the constant out."
+                "Channel moments need rows without an appended constant, got a "
+                f"transform with append {transform.append}. Use append=0."
             )
         fine = transformed(transform, x)
         channels = self.n_channels or x.shape[1]

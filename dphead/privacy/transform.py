@@ -69,8 +69,8 @@ class RowTransform:
         known = isinstance(self.append, float | int)
         if not (known and (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6)):
             raise ValueError(
-                "append must be a Python float, 0 or of a size in [1e-6, 1e6], got "
-                f"append={self.append!r}. Rescale it."
+                "append must be a Python float that is 0 or has an absolute value in "
+                f"[1e-6, 1e6], got {self.append!r}."
             )
         for name in ("center", "scale"):
             values = getattr(self, name)
@@ -78,8 +78,8 @@ class RowTransform:
                 own = np.array(values)
                 if own.dtype.kind not in "fiu":
                     raise ValueError(
-                        f"{name} must be an array of numbers, got dtype={own.dtype}. "
-                        "Convert it."
+                        f"{name} must be an array of real numbers, got {own.dtype}. "
+                        f"Use np.asarray({name}, dtype=float)."
                     )
                 own.flags.writeable = False
                 object.__setattr__(self, name, own)  # the class is frozen
@@ -96,14 +96,13 @@ class RowTransform:
         for name, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and np.shape(values) != (n_features,):
                 raise ValueError(
-                    f"{name} must have a number for each feature, got shape "
-                    f"{np.shape(values)} for {n_features=}. "
-                    "This is a defect in the solver."
+                    f"Internal error: {name} has shape {np.shape(values)} for "
+                    f"{n_features} features. Please report it."
                 )
         if n_features > MAX_FEATURES:
             raise ValueError(
-                f"rows must have at most {MAX_FEATURES} features, got {n_features=}. "
-                "Squares of more could overflow. Drop some features."
+                f"Rows can have at most {MAX_FEATURES} features, got {n_features}. "
+                "The squares of more could overflow. Use fewer features."
             )
         return n_features + (1 if self.append else 0)
 

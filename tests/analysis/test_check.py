@@ -353,7 +353,7 @@ def test_a_damaged_ledger_is_no_witness(run):
     book.execute("UPDATE fits SET description = 'another'")
     book.commit()
     book.close()
-    with pytest.raises(ValueError, match="must be undamaged"):
+    with pytest.raises(ValueError, match="is damaged: "):
         read_run(run)
 
 

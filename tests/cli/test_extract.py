@@ -34,7 +34,7 @@ def test_two_networks_on_the_same_images_share_a_budget(images, tmp_path):
     fitted("ledger", "budget", one, "--epsilon", 1.2, "--delta", 1e-5)
     fitted("fit", one, "-o", tmp_path / "run", *FIT)
     said = refused(dphead("fit", two, "-o", tmp_path / "again", *FIT))
-    assert "budget must not be exceeded" in said
+    assert "would exceed the budget" in said
     fitted("fit", two, "-o", tmp_path / "again", *FIT, "--epsilon", 0.2)
     assert report_of(tmp_path / "again")["ledger"]["fits"] == 2
     assert report_of(tmp_path / "again")["tuning"] == "NOT ACCOUNTED"

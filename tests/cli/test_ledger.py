@@ -148,7 +148,7 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
     )
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
-    assert "fixed once" in refused(
+    assert "already fixed" in refused(
         dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5)
     )
     assert ledger_of(features).budget()["epsilon"] == 3
@@ -193,7 +193,7 @@ def test_a_budget_out_of_range_is_refused(features, budget):
             "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
         )
     )
-    assert "a budget must have" in text or "a number from 0" in text
+    assert "a budget needs" in text or "a number from 0" in text
     assert ledger_of(features).budget() is None
 
 
@@ -223,10 +223,10 @@ def test_verify_finds_damage(tmp_path):
         db.execute("UPDATE releases SET noise_multiplier = 1e6 WHERE sequence = 0")
     done = dphead("ledger", "verify", book)
     assert done.code == 1
-    assert "damaged: a change in fits 1 to 1" in done.out
+    assert "damaged: fits 1 to 1" in done.out
     again = dphead("fit", features, "-o", tmp_path / "again", "--ledger", book)
-    assert "must be undamaged" in refused(again)
-    assert "is damaged" in refused(dphead("ledger", "show", book))
+    assert "is damaged: " in refused(again)
+    assert "is damaged: " in refused(dphead("ledger", "show", book))
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):

@@ -292,7 +292,7 @@ def test_beside_full_batches_of_a_budget_a_network_takes_full_batches(tmp_path):
     ledger.set_budget(8.0, 1e-3)
     reserve([spec_of(ClassSums(3), 40, sigma=10.0)], ledger)
     asked = options(tmp_path, "run", accountant="auto", seed=None)
-    with pytest.raises(LedgerError, match="a network: --batch-size of their number"):
+    with pytest.raises(LedgerError, match="a --batch-size of all images"):
         finetune(asked)
     assert not (tmp_path / "run").exists()
     full = replace(SETTINGS, batch_size=40, noise_multiplier=8.0)

@@ -86,7 +86,7 @@ def test_a_refused_budget_reads_nothing():
     rows = Counting(X, Y)
     ledger = Ledger()
     ledger.set_budget(0.5, 1e-5)
-    with pytest.raises(LedgerError, match="exceeded"):
+    with pytest.raises(LedgerError, match="would exceed the budget"):
         plan_and_fit(LeastSquares(), rows, FACTS, epsilon=1.0, ledger=ledger)
     assert rows.passes == 0
 
@@ -98,7 +98,7 @@ def test_a_budget_takes_no_seeded_fit():
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
     given = {"epsilon": 1.0, "ledger": ledger, "noise": NoiseSource(0)}
-    with pytest.raises(LedgerError, match="private fits only"):
+    with pytest.raises(LedgerError, match="with noise and without a seed only"):
         plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, **given)
     assert ledger.fits() == []
 

@@ -159,7 +159,7 @@ def test_a_fit_that_another_process_runs_is_refused(features, run):
     killed("after", 3, "fit", features, "-o", run, *FC)
     with open(run / "releases" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "one process may run a fit" in refused(
+        assert "Another process runs the fit" in refused(
             dphead("fit", features, "-o", run, *FC)
         )
 

@@ -175,7 +175,7 @@ def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
 
     monkeypatch.setattr(os, "fsync", partly)
     said = refused(dphead("fit", features, "-o", run, *LS))
-    assert f"(fsync), got folder={run.parent}" in said
+    assert f"The file system of {run.parent} cannot flush a folder" in said
     assert "-o for runs, --ledger or DPHEAD_HOME" in said
     assert charges() == 0
 

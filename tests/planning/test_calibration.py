@@ -158,7 +158,7 @@ def test_no_noise_is_infinite_and_no_release_is_free_by_every_accountant(account
             "zero_out",
             "zcdp needs full batches, got Poisson batches.*pld or rdp",
         ),
-        ("exact", "zero_out", "exact needs full batches, got events=.*Use pld or rdp"),
+        ("exact", "zero_out", "'exact' needs full batches, got Poisson batches"),
         ("rdp-classic", "replace_one", "needs zero_out or add_remove, got relation="),
         ("best", "zero_out", "accountant must be one of"),
     ],

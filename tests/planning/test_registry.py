@@ -126,7 +126,7 @@ def test_the_example_is_a_method_of_an_estimator(angles):
     [
         ("greedy", {}, "a solver must follow its plan, got request 'class sums'"),
         ("greedy", {"label": "more"}, "a solver must follow its plan, got request "),
-        ("swapped", {}, "must match the plan"),
+        ("swapped", {}, "and the charged plan has"),
     ],
 )
 def test_what_was_not_planned_is_refused(angles, installed, method, settings, message):

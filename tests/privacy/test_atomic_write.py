@@ -15,7 +15,9 @@ def full(_):
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
     path = tmp_path / "f.csv"
     path.write_text("before")
-    with pytest.raises(OSError, match=rf"completely, got {path} \(No space"):
+    with pytest.raises(
+        OSError, match=rf"{path} could not be written completely \(No space"
+    ):
         write_atomically(path, full)
     assert [p.name for p in tmp_path.iterdir()] == ["f.csv"]
     assert path.read_text() == "before"
@@ -43,7 +45,9 @@ def test_a_device_is_written_as_it_is_and_says_when_it_is_full(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     full_device = tmp_path / "full"
     full_device.symlink_to("/dev/full")
-    with pytest.raises(OSError, match=rf"completely, got {full_device} \(No space"):
+    with pytest.raises(
+        OSError, match=rf"{full_device} could not be written completely \(No space"
+    ):
         write_text(full_device, "text")
 
 
@@ -59,7 +63,9 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
         (folder / "one").write_text("1")
         full(None)
 
-    with pytest.raises(OSError, match=rf"completely, got {out} \(No space"):
+    with pytest.raises(
+        OSError, match=rf"{out} could not be written completely \(No space"
+    ):
         write_folder(out, half)
     assert list(out.parent.iterdir()) == []
     write_folder(out, lambda folder: (folder / "one").write_text("1"))

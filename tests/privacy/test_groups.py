@@ -66,7 +66,7 @@ def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
             LeastSquares(), facts, epsilon=1.0, delta=1e-5, group_cap=cap
         ),
     ):
-        with pytest.raises(ValueError, match=r"whole number|at least one|a row"):
+        with pytest.raises(ValueError, match=r"whole number|Python int of at least 1"):
             make()
 
 
@@ -241,7 +241,7 @@ def test_what_no_accountant_knows_of_groups_is_refused():
     event = [GaussianEvent(5.0, 0.05, 100, 2)]
     with pytest.raises(ValueError, match="units of one row"):
         compose_epsilon(event, 1e-5, "zero_out", "rdp")
-    with pytest.raises(ValueError, match="need zero_out or add_remove"):
+    with pytest.raises(ValueError, match="relation zero_out or add_remove"):
         compose_epsilon(event, 1e-5, "replace_one")
 
 
@@ -256,7 +256,7 @@ def specs(cap, sigma=1.0):
 def test_a_ledger_protects_one_unit(pair):
     ledger = Ledger()
     reserve(specs(pair[0]), ledger)
-    with pytest.raises(LedgerError, match="one unit"):
+    with pytest.raises(LedgerError, match="the same group cap"):
         reserve(specs(pair[1]), ledger)
     assert len(ledger.fits()) == 1
     assert json.loads(ledger.meta("group_cap")) == pair[0]
@@ -265,7 +265,7 @@ def test_a_ledger_protects_one_unit(pair):
 def test_releases_of_different_units_are_refused():
     replaced = spec_of(ClassSums(M), 40, relation="replace_one")
     for other in (specs(2)[0], replaced):
-        with pytest.raises(LedgerError, match="relation and unit"):
+        with pytest.raises(LedgerError, match="relation and one group cap"):
             reserve([*specs(None), other])
 
 
@@ -273,11 +273,11 @@ def test_a_budget_counts_the_whole_group():
     """Budget: mu of one release at sigma = 3 for groups of 3, which is mu = 1."""
     ledger = Ledger()
     ledger.set_budget(epsilon_from_mu(1.0, 1e-5), 1e-5)
-    with pytest.raises(LedgerError, match="budget must not be exceeded"):
+    with pytest.raises(LedgerError, match="would exceed the budget"):
         reserve(specs(3, sigma=2.99), ledger)
     reserve(specs(3, sigma=3.0), ledger)
     assert total_mu(ledger.events()) == pytest.approx(1.0)
-    with pytest.raises(LedgerError, match="budget must not be exceeded"):
+    with pytest.raises(LedgerError, match="would exceed the budget"):
         reserve(specs(3, sigma=1e3), ledger)
 
 
@@ -292,7 +292,7 @@ def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
     rows = ArrayRows(x, y, groups=np.arange(40) // 4, group_cap=given)
     (spec,) = specs(planned)
     fit = reserve([spec])
-    with pytest.raises(ValueError, match="group_cap must match the plan"):
+    with pytest.raises(ValueError, match=r"group_cap is .* and the charged plan has"):
         run(ClassSums(M), rows, spec, fit)
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 

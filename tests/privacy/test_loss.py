@@ -82,9 +82,9 @@ def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
 
 def test_a_loss_that_is_not_defined_is_refused_by_name():
     """A new one would be summed as another loss."""
-    with pytest.raises(ValueError, match="squared, got loss='new'"):
+    with pytest.raises(ValueError, match="squared, got 'new'"):
         loss_named("new")
-    with pytest.raises(ValueError, match="got loss='new'"):
+    with pytest.raises(ValueError, match="got 'new'"):
         Gradient(M, "new")
-    with pytest.raises(ValueError, match="squared loss has no bounded residual"):
+    with pytest.raises(ValueError, match="bounded residuals, got the squared loss"):
         Gradient(M, "squared", "features")

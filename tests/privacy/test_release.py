@@ -134,7 +134,7 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
             return np.zeros((D, M + 1), np.int64)
         return np.zeros((D, M), wrong)
 
-    with pytest.raises(TypeError, match="int64 of the query's shape"):
+    with pytest.raises(TypeError, match="not int64 of shape"):
         run(ClassSums(M), ArrayRows(*toy(40)), spec, reserve([spec]), summer=summer)
 
 
@@ -228,7 +228,7 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
     for other in others:
         with pytest.raises(LedgerError):
             run(query, rows, other, ledger)
-    with pytest.raises(ValueError, match="must match the plan"):
+    with pytest.raises(ValueError, match="and the charged plan has"):
         run(Gram(M), rows, spec, ledger)
     assert Counted.reads == 0
     run(query, rows, spec, ledger)
@@ -242,10 +242,10 @@ def test_a_seed_needs_a_charge_that_says_so(rows):
     query = ClassSums(M)
     given = {"noise": NoiseSource(0), "summer": verified()}
     spec = spec_of(query, 40)
-    with pytest.raises(ValueError, match="charged as not private"):
+    with pytest.raises(ValueError, match="needs a spec with private=False"):
         release(query, Params(), rows, spec, ledger=reserve([spec]), **given)
     marked = spec_of(query, 40, private=False)
-    with pytest.raises(LedgerError, match="must be the next one reserved"):
+    with pytest.raises(LedgerError, match="is not the next one"):
         release(query, Params(), rows, marked, ledger=reserve([spec]), **given)
     assert Counted.reads == 0
     known = reserve([marked])
@@ -332,7 +332,7 @@ def test_sums_without_noise_never_reach_the_disk(tmp_path):
     query = Gram(M)
     spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
     ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
-    with pytest.raises(ValueError, match="must not reach the disk"):
+    with pytest.raises(ValueError, match="are never stored"):
         run(query, ArrayRows(x, y), spec, ledger)
     assert not list((tmp_path / "store").glob("*.npy"))
 
@@ -346,7 +346,7 @@ def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
     monkeypatch.setattr(Gram, "max_entry", 2**32)
     noise_scale(query, spec, 0.0)
     monkeypatch.setattr(Gram, "max_entry", 2**32 + 1)
-    with pytest.raises(ValueError, match=r"below 2\*\*62"):
+    with pytest.raises(ValueError, match=r"could reach 2\*\*62"):
         noise_scale(query, spec, 0.0)
 
 
@@ -427,7 +427,7 @@ def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
 def test_a_sensitivity_that_came_round_is_refused(value):
     """A whole number of numpy may be the rest of a larger one."""
     Broken.value = value
-    with pytest.raises(ValueError, match="sensitivity_sq must be a whole number"):
+    with pytest.raises(ValueError, match="sensitivity_sq must be a Python int"):
         release_one(Broken(M), Params(), ArrayRows(*toy(20)))
 
 
@@ -450,5 +450,5 @@ def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
     query = SigmoidHessians(M)
     n = 2**62 // query.max_entry
     noise_scale(query, spec_of(query, n), 0.0)
-    with pytest.raises(ValueError, match=r"below 2\*\*62"):
+    with pytest.raises(ValueError, match=r"could reach 2\*\*62"):
         noise_scale(query, spec_of(query, n + 1), 0.0)

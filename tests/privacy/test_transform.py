@@ -276,7 +276,7 @@ def test_a_row_of_zeros_stays_one():
 @pytest.mark.parametrize("values", [["1", "2"], [None, 1.0], [1j, 2.0], [True, False]])
 def test_a_transform_of_what_are_no_numbers_is_refused(name, values):
     """Objects' own code could otherwise decide what a row becomes."""
-    with pytest.raises(ValueError, match="must be an array of numbers"):
+    with pytest.raises(ValueError, match="must be an array of real numbers"):
         RowTransform(**{name: np.array(values)})
 
 

@@ -69,7 +69,8 @@ def compose_epsilon(
     mu = total_mu(events)
     if mu is None and accountant == "exact":
         raise ValueError(
-            "exact needs full batches, got events='Poisson batches'. Use pld or rdp."
+            "`accountant` 'exact' needs full batches, got Poisson batches or "
+            "allocated rows. Use 'pld'."
         )
     # Check first, because no accountant accepts a noise of 0.
     if any(e.noise_multiplier == 0 and e.count for e in events):

@@ -44,25 +44,21 @@ class GaussianEvent:
     epoch_steps: int = 1
 
     def __post_init__(self) -> None:
-        sd, q = self.noise_multiplier, self.sampling_prob
-        count, rows = self.count, self.rows_per_unit
-        # NaN and infinity fail the first comparison.
-        whole = 0 <= count < math.inf and count == int(count)
-        # Accept only `int`: NumPy integers wrap around, and True is an int too.
-        some = type(rows) is int and 1 <= rows < 2**31
-        unit = "a protected unit must have a row, or a whole number (int) of them"
+        sd, q, count = self.noise_multiplier, self.sampling_prob, self.count
         require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
         require(0 < q <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", q)
-        require(whole, "count must be whole", "count", count)
-        require(some, unit, "rows_per_unit", rows)
-        steps = self.epoch_steps
-        many = type(steps) is int and 1 <= steps < 2**31
-        epoch = "an epoch must have a step, or a whole number (int) of them"
-        require(many, epoch, "epoch_steps", steps)
+        # NaN and infinity fail the first comparison.
+        whole = 0 <= count < math.inf and count == int(count)
+        require(whole, "count must be a whole number", "count", count)
+        for name in ("rows_per_unit", "epoch_steps"):
+            value = getattr(self, name)
+            # Accept only `int`: NumPy integers wrap around, and True is an int too.
+            some = type(value) is int and 1 <= value < 2**31
+            require(some, f"{name} must be a Python int of at least 1", name, value)
         # The pair of an allocated epoch is proved for one row of a full batch only.
-        alone = steps == 1 or (q == 1 and rows == 1)
-        only = "allocated rows must be units, and in no Poisson batches"
-        require(alone, only, "(sampling_prob, rows_per_unit)", (q, rows))
+        alone = self.epoch_steps == 1 or (q == 1 and self.rows_per_unit == 1)
+        only = "allocation needs sampling_prob=1 and units of one row"
+        require(alone, only, "rows_per_unit", self.rows_per_unit)
 
     @property
     def is_full(self) -> bool:
@@ -131,12 +127,14 @@ def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     return found
 
 
-def require(
-    ok: bool, what: str, name: str, value: object, hint: str = "Correct it."
-) -> None:
-    """Raise ValueError unless `ok`; `what` is the condition in words."""
+def require(ok: bool, what: str, name: str, value: object, hint: str = "") -> None:
+    """Raise ValueError unless `ok`.
+
+    `what` is the condition in words. The message names the value if `what` does not.
+    """
     if not ok:
-        raise ValueError(f"{what}, got {name}={value!r}. {hint}")
+        given = repr(value) if name in what else f"{name}={value!r}"
+        raise ValueError(f"{what}, got {given}. {hint}".rstrip())
 
 
 def check(delta: float = 0.5, relation: str = "zero_out") -> None:
@@ -145,3 +143,17 @@ def check(delta: float = 0.5, relation: str = "zero_out") -> None:
     require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, hint)
     known = f"relation must be one of {RELATIONS}"
     require(relation in RELATIONS, known, "relation", relation)
+
+
+def check_pair(events: Iterable[GaussianEvent], relation: str) -> None:
+    """Raise ValueError if no dominating pair of the events is known.
+
+    proofs/groups.md and proofs/allocation.md have the pairs that are known.
+    """
+    single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
+    known = (
+        "`--group-cap` in Poisson batches and allocated rows need the neighboring "
+        "relation zero_out or add_remove"
+    )
+    hint = "Use full batches."
+    require(single or relation != "replace_one", known, "relation", relation, hint)

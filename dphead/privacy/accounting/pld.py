@@ -22,7 +22,13 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr
 
 from dphead.privacy.accounting.allocation import epoch_losses
-from dphead.privacy.accounting.events import GaussianEvent, check, require, together
+from dphead.privacy.accounting.events import (
+    GaussianEvent,
+    check,
+    check_pair,
+    require,
+    together,
+)
 from dphead.privacy.accounting.gdp import total_mu
 from dphead.privacy.accounting.losses import (
     UNIT_ROUNDOFF,
@@ -126,14 +132,10 @@ def loss_distribution(
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
     secret = (e for e in events if not e.is_full and e.count)
     sampled = together(e for e in secret if e.noise_multiplier < math.inf)
-    # Under replace-one a pair is known for single rows in Poisson batches only.
-    single = all(e.rows_per_unit == e.epoch_steps == 1 for e in sampled)
-    known = "groups in samples and allocated rows need zero_out or add_remove"
-    hint = "Use full batches."
-    require(single or relation != "replace_one", known, "relation", relation, hint)
+    check_pair(sampled, relation)
     rows = max((e.rows_per_unit for e in sampled), default=1)
-    few = f"groups in Poisson batches must have at most {_LARGEST_GROUP} rows"
-    require(rows <= _LARGEST_GROUP, few, "rows_per_unit", rows, hint)
+    few = f"`--group-cap` in Poisson batches must be at most {_LARGEST_GROUP}"
+    require(rows <= _LARGEST_GROUP, few, "group-cap", rows, "Use full batches.")
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
         if event.noise_multiplier * _LARGEST_MU < rows_in_sample:

@@ -187,8 +187,8 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
         count = len(list(equal))
         if count % steps:
             raise LedgerError(
-                f"allocated rows need whole epochs of {steps} equal releases, got "
-                f"{count=}. Plan a multiple."
+                f"Sampling by allocation needs a multiple of {steps} equal releases, "
+                f"got {count}. Plan whole epochs."
             )
 
 
@@ -205,7 +205,8 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     """
     if not _has_divergence(events, relation):
         raise LedgerError(
-            "a second fit on a budget whose first had random batches needs zero_out or "
-            f"add_remove, units of one row, and no allocation, got {relation=}. "
-            "Nothing was charged: no more fits are. Full batches allow several."
+            "The first fit of this budget had random batches, so a second fit "
+            "needs the neighboring relation zero_out or add_remove, got "
+            f"{relation!r}, no groups of several rows and no allocation. Nothing "
+            "was charged. A budget for full batches takes several fits."
         )

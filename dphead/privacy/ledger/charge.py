@@ -10,6 +10,8 @@ import json
 import os
 import time
 from contextlib import suppress
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -30,10 +32,10 @@ from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
 _RETURNED = "returned"  # file: how many releases of a server's ledger were returned
-Book = TypeVar("Book", bound=LedgerFile, covariant=True)
+_Book = TypeVar("_Book", bound=LedgerFile, covariant=True)
 
 
-class Charge(Generic[Book]):
+class Charge(Generic[_Book]):
     """Hold the reserved releases of one fit, in order.
 
     Parameters
@@ -58,7 +60,7 @@ class Charge(Generic[Book]):
         If another process holds `store`, or if its file system has no locks.
     """
 
-    def __init__(self, ledger: Book, fit_id: str, store: Path | None) -> None:
+    def __init__(self, ledger: _Book, fit_id: str, store: Path | None) -> None:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
         self.allocation = Allocation()
         if store is not None:
@@ -67,8 +69,8 @@ class Charge(Generic[Book]):
             self._lock = open(store / "lock", "w")  # noqa: SIM115
             if not self._holds(store / "lock"):
                 raise LedgerError(
-                    f"one process may run a fit, got a second one for {store}. Wait "
-                    "for it, or use another folder."
+                    f"Another process runs the fit in {store}. Wait until it ends, or "
+                    "use another folder."
                 )
 
     def _holds(self, lock: Path) -> bool:
@@ -84,8 +86,8 @@ class Charge(Generic[Book]):
             return False
         except OSError as error:
             raise LedgerError(
-                "a fit's folder must lie on a file system with locks (flock), got "
-                f"{lock.parent} ({error.strerror}). Choose a folder on another."
+                f"The file system of {lock.parent} has no locks (flock: "
+                f"{error.strerror}). Choose a folder on another file system."
             ) from error
 
     def leave(self) -> None:
@@ -127,11 +129,11 @@ class Charge(Generic[Book]):
         """
         sequence = self._next
         # Texts are compared, so every field of the spec counts.
-        if self._reserved(sequence) != canonical(spec):
+        if self._specs[sequence : sequence + 1] != [canonical(spec)]:
             raise LedgerError(
-                f"a release must be the next one reserved, got sequence={sequence}, "
-                f"label={spec['label']!r}. "
-                "The solver left its plan: this is a defect, and nothing was read."
+                f"Internal error: release {sequence} with label {spec['label']!r} is "
+                "not the next one in the charged plan. No row was read. Please "
+                "report it."
             )
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
@@ -140,14 +142,16 @@ class Charge(Generic[Book]):
             # charge twice.
             if set(states) - set(STATES):
                 raise LedgerError(
-                    f"a release's states must be known ones, got {sorted(states)}. "
-                    "The ledger is damaged: nothing was read."
+                    f"The ledger is damaged: release {sequence} of fit {self.fit_id} "
+                    f"has the states {sorted(states)}. No row was read. Restore a copy "
+                    "that holds all fits."
                 )
             before = self._committed(sequence)
             if before != sequence:
                 raise LedgerError(
-                    f"a release must follow returned ones, got {sequence=} after "
-                    f"{before} of them. The last one failed: resume the fit."
+                    f"Release {sequence} cannot begin because only {before} releases "
+                    "before it were returned. The last one failed. Run the same "
+                    "command again to resume the fit."
                 )
             # Logged before a row is read: what a crash left is deleted and drawn again.
             if "committed" not in states:
@@ -161,8 +165,8 @@ class Charge(Generic[Book]):
 
     def following(self) -> dict[str, Any] | None:
         """Return the spec reserved after the latest begun release, or None."""
-        reserved = self._reserved(self._next)
-        return reserved and json.loads(reserved)
+        later = self._specs[self._next : self._next + 1]
+        return json.loads(later[0]) if later else None
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
         """Return the step of a release in its epoch, from 0.
@@ -170,23 +174,17 @@ class Charge(Generic[Book]):
         An epoch begins at the first of equal releases in a row, or where the previous
         one ends.
         """
-        others = select(func.max(RELEASES.c.sequence)).where(
-            RELEASES.c.fit_id == self.fit_id,
-            RELEASES.c.sequence < sequence,
-            RELEASES.c.spec != self._reserved(sequence),
-        )
-        (before,) = self.ledger.first(others)
-        first = 0 if before is None else before + 1
         # Equal releases in a row may be several epochs.
-        return (sequence - first) % epoch_steps
+        before = reversed(self._specs[:sequence])
+        equal = takewhile(self._specs[sequence].__eq__, before)
+        return len([*equal]) % epoch_steps
 
-    def _reserved(self, sequence: int) -> Any:
-        """Return the text of the reserved spec, or None."""
-        spec = select(RELEASES.c.spec).where(
-            RELEASES.c.fit_id == self.fit_id, RELEASES.c.sequence == sequence
-        )
-        row = self.ledger.first(spec)
-        return row and row[0]
+    @cached_property
+    def _specs(self) -> list[str]:
+        """Return the texts of the reserved specs. No row of a ledger ever changes."""
+        spec = select(RELEASES.c.spec).where(RELEASES.c.fit_id == self.fit_id)
+        rows = self.ledger.query(spec.order_by(RELEASES.c.sequence))
+        return [text for (text,) in rows]
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Log a noisy value and store it if values are stored, in one transaction.
@@ -228,10 +226,9 @@ class Charge(Generic[Book]):
                     )
         except IntegrityError as error:
             raise LedgerError(
-                "a release must be committed once, got a second value for "
-                f"sequence={sequence} of fit {self.fit_id}. "
-                "Another process runs the same fit: its value counts, this one is "
-                "discarded."
+                f"Another process has committed release {sequence} of fit "
+                f"{self.fit_id}. The value of this process is discarded. Let one "
+                "process run the fit."
             ) from error
 
         if self.store is not None and self.ledger.url:
@@ -246,9 +243,9 @@ class Charge(Generic[Book]):
         marked = self.store and self.store / _RETURNED
         if marked and marked.exists() and sequence < int(marked.read_text()):
             raise LedgerError(
-                "a returned release must never be drawn again, got a server without "
-                f"the commit of {sequence=} of fit {self.fit_id}. It went back to an "
-                "older state: start a new run folder, which is charged again."
+                f"The ledger server lacks release {sequence} of fit {self.fit_id}, "
+                "which was already returned. The server was restored from an older "
+                "state. Start a new run folder. The new fit is charged again."
             )
 
     def forget(self, count: int) -> None:
@@ -264,8 +261,8 @@ class Charge(Generic[Book]):
         done = self._committed(count)
         if done != count:
             raise LedgerError(
-                f"releases must be committed before they are forgotten, got {done} "
-                f"of {count}. Resume."
+                f"Internal error: {done} of the first {count} releases are committed, "
+                "so they cannot be forgotten. Please report it."
             )
         # A checkpoint holds what was computed from these values.
         for file in self.store.glob("*.npy") if self.store is not None else ():
@@ -303,9 +300,9 @@ class Charge(Generic[Book]):
         if value is None or _digest(value) != digest:
             self._remove(sequence)
             raise LedgerError(
-                "a released value must be reused, never redrawn, got no or another "
-                f"file for sequence={sequence} of fit {self.fit_id}. "
-                "Start a new fit in a new folder: it is charged again."
+                f"The stored value of release {sequence} of fit {self.fit_id} is "
+                "missing or was changed. A released value is never drawn again. "
+                "Start a new run folder. The new fit is charged again."
             )
         return value
 

@@ -34,7 +34,6 @@ from dphead.privacy.ledger.budget import (
 )
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import (
-    CHARGED,
     FITS,
     PROGRESS,
     RELEASES,
@@ -118,24 +117,27 @@ class Ledger(LedgerFile):
         """
         if not (0 < epsilon < math.inf and 0 < delta < 1):
             raise LedgerError(
-                "a budget must have finite epsilon > 0 and 0 < delta < 1, got "
-                f"{epsilon=}, {delta=}. Correct it."
+                "a budget needs finite epsilon > 0 and 0 < delta < 1, got epsilon "
+                f"{epsilon} and delta {delta}."
             )
         order = filter_order(epsilon, delta)
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction(kept=lambda: self.budget() == wanted):
-            seals.check_undamaged(self)
+            record = seals.check_undamaged(self)
             # A budget chosen after a release would be chosen by what was released.
-            if self.budget() is None and self.count_fits():
+            kept = _budget_in(record.facts)
+            if kept is None and record.plans:
                 raise LedgerError(
-                    "a budget must be set before the first fit, got a ledger with "
-                    "fits. Keep its record."
+                    "A budget can be set only before the first fit, and this ledger "
+                    f"has {len(record.plans)} fits."
                 )
-            if json.loads(self.set_once("budget", json.dumps(wanted))) != wanted:
+            if kept not in (None, wanted):
                 raise LedgerError(
-                    f"the budget is fixed once, got {epsilon=}, {delta=}. It is "
-                    f"{self.budget()}."
+                    "The budget of this ledger is already fixed: epsilon "
+                    f"{kept['epsilon']:g} at delta {kept['delta']:g}. It cannot change "
+                    f"to epsilon {epsilon:g} at delta {delta:g}."
                 )
+            self.set_once("budget", json.dumps(wanted))
             seals.seal(self)
 
     def budget(self) -> dict[str, float] | None:
@@ -166,11 +168,10 @@ class Ledger(LedgerFile):
         Spent
             As the function `spent` computes it.
         """
-        with self.snapshot():
-            budget, relation = self.budget(), self.meta("relation") or "zero_out"
-            events, number = [*self.events(), *more], self.count_fits() + bool(more)
+        events, number, relation, budget = self._totals()
         delta = budget["delta"] if budget else delta
-        return spent(together(events), number, delta, relation, budget)
+        events = together([*events, *more])
+        return spent(events, number + bool(more), delta, relation, budget)
 
     def remaining(self, kind: Sequence[GaussianEvent], delta: float) -> float | None:
         """Return the largest epsilon at `delta` that one more fit may take.
@@ -178,12 +179,17 @@ class Ledger(LedgerFile):
         The further fit is like `kind` (`budget.remaining`). Return None if there is no
         budget.
         """
-        with self.snapshot():
-            budget, relation = self.budget(), self.meta("relation") or "zero_out"
-            events, number = self.events(), self.count_fits()
+        events, number, relation, budget = self._totals()
         if budget is None:
             return None
         return remaining(events, number, kind, relation, budget, delta)
+
+    def _totals(self) -> tuple[list[GaussianEvent], int, str, dict[str, float] | None]:
+        """Return the events, the number of fits, the relation and the budget."""
+        with self.snapshot():
+            facts = self.facts()
+            relation = facts.get("relation", "zero_out")
+            return self.events(), self.count_fits(), relation, _budget_in(facts)
 
     def try_fits(
         self, plans: Sequence[tuple[Sequence[dict[str, Any]], float]]
@@ -280,8 +286,8 @@ class Ledger(LedgerFile):
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
             raise LedgerError(
-                "every release must have the fit's relation and unit, got "
-                f"{relation=}, {caps=}. Plan anew."
+                "all releases of a fit must have its neighboring relation and one "
+                f"group cap, got {relation!r} and the caps {caps}."
             )
         check_epochs(specs)
         fit_id = fit_id or new_fit_id()
@@ -307,35 +313,34 @@ class Ledger(LedgerFile):
         ]
         # Another process may hold the folder: find out before the charge.
         reserved = Charge(self, fit_id, store)
+        events = together(event_of(s) for s in specs)
         try:
             with self.transaction(kept=lambda: self.holds(fit_id)):
-                seals.check_undamaged(self)
+                record = seals.check_undamaged(self)
                 # A crash between the charge and the first release leaves the id
                 # charged.
-                if self.holds(fit_id):
+                if fit_id in record.plans:
                     raise LedgerError(
-                        f"a fit must be charged once, got {fit_id=} again. Resume it."
+                        f"Fit {fit_id} was already charged. Run the same command again "
+                        "to resume it."
                     )
-                self._fix_unit(relation, next(iter(caps), None))
-                self._check(together(event_of(s) for s in specs), relation)
+                self._fix_unit(record.facts, relation, next(iter(caps), None))
+                self._check(events, relation, record)
                 self.add(FITS, fit)
                 self.add(RELEASES, *releases)
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
-        except _ExceededError as error:
-            reserved.leave()
-            events = together(event_of(s) for s in specs)
-            budget = self.budget() or {}
-            left = in_words(self.remaining(events, delta) or 0.0, delta, budget)
-            raise LedgerError(f"{error} Nothing was charged: {left}.") from None
-        except IntegrityError:
-            reserved.leave()
-            raise LedgerError(
-                "a ledger must be charged by one process at a time, got another charge "
-                "at the same time. Nothing was charged: run this command again."
-            ) from None
         except BaseException as error:
             reserved.leave()
+            if isinstance(error, _ExceededError):
+                budget = self.budget() or {}
+                left = in_words(self.remaining(events, delta) or 0.0, delta, budget)
+                raise LedgerError(f"{error} Nothing was charged: {left}.") from None
+            if isinstance(error, IntegrityError):
+                raise LedgerError(
+                    "Another process charged this ledger at the same moment. Nothing "
+                    "was charged. Run this command again."
+                ) from None
             if self.url and not isinstance(error, LostAnswer):
                 error.add_note("Nothing was charged.")
             raise
@@ -347,21 +352,18 @@ class Ledger(LedgerFile):
 
     def holds(self, fit_id: str) -> bool:
         """Return whether a fit with this id was charged."""
-        return self._plan_of(fit_id) is not None
+        return (
+            self.first(select(FITS.c.fit_id).where(FITS.c.fit_id == fit_id)) is not None
+        )
 
-    def _plan_of(self, fit_id: str) -> str | None:
-        """Return the digest of a charged fit's plan, or None without the fit."""
-        plan = self.first(select(FITS.c.plan_hash).where(FITS.c.fit_id == fit_id))
-        return plan and plan[0]
-
-    def _fix_unit(self, relation: str, cap: int | None) -> None:
+    def _fix_unit(self, facts: dict[str, str], relation: str, cap: int | None) -> None:
         """Raise LedgerError if relation or unit differ from earlier fits."""
         for name, value in (("relation", relation), ("group_cap", json.dumps(cap))):
-            kept = self.set_once(name, value)
+            kept = facts.get(name) or self.set_once(name, value)
             if kept != value:
                 raise LedgerError(
-                    "one ledger holds one neighboring relation and one unit of "
-                    f"privacy, got {name}={value}. It holds {name}={kept}."
+                    f"This ledger has {name} {kept}, got {value}. All fits of a ledger "
+                    "need the same neighboring relation and the same group cap."
                 )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
@@ -370,15 +372,16 @@ class Ledger(LedgerFile):
         Raises LedgerError if the fit has another plan or is not in the ledger, if the
         ledger is seen to be damaged, or if another process uses `store`.
         """
-        seals.check_undamaged(self)
-        if self._plan_of(fit_id) != plan_hash:
+        if seals.check_undamaged(self).plans.get(fit_id) != plan_hash:
             raise LedgerError(
-                f"a resumed fit must have the plan that was charged, got {fit_id=}. "
-                "Start a new run folder."
+                f"The ledger has no fit {fit_id} with this plan. Start a new run "
+                "folder. The new fit is charged."
             )
         return Charge(self, fit_id, store)
 
-    def _check(self, new: list[GaussianEvent], relation: str) -> None:
+    def _check(
+        self, new: list[GaussianEvent], relation: str, record: seals.Record
+    ) -> None:
         """Apply the filter over all fits: refuse what would exceed the budget.
 
         Proof: proofs/ledger.md, "Across fits". Full batches use GDP [Smith, Thakurta
@@ -389,30 +392,31 @@ class Ledger(LedgerFile):
         Epsilon may exceed the budget's by a relative 1e-9. Otherwise rounding in the
         last bit could refuse fits that share the budget exactly.
         """
-        budget = self.budget()
+        budget = _budget_in(record.facts)
         if budget is None:
             return
         old = self.events()
         gaussian = all(e.is_full for e in new)
-        kind = self.set_once("accounting", "gdp" if gaussian else "rdp")
+        kind = record.facts.get("accounting")
+        kind = kind or self.set_once("accounting", "gdp" if gaussian else "rdp")
         if kind == "gdp" and not gaussian:
             raise LedgerError(
-                "a budget whose first fit had full batches takes full batches alone "
-                "(its accounting, GDP, was fixed then), got random batches. Nothing "
-                "was charged: train in batches of all rows (a network: --batch-size of "
-                "their number), or a head by dphead fit. Another ledger is no way: its "
-                "fits add to these."
+                "The first fit of this budget had full batches, so the budget takes "
+                "full batches only, got random batches. Nothing was charged. Use a "
+                "method with full batches, or for a network a --batch-size of all "
+                "images. Fits in another ledger would add to the fits in this one."
             )
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(
-                "a ledger with a budget takes private fits only, got epsilon = inf: a "
-                "fit without noise, or with a seed. Use a finite epsilon and no seed."
+                "A ledger with a budget takes fits with noise and without a seed "
+                "only, got epsilon = inf. Nothing was charged. Use a finite epsilon "
+                "and no seed."
             )
         # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:
             check_divergence([*old, *new], relation)
         target, delta = budget["epsilon"], budget["delta"]
-        number = self.count_fits() + 1
+        number = len(record.plans) + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
         # After the last of a budget, nothing more: not even what rounds to no spend.
         before = 0.0
@@ -421,8 +425,8 @@ class Ledger(LedgerFile):
         # `not <=` refuses NaN too.
         if not total <= target * (1 + 1e-9) or before >= target:
             raise _ExceededError(
-                f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
-                f"> {target:g} at delta={delta:g}."
+                "The fit would exceed the budget: the total would be epsilon "
+                f"{total:.6g}, and the limit is {target:g} at delta {delta:g}."
             )
 
     def fits(self) -> list[dict[str, Any]]:
@@ -432,22 +436,18 @@ class Ledger(LedgerFile):
         charges. Clocks and equal hours cannot change it. The value of `created` is a
         whole hour: finer times would tell of the rows.
         """
-        fits = [dict(row._mapping) for row in self.query(CHARGED)]
-        for fit in fits:
-            fit["releases"] = self._releases(fit["fit_id"])
-        return fits
-
-    def _releases(self, fit_id: str) -> list[dict[str, Any]]:
+        fits = {fit["fit_id"]: fit | {"releases": []} for fit in self.rows(FITS)}
         # The last state of a release wins: `dict` keeps it.
-        log = select(PROGRESS.c.sequence, PROGRESS.c.state).order_by(PROGRESS.c.id)
-        progress = self.query(log.where(PROGRESS.c.fit_id == fit_id))
-        states = dict(map(tuple, progress))
-        specs = select(RELEASES.c.sequence, RELEASES.c.spec)
-        specs = specs.where(RELEASES.c.fit_id == fit_id).order_by(RELEASES.c.sequence)
-        return [
-            {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
-            for i, spec in self.query(specs)
-        ]
+        states = {(p["fit_id"], p["sequence"]): p["state"] for p in self.rows(PROGRESS)}
+        for release in self.rows(RELEASES):
+            key = release["fit_id"], release["sequence"]
+            state = {"sequence": key[1], "state": states.get(key, "reserved")}
+            fits[key[0]]["releases"].append(state | json.loads(release["spec"]))
+        return [*fits.values()]
+
+
+def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
+    return json.loads(facts["budget"]) if "budget" in facts else None
 
 
 def new_fit_id() -> str:

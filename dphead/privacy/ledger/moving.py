@@ -30,8 +30,8 @@ def move(source: Ledger, target: Ledger) -> None:
     before = source.meta(MOVED)
     if before not in (None, target.path):
         raise LedgerError(
-            f"a ledger must be moved once, got target={target.path}. It was moved to "
-            f"{before}: use it there."
+            f"The ledger {source.path} was already moved to {before}, so it "
+            f"cannot move to {target.path}. Use the ledger at {before}."
         )
     if before is None:
         with source.transaction():
@@ -50,14 +50,14 @@ def _check_target(source: Ledger, target: Ledger) -> None:
     ids = {source.meta("dataset_id"), target.meta("dataset_id")}
     if len(ids) != 1 or None in ids:
         raise LedgerError(
-            "a ledger must be moved to one of the same data set, got "
-            f"dataset_id={source.meta('dataset_id')} and {target.meta('dataset_id')}."
+            "A ledger can move only to a ledger of the same data set, got the "
+            f"data sets {source.meta('dataset_id')} and "
+            f"{target.meta('dataset_id')}."
         )
     if set(target.facts()) - {"dataset_id"} and not holds_all(source, target):
         raise LedgerError(
-            "a ledger must be moved to an empty one, got "
-            f"{target.path} with fits or a budget of its own. Keep both: they do not "
-            "become one."
+            f"{target.path} already has fits or a budget, so no other ledger can "
+            "move there. Keep both ledgers: they cannot be merged."
         )
 
 

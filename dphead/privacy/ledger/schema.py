@@ -67,7 +67,7 @@ SEALS = Table(
     Column("meta", Text, nullable=False),
     Column("digest", Text, nullable=False),
 )
-ONE_COMMIT = Index(
+_ONE_COMMIT = Index(
     "one_commit",
     PROGRESS.c.fit_id,
     PROGRESS.c.sequence,
@@ -86,7 +86,7 @@ _APPEND_ONLY = [
 ]
 SCHEMA = [
     *(CreateTable(table, if_not_exists=True) for table in TABLES.tables.values()),
-    CreateIndex(ONE_COMMIT, if_not_exists=True),
+    CreateIndex(_ONE_COMMIT, if_not_exists=True),
     *_APPEND_ONLY,
 ]
 STATES = ("started", "redrawn", "committed")  # states of a release after "reserved"

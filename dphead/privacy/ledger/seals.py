@@ -7,9 +7,9 @@ the chain anew.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from dphead.privacy.ledger.schema import (
     CHARGED,
@@ -24,6 +24,26 @@ from dphead.privacy.ledger.store import LedgerFile
 
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
+Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
+
+
+class Record(NamedTuple):
+    """Hold what an undamaged ledger fixed and charged.
+
+    Attributes
+    ----------
+    facts : dict
+        `LedgerFile.facts`.
+    plans : dict
+        The digest of each fit's plan, by the fit's id.
+    """
+
+    facts: dict[str, str]
+    plans: dict[str, str]
+
+
+class _DamagedError(Exception):
+    """Raised with what is damaged, in words."""
 
 
 def seal(file: LedgerFile) -> None:
@@ -33,40 +53,49 @@ def seal(file: LedgerFile) -> None:
     """
     last = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
     before, digest, number = file.first(last.limit(1)) or (0, "", 0)
-    count = file.count_fits()
     # All facts, but only the fits since the last seal: the chain covers the others.
+    # They are read back, so that the digest is of what the database kept.
     meta = json.dumps(file.facts(), sort_keys=True)
-    digest = _chained(digest, count, meta, _charges(file, before))
+    charges, _ = _charges(file, before)
+    count = before + len(charges)
+    digest = _chained(digest, count, meta, charges)
     # Seals are numbered here: two charges after one seal cannot both add the next.
     new = {"id": number + 1, "fits": count, "meta": meta, "digest": digest}
     file.add(SEALS, new)
 
 
-def _charges(file: LedgerFile, first: int) -> list[tuple[Any, Any]]:
-    """Return the fits from `first` on, each with its releases, in order of charges."""
+def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
+    """Return the fits from `first` on, in order of charges, each with its releases.
+
+    Also return whether there are releases without a fit.
+    """
     late = CHARGED.offset(first)
     kept = select(RELEASES.c.fit_id, *(RELEASES.c[name] for name in _SEALED))
-    kept = kept.where(RELEASES.c.fit_id.in_(late.with_only_columns(FITS.c.fit_id)))
+    if first:
+        kept = kept.where(RELEASES.c.fit_id.in_(late.with_only_columns(FITS.c.fit_id)))
     releases = defaultdict(list)
     kept = kept.order_by(RELEASES.c.fit_id, RELEASES.c.sequence)
     for release in file.query(kept):
         releases[release[0]].append(release[1:])
-    return [(tuple(fit), releases[fit[0]]) for fit in file.query(late)]
+    charges = [(tuple(fit), releases.pop(fit[0], [])) for fit in file.query(late)]
+    return charges, bool(releases)
 
 
-def check_undamaged(file: LedgerFile) -> None:
-    """Raise LedgerError for a ledger that is seen to be damaged (`damage_of`)."""
-    for problem in damage_of(file):
+def check_undamaged(file: LedgerFile) -> Record:
+    """Return what a ledger holds. Raises LedgerError if it is damaged (`damage_of`)."""
+    try:
+        return _read(file)
+    except _DamagedError as problem:
         raise LedgerError(
-            f"a ledger must be undamaged to be used, got {problem} in "
-            f"path={file.path}. Put back a copy that holds all its fits."
-        )
+            f"The ledger {file.path} is damaged: {problem}. Restore a copy that "
+            "holds all its fits."
+        ) from None
 
 
 def damage_of(file: LedgerFile) -> list[str]:
-    """Return what is damaged, in words; [] if nothing is.
+    """Return the first damage that is found, in words; [] if there is none.
 
-    The function checks three things:
+    The function checks four things:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
@@ -74,55 +103,66 @@ def damage_of(file: LedgerFile) -> list[str]:
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
-    The checks find damage. They find no forger, who can compute the chain anew. They
-    also do not find a file that lacks its last fits with their seals, or a fit's last
-    commit.
+    The checks find accidental damage. A forger can compute the chain anew. A file that
+    lacks its last fits with their seals, or a fit's last commit, is not found either.
     """
+    try:
+        _read(file)
+    except _DamagedError as problem:
+        return [str(problem)]
+    return []
+
+
+def _read(file: LedgerFile) -> Record:
     with file.snapshot():
         try:
-            return _damage(file)
+            return _checked(file)
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, LedgerError):
                 raise
-            return [f"text that cannot be read ({error!r})"]
+            raise _DamagedError(f"an entry cannot be read ({error!r})") from error
 
 
-def _damage(file: LedgerFile) -> list[str]:
+def _checked(file: LedgerFile) -> Record:
     found = file.structure()
     if found != "ok":
-        return [f"a file that is not as SQLite wrote it ({found})"]
+        raise _DamagedError(f"the file is not as SQLite wrote it ({found})")
     meta = file.facts()
-    done, digest, sealed, charges = 0, "", dict[str, str](), _charges(file, 0)
+    charges, stray = _charges(file, 0)
+    done, digest, sealed = 0, "", dict[str, str]()
     seals = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
     for fits, fixed, kept in file.query(seals):
         digest = _chained(digest, fits, fixed, charges[done:fits])
         if digest != kept:
-            return [f"a change in fits {done + 1} to {fits}, or in their seal"]
+            raise _DamagedError(
+                f"fits {done + 1} to {fits}, or their seal, were changed"
+            )
         # A later seal may hold further facts. A sealed fact never changes.
         before, sealed = sealed, json.loads(fixed)
         if any((sealed.get(k), meta.get(k)) != (v, v) for k, v in before.items()):
-            return [f"a change in what was fixed before fit {done + 1}"]
+            raise _DamagedError(
+                f"a fact that was fixed before fit {done + 1} was changed"
+            )
         if "budget" in sealed.keys() - before.keys() and fits:
-            return [f"a budget that was fixed after {fits} fits"]
+            raise _DamagedError(f"the budget was fixed after {fits} fits")
         done = fits
     if done != len(charges):
-        return [f"fits after {done} that no seal covers"]
+        raise _DamagedError(f"no seal covers the fits after fit {done}")
     # A data set's id may be fixed after the last seal. It changes no total.
     if {k: v for k, v in meta.items() if k in sealed or k != "dataset_id"} != sealed:
-        return ["a fact that no seal covers, or a change in one"]
-    stray = ~RELEASES.c.fit_id.in_(select(FITS.c.fit_id))
-    if file.first(select(RELEASES.c.fit_id).where(stray)):
-        return ["releases without a fit, which no seal covers"]
-    return _disorder(file)
+        raise _DamagedError("a fact was added or changed without a seal")
+    if stray:
+        raise _DamagedError("there are releases without a fit")
+    _check_order(file, {fit[0]: len(releases) for fit, releases in charges})
+    plan_hash = list(FITS.c).index(FITS.c.plan_hash)
+    return Record(meta, {fit[0]: fit[plan_hash] for fit, _ in charges})
 
 
-def _disorder(file: LedgerFile) -> list[str]:
-    """Return the first release that was not begun and committed in its turn.
+def _check_order(file: LedgerFile, reserved: dict[str, int]) -> None:
+    """Raise _DamagedError unless releases were begun and committed in their turn.
 
     A release may be begun again before it is committed.
     """
-    counts = select(RELEASES.c.fit_id, func.count()).group_by(RELEASES.c.fit_id)
-    reserved = dict(map(tuple, file.query(counts)))
     done = Counter[str]()
     begun = set()
     # The order of a release: started, redrawn after each crash, committed. The next one
@@ -131,18 +171,14 @@ def _disorder(file: LedgerFile) -> list[str]:
     for fit_id, sequence, state in file.query(log.order_by(PROGRESS.c.id)):
         release = (fit_id, sequence)
         known = state in STATES and sequence < reserved.get(fit_id, 0)
-        if (
-            not known
-            or sequence != done[fit_id]
-            or (state == "started") == (release in begun)
-        ):
-            return [f"a release that was {state!r} out of turn"]
+        first = (state == "started") != (release in begun)
+        if not (known and first and sequence == done[fit_id]):
+            raise _DamagedError(f"a release was {state!r} out of turn")
         begun.add(release)
         done[fit_id] += state == "committed"
-    return []
 
 
-def _chained(before: str, fits: int, meta: str, charges: list[tuple[Any, Any]]) -> str:
+def _chained(before: str, fits: int, meta: str, charges: list[Fit]) -> str:
     # `repr`: a damaged column may hold bytes, which JSON does not take.
     charged = json.dumps(
         [[fit for fit, _ in charges], [releases for _, releases in charges]],

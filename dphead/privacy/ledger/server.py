@@ -117,7 +117,7 @@ def is_url(path: object) -> bool:
         return True
     given = isinstance(path, str | Path) and not _is_name(path)
     if given and _NO_PATH.match(str(path)):
-        raise not_a_place()
+        raise _not_a_place()
     return False
 
 
@@ -133,11 +133,12 @@ def _is_name(path: object) -> bool:
     return isinstance(path, str) and _NAMED.fullmatch(path) is not None
 
 
-def not_a_place() -> LedgerError:
+def _not_a_place() -> LedgerError:
     """Return the error for a text that is no ledger's place, without the text."""
     return LedgerError(
-        "a team ledger must be the text postgresql://user@host/database, got another "
-        "(not shown: it may hold a password). Correct --ledger or DPHEAD_LEDGER."
+        "--ledger or DPHEAD_LEDGER looks like a URL but is not "
+        "postgresql://user@host/database. The text is not shown because it "
+        "may hold a password."
     )
 
 
@@ -151,8 +152,8 @@ def team_url() -> str | None:
         if not url or is_url(url):
             return url or None
     raise LedgerError(
-        "DPHEAD_LEDGER must be postgresql://user@host/database, got another text. "
-        "Name a file with --ledger."
+        "DPHEAD_LEDGER must have the form postgresql://user@host/database. "
+        "For a ledger in a file, use --ledger FILE."
     )
 
 
@@ -161,8 +162,8 @@ def url_of(path: str) -> str:
     url = path if is_url(path) else team_url()
     if url is None:
         raise LedgerError(
-            f"a ledger on a server needs its URL, got the name {path} alone. Set "
-            "DPHEAD_LEDGER=postgresql://user@host/database."
+            f"{path} is the name of a ledger on a server, and DPHEAD_LEDGER is "
+            "not set. Set DPHEAD_LEDGER=postgresql://user@host/database."
         )
     return url
 
@@ -230,8 +231,8 @@ def connected(url: str) -> Connection:
     if durable != "on":
         connection.close()
         raise LedgerError(
-            f"a ledger's server must flush what it commits, got fsync={durable}. "
-            "Set fsync = on in postgresql.conf."
+            "The ledger's server does not flush what it commits (fsync = "
+            f"{durable}). Set fsync = on in postgresql.conf."
         )
     return connection
 
@@ -267,11 +268,11 @@ def _engine(url: str) -> Engine:
         event.listen(engine, "connect", lambda connection, _: _OPEN.add(connection))
         return engine
     except (exc.ArgumentError, ValueError):
-        raise not_a_place() from None
+        raise _not_a_place() from None
     except ModuleNotFoundError:
         raise LedgerError(
-            "a ledger on a PostgreSQL server needs psycopg, which is not installed. "
-            "Install it: pip install 'dphead[postgres]'."
+            "A ledger on a PostgreSQL server needs psycopg, which is not "
+            "installed. Run: pip install 'dphead[postgres]'"
         ) from None
 
 
@@ -283,7 +284,7 @@ def _connect(url: str) -> Connection:
     except LedgerError:
         raise
     except Exception:  # of the URL's options, or a host's name that is no text
-        raise not_a_place() from None
+        raise _not_a_place() from None
 
 
 @contextmanager
@@ -295,7 +296,7 @@ def one_error() -> Iterator[None]:
         raise
     except exc.DBAPIError as error:
         # the driver's own words name hosts and users: they are not passed on
-        raise error_of(error) from None
+        raise _error_of(error) from None
 
 
 _WORDS = {
@@ -310,14 +311,13 @@ _WORDS = {
 }
 
 
-def error_of(error: exc.DBAPIError) -> LedgerError:
+def _error_of(error: exc.DBAPIError) -> LedgerError:
     """Return the error for a statement that a server refused, by its SQLSTATE."""
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
         return LedgerError(
-            "a team ledger must be reachable, got a server that does not answer, that "
-            "refuses this login, or that is a standby. Try psql with the same URL, "
-            "then run this command again."
+            "The team ledger's server does not answer, refuses this login, or is "
+            "a standby. Try psql with the same URL, then run this command again."
         )
     words = _WORDS.get(state, f"that refused a statement (SQLSTATE {state})")
     kind = HeldLedger if state == "55P03" else LedgerError
@@ -348,9 +348,9 @@ def init(url: str) -> str:
                 connection.execute(statement)
         if connection.exec_driver_sql(_OTHERS).scalar():
             raise LedgerError(
-                "the tables of a team's ledgers must be yours alone, got schemas or "
-                "tables that another role made. Drop them if they hold no fits, or run "
-                "this command as their owner."
+                "The schemas dphead or dphead_rows have tables or functions of "
+                "another role. Run this command as their owner, or drop them if they "
+                "hold no fits."
             )
         return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
 

@@ -4,7 +4,6 @@ Nothing is charged here: `ledger` gives the tables their meaning. Whatever SQLit
 disk refuses is one kind of error.
 """
 
-import errno
 import os
 import sqlite3
 import uuid
@@ -21,7 +20,6 @@ from sqlalchemy import (
     create_engine,
     exc,
     func,
-    literal,
     select,
     text,
 )
@@ -48,8 +46,6 @@ _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
-# os.link raises one of these if the file system has no hard links.
-_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in SCHEMA)
 
 
@@ -106,8 +102,8 @@ class LedgerFile:
         new = kept is None and self._db is None
         if kept != dataset_id and not new:
             raise LedgerError(
-                f"the ledger must belong to this data set, got dataset_id={kept}. "
-                f"The features say {dataset_id}: use their own ledger."
+                f"The ledger belongs to data set {kept}, and the features to "
+                f"{dataset_id}. Use the features' own ledger."
             )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
@@ -115,8 +111,8 @@ class LedgerFile:
             dataset_id = url.rpartition("/")[2]
         if not dataset_id:
             raise LedgerError(
-                "a ledger on a server must be of a data set, got rows without an id. "
-                "Fit a features file, or name an SQLite file with --ledger."
+                "A ledger on a server needs rows with a data set id. Fit a features "
+                "file, or name a ledger file with --ledger."
             )
         self.dataset_id, self.url = dataset_id, server.url_of(url)
         self._connection = server.connected(self.url)
@@ -125,32 +121,27 @@ class LedgerFile:
         self.path = f"{server.NAME}{store}/{dataset_id}"
         if not server.is_url(url) and url != self.path:
             raise LedgerError(
-                f"a ledger must be on the server that made it, got {url} where "
-                f"DPHEAD_LEDGER is {self.path}. Set DPHEAD_LEDGER to its own."
+                f"The ledger {url} is on another server: DPHEAD_LEDGER leads to "
+                f"{self.path}. Set DPHEAD_LEDGER to the server that made the ledger."
             )
 
     def _open_file(self, path: str | Path, read_only: bool) -> None:
-        if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
+        if self.path != IN_MEMORY or not isinstance(path, str):
             # Resolve links, so that a kept path finds the same file from another folder
             # and after a link has moved. The system must resolve them: by its text
             # alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
-        if self.path == "":
-            raise LedgerError(
-                "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
-                "name a file, or ':memory:' to count this process's fits alone."
-            )
         try:
             self.path.encode()  # else reports and screens could not show it
         except UnicodeEncodeError as error:
             raise LedgerError(
-                f"the path of a ledger must be UTF-8 text, got {self.path!a}. Rename "
-                "its folder or name another with --ledger."
+                f"{self.path!a} is not UTF-8 text. Rename its folder, or name another "
+                "ledger with --ledger."
             ) from error
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise LedgerError(
-                f"a ledger must be a plain SQLite file, got path={self.path}, a "
-                "folder, a pipe or a device. Name the file, or leave --ledger out."
+                f"{self.path} is a folder, a pipe or a device, not an SQLite file. "
+                "Name a file with --ledger."
             )
         try:
             if read_only:
@@ -159,9 +150,9 @@ class LedgerFile:
                 self._open_to_write()
         except OSError as error:
             raise LedgerError(
-                "the ledger must be a readable, writable SQLite file, got "
-                f"path={self.path} ({error}). Name another with --ledger, or set "
-                "DPHEAD_HOME to a folder that is yours to write."
+                f"{self.path} cannot be opened as a ledger ({error}). Name another "
+                "file with --ledger, or set DPHEAD_HOME to a writable folder on a "
+                "disk with hard links."
             ) from error
         except _FAULTS as error:
             raise self._unsound(error) from error
@@ -210,10 +201,10 @@ class LedgerFile:
         """Fix a fact as `value` unless a value was fixed before; return the fact."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
-            absent = ~select(META.c.key).where(META.c.key == key).exists()
-            fact = select(literal(key), literal(value)).where(absent)
-            self.query(META.insert().from_select(["key", "value"], fact))
-            return self.meta(key) or value
+            kept = self.meta(key)
+            if kept is None:
+                self.add(META, {"key": key, "value": value})
+            return kept or value
 
     def count_fits(self) -> int:
         """Return how many fits were charged."""
@@ -235,7 +226,7 @@ class LedgerFile:
 
         The numbers of `progress` and `fits` are left out: another ledger numbers them.
         """
-        order = [table.c.id] if "id" in table.c else []
+        order = [table.c[key] for key in ("id", "fit_id", "sequence") if key in table.c]
         order = [column("rowid")] if table is FITS else order
         kept = select(*(one for one in table.c if one is not PROGRESS.c.id))
         return [dict(row._mapping) for row in self.query(kept.order_by(*order))]
@@ -330,8 +321,8 @@ class LedgerFile:
                     place = self.meta(MOVED)
                 if place is not None:
                     raise LedgerError(
-                        "a ledger must be used where it is, got one that was moved to "
-                        f"{place}. Set DPHEAD_LEDGER to that server's URL."
+                        f"This ledger was moved to {place}. Set DPHEAD_LEDGER to the "
+                        "URL of that server."
                     )
                 yield
                 self.before_commit()
@@ -346,8 +337,8 @@ class LedgerFile:
                 raise lost from None
         if not found:
             raise LedgerError(
-                "a team ledger must be reachable, got a connection that was lost. The "
-                "server kept nothing of this step: run this command again."
+                "The connection to the team ledger was lost. Nothing was charged. "
+                "Run this command again."
             )
 
     @contextmanager
@@ -362,9 +353,9 @@ class LedgerFile:
         """Run a block in a transaction: "write", "read", or "single" (a statement)."""
         if _process() != self._process and (kind == "write" or self._db is None):
             raise LedgerError(
-                "a ledger must be used in the process that opened it, got "
-                f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
-                "file again here, and make no fork of a ledger in memory."
+                f"Process {self._process[0]} opened this ledger, and process "
+                f"{os.getpid()} cannot use it. Open the ledger's file in this "
+                "process. A ledger in memory cannot be shared."
             )
         with self._one_error():
             transaction = self._connection.begin()
@@ -395,9 +386,9 @@ class LedgerFile:
             if self._db or kind != "write" or server.is_settled(error):
                 raise
             raise LostAnswer(
-                "a server must say whether it kept a charge, got no answer. It is "
-                "charged at most once: run the same command again, which finds it by "
-                "its id, or see dphead ledger show."
+                "The team ledger's server did not confirm the charge. It is charged "
+                "at most once. Run the same command again: it finds the charge by "
+                "its id."
             ) from None
 
     def close(self) -> None:
@@ -415,8 +406,8 @@ def _check_whole(path: Path) -> None:
     size = path.stat().st_size
     if path.is_file() and size < _HEADER:
         raise LedgerError(
-            f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
-            "bytes. Put back a copy that holds all its fits."
+            f"{path} has {size} bytes and is not a whole SQLite file. If it was a "
+            "ledger, restore a copy that holds all its fits."
         )
 
 
@@ -433,8 +424,8 @@ def _make_whole(path: Path) -> None:
     # SQLite would write the journal's pages into the new file.
     if journal.exists() and not path.exists():
         raise LedgerError(
-            f"a ledger must be beside its journal, got {journal=!s} alone. "
-            "Put the ledger back."
+            f"The journal {journal} exists, but its ledger {path} is missing. "
+            "Restore the ledger."
         )
     make_folder(path.parent)
     new = path.with_name(f".{uuid.uuid4().hex}.new")
@@ -445,25 +436,8 @@ def _make_whole(path: Path) -> None:
             db.execute("PRAGMA journal_mode=MEMORY")
             db.executescript(f"BEGIN; {_SCRIPT} COMMIT;")
         with suppress(FileExistsError):  # another process made it meanwhile
-            _link(new, path)
+            # a rename would replace the file of that process
+            os.link(new, path)
     finally:
         new.unlink()
     sync(path.parent)
-
-
-def _link(new: Path, path: Path) -> None:
-    """Give a new file its name; raise FileExistsError if the name is taken.
-
-    A rename would replace the other file. Raises LedgerError if the file system has no
-    hard links.
-    """
-    try:
-        os.link(new, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        raise LedgerError(
-            "a new ledger must lie on a file system with hard links, got "
-            f"path={path!s} ({error.strerror}). Name a place on another disk with "
-            "--ledger, or set DPHEAD_HOME to one for all ledgers."
-        ) from error

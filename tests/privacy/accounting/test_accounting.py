@@ -334,7 +334,7 @@ def test_extremes():
     ],
 )
 def test_bad_input_says_what_must_hold(bad):
-    with pytest.raises(ValueError, match=r"(must|needs) .*, got \w+=.*\. .+\."):
+    with pytest.raises(ValueError, match=r"(must|needs) .*, got .+\."):
         bad()
 
 

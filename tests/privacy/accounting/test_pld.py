@@ -569,7 +569,7 @@ def test_very_large_groups_in_samples_are_refused():
 
 @pytest.mark.parametrize("coarser", [0.0, -1.0, math.nan, 1e7])
 def test_a_grid_that_would_not_do_is_refused(coarser):
-    with pytest.raises(ValueError, match="coarser must be 1 to 100, got coarser="):
+    with pytest.raises(ValueError, match="coarser must be 1 to 100, got "):
         loss_distribution([GaussianEvent(1.0, 0.1)], coarser=coarser)
 
 

@@ -49,7 +49,7 @@ def test_a_change_in_any_column_is_found_and_nothing_is_charged(
         if (table, column) == ("seals", "fits") and rowid == 3:
             continue  # it says the same
         assert ledger.verify() != [], rowid
-        with pytest.raises(LedgerError, match="must be undamaged"):
+        with pytest.raises(LedgerError, match="is damaged: "):
             reserve(specs(1, 50.0), ledger)
         ledger.close()
 
@@ -86,8 +86,8 @@ def test_a_fit_that_is_gone_is_found(path):
 def test_fits_without_a_seal_are_found(path):
     filled(path)
     ledger = damaged(path, "DELETE FROM seals WHERE rowid > 2")
-    assert ledger.verify() == ["fits after 1 that no seal covers"]
-    with pytest.raises(LedgerError, match="must be undamaged"):
+    assert ledger.verify() == ["no seal covers the fits after fit 1"]
+    with pytest.raises(LedgerError, match="is damaged: "):
         reserve(specs(1, 50.0), ledger)
 
 
@@ -104,9 +104,9 @@ def test_an_index_that_hides_a_row_is_found(path):
     ledger = Ledger(path)
     assert ledger.budget() is None  # it was fixed
     assert any("not as SQLite wrote it" in found for found in ledger.verify())
-    with pytest.raises(LedgerError, match="must be undamaged"):
+    with pytest.raises(LedgerError, match="is damaged: "):
         reserve(specs(1, 50.0), ledger)
-    with pytest.raises(LedgerError, match="must be undamaged"):
+    with pytest.raises(LedgerError, match="is damaged: "):
         ledger.set_budget(100.0, DELTA)
 
 
@@ -135,7 +135,7 @@ def test_a_ledger_whose_releases_are_out_of_order_continues_nothing(
     assert Ledger(path).verify() == []
     ledger = damaged(path, statement)
     assert any("out of turn" in found for found in ledger.verify())
-    with pytest.raises(LedgerError, match="must be undamaged"):
+    with pytest.raises(LedgerError, match="is damaged: "):
         ledger.resume("hash", fit.fit_id, store)
 
 

@@ -83,11 +83,11 @@ def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
         ledger.set_budget(3.0, DELTA)
         first = charge(ledger, "first", store=tmp_path / f"run{len(told)}")
         value = run_release(first, seed=1, spec=specs(1, 10.0)[0])
-        with pytest.raises(LedgerError, match="budget must not be exceeded"):
+        with pytest.raises(LedgerError, match="would exceed the budget"):
             charge(ledger, sigma=0.1)
-        with pytest.raises(LedgerError, match="charged once"):
+        with pytest.raises(LedgerError, match="already charged"):
             charge(ledger, "first")
-        with pytest.raises(LedgerError, match="fixed once"):
+        with pytest.raises(LedgerError, match="already fixed"):
             ledger.set_budget(4.0, DELTA)
         charge(ledger, "second", sigma=1e300)  # which leaves nothing of the last bit
         first._lock.close()
@@ -166,7 +166,7 @@ def test_two_charges_without_a_lock_cannot_both_follow_one_seal(
     monkeypatch.setattr(module, "_LOCK", "SELECT :lock")
     first, second = (Ledger(team.url(CLIENT), dataset_id) for _ in range(2))
     charge(first)
-    with pytest.raises(LedgerError, match="at the same time"):
+    with pytest.raises(LedgerError, match="at the same moment"):
         with second.transaction():
             second.count_fits()
         meanwhile(second, lambda: charge(first))
@@ -228,7 +228,7 @@ def test_a_client_that_is_killed_around_its_commit_has_charged_or_not(
     assert ledger.holds("mine") == after
     assert ledger.verify() == []
     if after:
-        with pytest.raises(LedgerError, match="charged once"):
+        with pytest.raises(LedgerError, match="already charged"):
             charge(ledger, "mine")
     else:
         charge(ledger, "mine")
@@ -287,7 +287,7 @@ def test_a_value_whose_commit_is_not_answered_is_returned_once_or_drawn_again(
     if cutter._answered:
         value = run_release(fit, spec=spec, rows=rows)
     else:
-        with pytest.raises(LedgerError, match="connection that was lost"):
+        with pytest.raises(LedgerError, match="team ledger was lost"):
             run_release(fit, spec=spec, rows=rows)
     fit._lock.close()
     again = ledger.resume("hash", "mine", tmp_path / "run")
@@ -455,7 +455,7 @@ def test_a_change_by_the_owner_is_found_as_in_a_file(team, dataset_id, ledger):
         f"SET noise_multiplier = 1e6 WHERE dataset_id = '{dataset_id}'"
     )
     assert ledger.verify() != []
-    with pytest.raises(LedgerError, match="must be undamaged"):
+    with pytest.raises(LedgerError, match="is damaged: "):
         charge(ledger)
 
 
@@ -489,12 +489,12 @@ def test_a_server_without_tables_or_flushes_is_refused(team, dataset_id):
     team.run("SELECT pg_reload_conf()")
     try:
         time.sleep(0.2)  # until it has read its settings
-        with pytest.raises(LedgerError, match="fsync=off"):
+        with pytest.raises(LedgerError, match="fsync = off"):
             Ledger(team.url(CLIENT), dataset_id)
     finally:
         team.run("ALTER SYSTEM RESET fsync")
         team.run("SELECT pg_reload_conf()")
-    with pytest.raises(LedgerError, match="must be of a data set"):
+    with pytest.raises(LedgerError, match="needs rows with a data set id"):
         Ledger(team.url(CLIENT))
 
 
@@ -544,7 +544,7 @@ def test_a_row_that_no_seal_holds_is_damage(team, dataset_id, statement, values)
         )
     as_client(team, dataset_id, statement, *values)
     assert ledger.verify() != []
-    with pytest.raises(LedgerError, match=r"must be undamaged|was moved"):
+    with pytest.raises(LedgerError, match=r"is damaged: |was moved"):
         charge(ledger)
 
 
@@ -613,7 +613,7 @@ def test_tables_that_another_role_made_are_refused(team):
     try:
         url = team.url("mallory").replace("/postgres", "/squatted")
         module.init(url)
-        with pytest.raises(LedgerError, match="another role made"):
+        with pytest.raises(LedgerError, match="functions of another role"):
             module.init(team.url().replace("/postgres", "/squatted"))
     finally:
         team.run("DROP DATABASE squatted")
@@ -682,7 +682,7 @@ def test_a_server_that_lost_the_commit_of_a_returned_release_answers_it_no_more(
         f"WHERE state = 'committed' AND dataset_id = '{dataset_id}'"
     )
     again = ledger.resume("hash", fit.fit_id, tmp_path / "run")
-    with pytest.raises(LedgerError, match="never be drawn again"):
+    with pytest.raises(LedgerError, match="which was already returned"):
         run_release(again, spec=specs(1, 10.0)[0])
     assert (tmp_path / "run" / "000000.npy").exists()
 

@@ -51,7 +51,7 @@ def test_an_insert_that_replaces_a_row_is_refused(path, table):
 def test_a_ledger_belongs_to_one_data_set(path):
     Ledger(path, "one").close()
     Ledger(path).close()
-    with pytest.raises(LedgerError, match="dataset_id=one"):
+    with pytest.raises(LedgerError, match="data set one"):
         Ledger(path, "two")
 
 
@@ -120,9 +120,7 @@ def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
     forked = python(FORK, path, when)
     child, parent = forked.out.splitlines()
     assert parent == "parent done", forked.err
-    assert child.startswith(
-        "child a ledger must be used in the process that opened it, got process="
-    )
+    assert child.startswith("child Process ")
 
 
 def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
@@ -130,13 +128,13 @@ def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
     ledger = Ledger()
     opened = module._process()
     monkeypatch.setattr(module, "_forks", [opened[1] + 1])
-    with pytest.raises(LedgerError, match="in the process that opened it"):
+    with pytest.raises(LedgerError, match="cannot use it"):
         reserve(specs(), ledger)
 
 
 def test_a_ledger_without_a_name_is_refused():
     """SQLite makes a temporary one of it, which counts nothing after the fit."""
-    with pytest.raises(LedgerError, match="must be a file"):
+    with pytest.raises(LedgerError, match="not an SQLite file"):
         Ledger("")
 
 
@@ -169,7 +167,7 @@ def test_a_ledger_that_was_cut_is_not_an_empty_one(path, left):
     filled(path)
     with open(path, "r+b") as file:
         file.truncate(left)
-    with pytest.raises(LedgerError, match="a whole SQLite file"):
+    with pytest.raises(LedgerError, match="not a whole SQLite file"):
         Ledger(path)
     assert path.stat().st_size == left
 
@@ -177,7 +175,7 @@ def test_a_ledger_that_was_cut_is_not_an_empty_one(path, left):
 def test_a_journal_without_its_ledger_is_not_played_into_a_new_one(path):
     path.parent.mkdir()
     path.with_name(path.name + "-journal").write_bytes(b"pages of the lost ledger")
-    with pytest.raises(LedgerError, match="beside its journal"):
+    with pytest.raises(LedgerError, match=r"but its ledger .* is missing"):
         Ledger(path)
     assert not path.exists()
 
@@ -212,7 +210,9 @@ def test_a_disk_without_hard_links_is_refused_and_nothing_there_is_replaced(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("os.link", refused)
-    with pytest.raises(LedgerError, match=r"with hard links, got path=.*--ledger"):
+    with pytest.raises(
+        LedgerError, match=r"cannot be opened as a ledger .*--ledger.*hard links"
+    ):
         Ledger(path)
     assert [one.name for one in path.parent.iterdir()] == [path.name] * made
     if made:
@@ -238,7 +238,7 @@ def test_a_link_leads_to_the_ledger_and_its_journal(path, tmp_path):
     assert len(Ledger(path).fits()) == 3
     path.unlink()
     path.with_name(path.name + "-journal").write_bytes(b"pages of the lost ledger")
-    with pytest.raises(LedgerError, match="beside its journal"):
+    with pytest.raises(LedgerError, match=r"but its ledger .* is missing"):
         Ledger(link)
 
 
@@ -318,12 +318,12 @@ def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
     ledger = Ledger(path, "ab12", read_only=True)
     for write in (
         lambda: reserve(specs(), ledger),
-        lambda: ledger.set_once("group_cap", "3"),
+        lambda: ledger.set_once("x", "3"),
     ):
         with pytest.raises(LedgerError, match="may read and write"):
             write()
     assert path.read_bytes() == before
-    with pytest.raises(LedgerError, match="must belong to this data set"):
+    with pytest.raises(LedgerError, match="belongs to data set"):
         Ledger(path, "cd34", read_only=True)
     missing = path.with_name("missing.sqlite")
     with pytest.raises(LedgerError, match="missing"):
@@ -334,7 +334,7 @@ def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_only):
     folder = tmp_path / os.fsdecode(b"bad\xff")
-    with pytest.raises(LedgerError, match="must be UTF-8 text") as error:
+    with pytest.raises(LedgerError, match="is not UTF-8 text") as error:
         Ledger(folder / "l.sqlite", read_only=read_only)
     str(error.value).encode()
     assert list(tmp_path.iterdir()) == []
@@ -344,5 +344,5 @@ def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_is_no_plain_file_is_not_called_a_broken_disk(tmp_path, make, read_only):
     make(tmp_path / "ledger")
-    with pytest.raises(LedgerError, match="must be a plain SQLite file"):
+    with pytest.raises(LedgerError, match="not an SQLite file"):
         Ledger(tmp_path / "ledger", read_only=read_only)
