@@ -516,7 +516,7 @@ def test_moments_of_a_transform_with_a_constant_are_refused(d, channels):
     well: sqrt(2) C.
     """
     params = Params(RowTransform(append=0.5))
-    with pytest.raises(ValueError, match="features alone"):
+    with pytest.raises(ValueError, match="without an appended constant"):
         integer_sum(
             ChannelMoment(M, 1, channels),
             params,
