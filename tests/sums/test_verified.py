@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from core import QUERIES, D, M, integer_sum, toy
 
+from dphead.data.arrays import ArrayRows
+from dphead.privacy.contract import SumTask
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassSums, Gradient
+from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.kernels import gradient, products
 from dphead.sums.reference import ReferenceSums
@@ -95,3 +98,34 @@ def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
     x, y = toy(200)
     with pytest.raises(RuntimeError, match="differs from the reference"):
         integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)
+
+
+def test_without_noise_each_transform_of_the_rows_is_measured_once():
+    """A norm of other rows, of another transform or of a sample is never reused."""
+
+    class Counted(ReferenceSums):
+        passes = 0
+
+        def norms(self, ask, block):
+            self.passes += 1
+            return super().norms(ask, block)
+
+    way, (x, y) = Counted(), toy(100)
+    verified, ways = VerifiedSum(way), (RowTransform(), RowTransform(unit_norm=True))
+    rows, longer = ArrayRows(x, y), ArrayRows(3 * x, y)
+    largest = np.linalg.norm(x, axis=1).max()
+
+    def norm(rows, transform, indices=None):
+        return verified.largest_norm(
+            SumTask(Gradient(M), Params(transform), 1.0, rows, indices)
+        )
+
+    assert norm(rows, ways[0]) == norm(rows, ways[0]) == pytest.approx(largest)
+    assert way.passes == 1
+    assert norm(longer, ways[0]) == pytest.approx(3 * largest)
+    assert norm(longer, ways[1]) == pytest.approx(1)
+    few = np.arange(3)
+    some = np.linalg.norm(x[:3], axis=1).max()
+    assert norm(rows, ways[0], few) == norm(rows, ways[0], few) == pytest.approx(some)
+    assert norm(rows, ways[0]) == pytest.approx(largest)
+    assert way.passes == 6
