@@ -3,6 +3,7 @@
 Names are imported on first use, so `import dphead` loads no numerical library.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
         PrivateNotice,
     )
     from dphead.finetune import DPFinetuneClassifier as DPFinetuneClassifier
+
+if sys.platform == "win32":
+    raise ImportError("dphead runs on Linux and macOS. On Windows, install it in WSL.")
 
 __version__ = "0.1.0"
 __all__ = [

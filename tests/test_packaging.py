@@ -1,5 +1,6 @@
 """What a wheel and an sdist hold."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,12 +19,14 @@ BUILD = (
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Names in the sdist, without its top folder, and in the wheel."""
+    """Names in the sdist, without its top folder, and in the wheel, whose metadata."""
     if not (ROOT / "MANIFEST.in").exists():
         pytest.skip("needs MANIFEST.in, which a clone has")
     folder = tmp_path_factory.mktemp("build")
     ignored = shutil.ignore_patterns("__pycache__", ".*", "build", "site", "*.egg-info")
     shutil.copytree(ROOT, folder / "src", ignore=ignored)
+    # as if git had told it
+    (folder / "src" / "dphead" / "commit.txt").write_text("0123456789ab")
     for kind in ("sdist", "wheel"):
         command = [sys.executable, "-c", BUILD, kind, str(folder)]
         subprocess.run(command, cwd=folder / "src", capture_output=True, check=True)
@@ -32,11 +35,12 @@ def built(tmp_path_factory):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(wheel) as archive:
-        return names, set(archive.namelist())
+        (about,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        return names, set(archive.namelist()), archive.read(about).decode()
 
 
 def test_the_wheel_has_two_packages_and_their_data(built):
-    _, wheel = built
+    _, wheel, _ = built
     tops = {name.split("/")[0] for name in wheel if ".dist-info" not in name}
     assert tops == {"dphead", "dphead_extract"}
     for kind in (
@@ -46,10 +50,11 @@ def test_the_wheel_has_two_packages_and_their_data(built):
     ):
         for path in ROOT.glob(kind):
             assert path.relative_to(ROOT).as_posix() in wheel
+    assert "dphead/commit.txt" in wheel
 
 
 def test_the_sdist_has_what_its_tests_need(built):
-    sdist, _ = built
+    sdist, _, _ = built
     for folder in ("tests", "benchmarks", "dphead", "extract"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
             assert path.relative_to(ROOT).as_posix() in sdist
@@ -60,5 +65,24 @@ def test_the_sdist_has_what_its_tests_need(built):
         "Makefile",
         "mkdocs.yml",
         "CITATION.cff",
+        "dphead/commit.txt",
     ):
         assert name in sdist
+    results = [name for name in sdist if name.startswith("benchmarks/results/")]
+    assert all(name.endswith("/README.md") or "." not in name for name in results)
+
+
+def test_what_a_package_index_shows_has_no_relative_link(built):
+    *_, about = built
+    assert "## Two commands" in about
+    links = re.findall(r"\]\(([^)]*)\)", about)
+    assert links and all(link.startswith("https://") for link in links), links
+
+
+def test_windows_is_refused_in_one_line():
+    code = "import sys; sys.platform = 'win32'; import dphead"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(
+        "dphead runs on Linux and macOS. On Windows, install it in WSL."
+    )

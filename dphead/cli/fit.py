@@ -89,8 +89,8 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--coordinator",
         help=(
-            "host:port of process 0 for a fit on many hosts, or auto (see "
-            "docs/many-hosts.md)."
+            "host:port of process 0 for a fit on many hosts, or auto to find the "
+            "hosts of a cluster's job."
         ),
     ),
     click.option(

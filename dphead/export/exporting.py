@@ -85,7 +85,7 @@ def export(
     if (run / "model.json").exists():
         raise ValueError(
             f"an export needs the run folder of a head, got a network in {run}. Its "
-            "weights are in model.safetensors (see docs/export.md)."
+            "weights are in model.safetensors, and its layers in model.json."
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(

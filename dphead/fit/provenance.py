@@ -8,12 +8,14 @@ PATIENCE = 5  # seconds to wait for git; chosen, not measured
 
 
 def commit(root: Path = _ROOT) -> str | None:
-    """Return the checked-out commit of dphead, or None if it is not a git checkout.
+    """Return the commit of dphead, or None if it is unknown.
 
-    The name ends with "-dirty" if files were changed.
+    A git checkout gives its own commit, with "-dirty" if files were changed. An
+    installed package has the commit that was recorded when it was built.
     """
     if not (root / ".git").exists():
-        return None
+        recorded = root / "dphead" / "commit.txt"
+        return recorded.read_text() if recorded.exists() else None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(

@@ -55,7 +55,8 @@ def solver_class(name: str) -> type:
     if not _is_solver(kind):
         raise ValueError(
             f"The method {name!r} of {_package(point)} must be a dataclass with name, "
-            f"plan and solve, got {point.value!r}. See docs/own-method.md."
+            f"plan and solve, got {point.value!r}. The documentation has an example: "
+            '"Add your own training method".'
         )
     return kind
 

@@ -28,6 +28,12 @@ def test_what_is_no_checkout_or_has_no_commit_has_none(tmp_path):
     assert commit(tmp_path) is None
 
 
+def test_an_installed_package_has_the_commit_of_its_build(tmp_path):
+    (tmp_path / "dphead").mkdir()
+    (tmp_path / "dphead" / "commit.txt").write_text("0123456789ab")
+    assert commit(tmp_path) == "0123456789ab"
+
+
 def test_a_machine_without_git_still_writes_a_report(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))

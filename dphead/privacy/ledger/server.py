@@ -302,7 +302,7 @@ def one_error() -> Iterator[None]:
 _WORDS = {
     "55P03": "that another process holds",
     "42501": "whose role lacks a right. It needs SELECT and INSERT on all views of "
-    f"schema {VIEWS} (docs/team-ledger.md)",
+    f"schema {VIEWS}",
     "3F000": "without dphead's tables. Make them: dphead ledger init URL",
     "42P01": "without dphead's tables. Make them: dphead ledger init URL",
     "25006": "that takes no writes. Name the primary server",
