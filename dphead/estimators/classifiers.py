@@ -89,7 +89,7 @@ class DPAutoClassifier(DPClassifier):
     prior : ndarray, or path of a .npy file, default=None
         File .npy of public initial weights (features, classes). Default: off.
     balanced : bool, default=None
-        Weigh all classes alike: subtract the log of noisy class frequencies from the
+        Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
 
     Attributes
@@ -374,7 +374,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     initial_bias : from -1e+15 to 1e+15, default=None
         Score of every class before the first step. Default: 0.0 (off).
     balanced : bool, default=None
-        Weigh all classes alike: subtract the log of noisy class frequencies from the
+        Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
 
     Attributes
@@ -644,7 +644,7 @@ class DPSGDClassifier(_GradientClassifier):
     initial_bias : from -1e+15 to 1e+15, default=None
         Score of every class before the first step. Default: 0.0 (off).
     balanced : bool, default=None
-        Weigh all classes alike: subtract the log of noisy class frequencies from the
+        Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
 
     Attributes
@@ -769,7 +769,7 @@ class DPAdamClassifier(_GradientClassifier):
     initial_bias : from -1e+15 to 1e+15, default=None
         Score of every class before the first step. Default: 0.0 (off).
     balanced : bool, default=None
-        Weigh all classes alike: subtract the log of noisy class frequencies from the
+        Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
 
     Attributes
