@@ -156,19 +156,23 @@ def fit(
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
     """Fit, and print the outcome."""
     from dphead.cli.summary import details, outcome
+    from dphead.fit.duration import LONG_SECONDS, time_in_words
     from dphead.fit.run import fit_files
 
     planned: Any = None
 
     with shown("reading and checking rows", not process_id) as progress:
 
-        def announce(plan: Any, method: Any) -> None:
+        def announce(plan: Any, method: Any, seconds: float) -> None:
             nonlocal planned
             planned = plan
             if dry_run or verbose:
                 title = f"To be released ({method.source})"
                 progress.say(releases_table(plan.summary(), title))
                 progress.say(section("Budget", _budget_before(options, plan)))
+            if seconds > LONG_SECONDS or (dry_run and seconds):
+                took = time_in_words(seconds)
+                progress.say(f"This fit takes about {took} on this machine.")
             if dry_run:
                 raise click.exceptions.Exit(0)
             progress.begin("verifying sums (a first fit compiles them), then charging")

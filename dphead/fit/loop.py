@@ -5,10 +5,12 @@ A solver sees only released values.
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dphead.fit.duration import LONG_SECONDS, check_duration, time_in_words
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
@@ -279,8 +281,15 @@ def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> Verified
 def _check_sums(
     verified: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
 ) -> None:
-    """Raise RuntimeError unless the plan's sums are right on hostile rows."""
+    """Raise RuntimeError unless the plan's sums are right on hostile rows.
+
+    Warn if the fit takes long, and raise ValueError if it takes hours (`duration`).
+    """
     releases = solver.plan(plan.budgeted(facts))
+    seconds = check_duration(releases, facts, solver.name)
+    if seconds > LONG_SECONDS:
+        took = time_in_words(seconds)
+        warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
     verified.check((r.query for r in releases), facts.n_features)
 
 

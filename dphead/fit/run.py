@@ -22,6 +22,7 @@ from dphead.fit.backbones import (
     selected,
     selection_of,
 )
+from dphead.fit.duration import check_duration
 from dphead.fit.files import (
     check_features,
     check_public,
@@ -69,7 +70,7 @@ from dphead.sums.hosts import Hosts, SumOfParts, bounds
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
-_Announce = Callable[[Plan, Method], None]
+_Announce = Callable[[Plan, Method, float], None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def fit_files(
     options : FitOptions
         The fit's options.
     announce : callable, optional
-        Called with the plan and the method before the charge.
+        Called with the plan, the method and the expected seconds before the charge.
+        The seconds are 0 if they are not known (`duration`).
     progress : callable, optional
         Called with (releases made, releases planned, label) after each release.
 
@@ -276,8 +278,11 @@ def _lead(
     own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:
         agree(hosts, agreed(run))
+    seconds = 0.0
+    if options.backend != "jax":  # an accelerator's rates are not known
+        seconds = check_duration(run.releases, facts, run.method.solver.name)
     if announce is not None:
-        announce(run.announced, run.method)
+        announce(run.announced, run.method, seconds)
     parts = None if hosts is None else SumOfParts(hosts, own)
     verified = VerifiedSum(sums, parts=parts, memory=memory)
     for each in infos_of_sources(run.method.solver, facts):

@@ -71,6 +71,7 @@ def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
     assert "To be released" in done.out
     assert "gradient" in done.out
     assert "7" in done.out
+    assert "This fit takes about 1 second on this machine." in done.out
     assert not run.exists()
     assert not ledger_home().exists()
 

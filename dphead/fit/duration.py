@@ -1,0 +1,87 @@
+"""Forecast the time of a fit from public sizes, and refuse what would take hours.
+
+The forecast is an operation count over measured rates. It leaves out reading from disk,
+compilation and checks, and is meant to tell minutes from hours.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dphead.privacy.query import Statistic
+from dphead.privacy.statistics import ClassSums, Gradient, Gram
+from dphead.solvers.base import PlannedRelease, ProblemInfo
+from dphead.sums.passes import cores
+from dphead.sums.tuning import COMPILED_ENTRIES, MAX_SUM_COPY_BYTES
+
+# Entries of a sum times rows, per second and core: measured on one core of an AMD EPYC
+# with 1,280 features. Forecasts were within a factor of 1.6 of fits that took more than
+# a second (results/duration).
+_COMPILED_GRAM = 250e9
+_COMPILED_GRADIENT = 45e9  # 40e9 with 10 classes, 61e9 with 100
+_CLASS_SUMS = 400e9
+_NUMPY_MATRICES = 15e9
+_NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
+_ROW_ENTRIES = 1.5e9  # row entries that become integers
+_NOISE_ENTRIES = 25e6  # entries with noise, on one core
+_CUBES = 7e9  # w³ for the eigenvalues of a matrix of width w, on one core
+LONG_SECONDS = 60.0  # longer fits are announced; chosen
+LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
+
+
+def expected_seconds(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> float:
+    """Return the expected time of all releases and of the solver, in seconds."""
+    return sum(_seconds(release, facts) for release in releases)
+
+
+def check_duration(
+    releases: Sequence[PlannedRelease], facts: ProblemInfo, name: str
+) -> float:
+    """Return the expected seconds of a fit, or refuse a fit that takes hours.
+
+    Call it before the charge. Only sums of one matrix per class have a limit, because
+    other methods do without them. Raises ValueError beyond LIMIT_SECONDS.
+    """
+    matrices = [r for r in releases if len(r.query.shape(1)) == 3]
+    seconds = expected_seconds(matrices, facts)
+    if seconds > LIMIT_SECONDS:
+        raise ValueError(
+            f"{name} needs {time_in_words(LIMIT_SECONDS)} or less for its matrices of "
+            f"each class, got {time_in_words(seconds)} for {facts.n_classes} classes "
+            f"and {facts.n_features} features. Use `--method dp-fc` or `--method auto`."
+        )
+    return expected_seconds(releases, facts)
+
+
+def time_in_words(seconds: float) -> str:
+    """Return a time as text, such as "3 minutes" or "14 hours"."""
+    for unit, size in (("hour", 3600), ("minute", 60), ("second", 1)):
+        if seconds >= size or unit == "second":
+            break
+    number = max(1, round(seconds / size))
+    return f"{number} {unit}{'s' if number > 1 else ''}"
+
+
+def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
+    query, width = release.query, facts.n_features + 1
+    entries = float(np.prod(query.shape(width)))
+    rows = facts.n_rows * release.sampling_prob
+    # as in `sums.passes`: each thread adds to a copy of the sum of its own
+    threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
+    adding = rows * (entries / _rate(query, entries) + width / _ROW_ENTRIES)
+    solving = 0.0
+    if query.kind == "gram":
+        solving = entries * width / _CUBES
+    return adding / threads + entries / _NOISE_ENTRIES + solving
+
+
+def _rate(query: Statistic, entries: float) -> float:
+    """Return the rate of the code that `sums.cpu` uses for a statistic."""
+    compiled = entries >= COMPILED_ENTRIES
+    if query.kind == "gram":
+        is_one = type(query) is Gram and compiled
+        return _COMPILED_GRAM if is_one else _NUMPY_MATRICES
+    if type(query) is ClassSums and compiled:
+        return _CLASS_SUMS
+    softmax = isinstance(query, Gradient) and query.loss == "softmax"
+    return _COMPILED_GRADIENT if softmax and compiled else _NUMPY_GRADIENT
