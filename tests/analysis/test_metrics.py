@@ -79,7 +79,7 @@ def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
 
 def test_a_loss_that_is_not_defined_has_no_probabilities():
     """A new one would be taken for softmax."""
-    with pytest.raises(ValueError, match="sigmoid or squared, got loss='new'"):
+    with pytest.raises(ValueError, match="sigmoid or squared, got 'new'"):
         metrics.probabilities(np.zeros((1, 3)), "new")  # type: ignore[arg-type]
 
 

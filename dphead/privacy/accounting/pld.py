@@ -135,7 +135,7 @@ def loss_distribution(
     check_pair(sampled, relation)
     rows = max((e.rows_per_unit for e in sampled), default=1)
     few = f"`--group-cap` in Poisson batches must be at most {_LARGEST_GROUP}"
-    require(rows <= _LARGEST_GROUP, few, "group-cap", rows, "Use full batches.")
+    require(rows <= _LARGEST_GROUP, few, "--group-cap", rows, "Use full batches.")
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
         if event.noise_multiplier * _LARGEST_MU < rows_in_sample:
