@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import prose
-from benchmarks.faults import damage, kills
+from benchmarks.faults import damage, kills, team
 from benchmarks.faults.processes import full_at
 from benchmarks.store import RESULTS, append, provenance, read
 
@@ -68,6 +68,30 @@ PROBES = {
         "one line, and the same command ends right",
         None,
         lambda _, seed: kills.all_points(seed, full_at),
+    ),
+    "server-points": Probe(
+        "on a team's server: `fit` killed at every fifth event",
+        "one charge, and the same command ends right",
+        None,
+        lambda _, seed: team.points(5),
+    ),
+    "server-cuts": Probe(
+        "on a team's server: the connection cut at a COMMIT, which arrives or not",
+        "one charge, and the same command ends right",
+        60,
+        team.cuts,
+    ),
+    "server-stops": Probe(
+        "a team's server that loses its power at a random moment of a fit",
+        "one charge, and the same command ends right",
+        40,
+        team.stops,
+    ),
+    "server-budget": Probe(
+        "on a team's server: 32 fits at once on a budget for ten",
+        "exactly ten",
+        5,
+        lambda tries, _: team.budget(tries),
     ),
 }
 
@@ -144,7 +168,7 @@ with features of 60 rows, 40 images of 6 × 6 pixels and a Wide-ResNet of ten la
 of each; the probes are in `benchmarks/faults/`.
 """
 
-NOTES = """An event is an SQL statement, or a file opened for writing, renamed, removed
+NOTES = """An event is an SQL statement, to a server too, or a file opened for writing, renamed, removed
 or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
 file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
 evenly from each file; every file that `dphead` writes and reads again is among them,

@@ -3,6 +3,7 @@ read them, and what is wrong with what a finished command left.
 """
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,12 +98,19 @@ def extract(folder: Path, name: str = "g.h5", *more: str) -> Case:
 
 
 def fits_of(folder: Path) -> list[dict[str, Any]]:
-    """Every fit of every ledger of a try."""
+    """Every fit of every ledger of a try, the team's server included."""
+    from dphead_extract.features.format import open_features
+
     from dphead.privacy.ledger import Ledger
 
     found = []
-    for path in sorted((folder / "home").rglob("*.sqlite")):
-        ledger = Ledger(path)
+    files = sorted((folder / "home").rglob("*.sqlite"))
+    ledgers: list[tuple[Path | str, str | None]] = [(path, None) for path in files]
+    if url := os.environ.get("DPHEAD_LEDGER"):
+        with open_features(folder / "f.h5") as file:
+            ledgers.append((url, file.dataset_id))
+    for path, dataset_id in ledgers:
+        ledger = Ledger(path, dataset_id)
         found += ledger.fits()
         ledger.close()
     return found

@@ -19,6 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sqlalchemy import Engine
+from sqlalchemy.event import listen
+
 from dphead.__main__ import Interrupted, about_charge, handle_signals
 
 SECONDS = 600  # in which a command that was not struck must end
@@ -71,11 +74,12 @@ def started(
     """A process that runs `dphead arguments` until it ends or is struck.
 
     user: whose rights it has, where this process may choose; hours: by which its clock
-    is wrong; env: variables, "" for one that is not set.
+    is wrong; env: variables, "" for one that is not set. DPHEAD_LEDGER is as here.
     """
     FORKS.set_forkserver_preload(PRELOADED)
     ours, theirs = FORKS.Pipe(duplex=False)
-    given = (folder, arguments, strike, env or {}, theirs, user, hours)
+    env = {"DPHEAD_LEDGER": os.environ.get("DPHEAD_LEDGER", "")} | (env or {})
+    given = (folder, arguments, strike, env, theirs, user, hours)
     process: Any = FORKS.Process(target=_once, args=given)
     process.answer = ours
     process.start()
@@ -198,8 +202,14 @@ def _watch(folder: Path, event: Callable[[str], None]) -> None:
         connection.set_trace_callback(lambda text: event(f"sql {text}"))
         return connection
 
+    def executed(connection: Any, _: Any, text: str, *more: Any) -> None:
+        if connection.dialect.name == "postgresql":
+            event(f"sql {text}")
+
     os.fsync = fsync
     sqlite3.connect = connected  # type: ignore[assignment]
+    listen(Engine, "before_cursor_execute", executed)
+    listen(Engine, "commit", lambda one: executed(one, None, "COMMIT"))
     sys.addaudithook(audited)
 
 

@@ -561,9 +561,7 @@ def test_what_no_grid_can_hold_is_infinite(events):
 
 
 def test_very_large_groups_in_samples_are_refused():
-    with pytest.raises(
-        ValueError, match="must be at most 10000, got 10001"
-    ):
+    with pytest.raises(ValueError, match="must be at most 10000, got 10001"):
         compose_epsilon([GaussianEvent(100.0, 0.1, 1, 10_001)], 1e-5)
 
 

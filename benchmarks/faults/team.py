@@ -1,0 +1,87 @@
+"""What is left where a fit that charges a team's server is killed, its connection is
+cut, or the server dies: one charge, and the same command goes on to a whole result.
+"""
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.faults import cases, kills
+from benchmarks.faults.processes import ended, run_to_end, started
+from benchmarks.faults.servers import CLIENT, GRANTS, Cutter, Server
+
+
+@contextmanager
+def served() -> Iterator[Server]:
+    """A server of its own, which the commands that are started meanwhile charge."""
+    from dphead.privacy.ledger import server as ledgers
+
+    with Server() as server:
+        ledgers.init(server.url())
+        for statement in GRANTS:
+            server.run(statement)
+        os.environ["DPHEAD_LEDGER"] = server.url(CLIENT)
+        try:
+            yield server
+        finally:
+            del os.environ["DPHEAD_LEDGER"]
+
+
+def points(every: int = 1) -> Iterator[list[str]]:
+    """Problems of a fit that is killed at each `every`-th event, also of the server."""
+    with served():
+        for count, found in kills.points(kills.CASES["dp-ls"], every):
+            yield [f"event {count}: {text}" for text in found]
+
+
+def cuts(tries: int, seed: int = 0) -> Iterator[list[str]]:
+    """Problems of fits whose connection breaks at a COMMIT, which arrives or not."""
+    rng = random.Random(seed)
+    with served() as server:
+        for _ in range(tries):
+            cutter = Cutter(server.port, answered=rng.random() < 0.5)
+            arm = threading.Timer(rng.random(), setattr, (cutter, "armed", True))
+            arm.start()
+            url = server.url(CLIENT, cutter.port)
+            yield _broken("connection cut", url, arm.join, cutter.close)
+
+
+def stops(tries: int, seed: int = 0) -> Iterator[list[str]]:
+    """Problems of fits whose server loses its power at a random moment."""
+    rng = random.Random(seed)
+    with served() as server:
+        for _ in range(tries):
+            wait = rng.random()
+
+            def stop(wait: float = wait) -> None:
+                time.sleep(wait)
+                server.stop(signal.SIGQUIT)
+
+            yield _broken("server stopped", server.url(CLIENT), stop, server.start)
+
+
+def budget(rounds: int, processes: int = 32, room: int = 10) -> Iterator[list[str]]:
+    """Problems of fits that start at once on a server's budget for `room` of them."""
+    with served():
+        yield from kills.one_budget(rounds, processes, room)
+
+
+def _broken(
+    what: str, url: str, strike: Callable[[], object], mend: Callable[[], object]
+) -> list[str]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        case = cases.fit(folder, "run", "dp-fc")
+        process = started(folder, case.arguments, env={"DPHEAD_LEDGER": url})
+        strike()
+        first = ended(process)
+        mend()
+        if first.code not in (0, 2) or "Traceback" in first.said:
+            return [f"{what}: exit code {first.code}: {first.said[-300:]}"]
+        return [f"{what}: {text}" for text in cases.again(folder, case, run_to_end)]
