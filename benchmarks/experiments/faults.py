@@ -168,8 +168,8 @@ with features of 60 rows, 40 images of 6 × 6 pixels and a Wide-ResNet of ten la
 of each; the probes are in `benchmarks/faults/`.
 """
 
-NOTES = """An event is an SQL statement, to a server too, or a file opened for writing, renamed, removed
-or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
+NOTES = """An event is an SQL statement, to a server too, or a file opened for
+writing, renamed, removed or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
 file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
 evenly from each file; every file that `dphead` writes and reads again is among them,
 with every command that reads it (`benchmarks/faults/damage.py` lists the pairs).
