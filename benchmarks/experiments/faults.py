@@ -169,7 +169,8 @@ of each; the probes are in `benchmarks/faults/`.
 """
 
 NOTES = """An event is an SQL statement, to a server too, or a file opened for
-writing, renamed, removed or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
+writing, renamed, removed or flushed, or a folder made or removed. A full disk is a
+limit of zero bytes on every
 file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
 evenly from each file; every file that `dphead` writes and reads again is among them,
 with every command that reads it (`benchmarks/faults/damage.py` lists the pairs).
