@@ -245,13 +245,10 @@ def _features(
     images = files.Images(
         asked.source, asked.split, asked.layout, labeled, asked.weights, asked.device
     )
-
-    def told(done: int, total: int) -> None:
-        progress(done, total, "extracting features")
-
-    return files.extract_like(
-        asked.run, images, Path(folder, "features.h5"), told
-    ), None
+    features = files.extract_like(
+        asked.run, images, Path(folder, "features.h5"), progress
+    )
+    return features, None
 
 
 @click.command(cls=Sectioned)

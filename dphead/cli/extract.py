@@ -59,6 +59,20 @@ from dphead.cli.text import section, tied
     COLUMNS,
     ENCODING,
     click.option(
+        "--test-fraction",
+        type=values.Number(0, 0.9),
+        default=0.0,
+        help=(
+            "Set this fraction of the images (with groups: of the groups) apart as the "
+            "split test, such as 0.2. The rest is the split train."
+        ),
+    ),
+    click.option(
+        "--by-group",
+        is_flag=True,
+        help="Refuse --test-fraction if the source has no groups.",
+    ),
+    click.option(
         "--limit", type=values.COUNT, help="Use only the first N images (for trials)."
     ),
     click.option(
@@ -264,16 +278,19 @@ def extract(**given: Any) -> None:
     check_there("the weights file", given["weights"])
     check_there("a features file", given["same_data_as"])
     try:
-        _read_declared(given)
-        with shown("loading the backbone and checking all images") as progress:
+        with shown("listing images") as progress:
+            source = _checked(given)
+            progress.begin("loading the backbone")
+
+            from dphead_extract.run import ExtractOptions
             from dphead_extract.run import extract as run
 
-            options = _options(given)
+            from dphead.fit.ledgers import image_index
 
-            def told(done: int, total: int) -> None:
-                progress(done, total, "extracting features")
-
-            summary = run(options, told)
+            given["index"] = image_index()
+            own = {f.name for f in fields(ExtractOptions)} & set(given)
+            options = ExtractOptions(**{name: given[name] for name in own})
+            summary = run(options, progress, source)
     except (FormatError, OSError) as error:
         raise Unusable(error) from error
     if summary.restarted:
@@ -283,10 +300,9 @@ def extract(**given: Any) -> None:
     _print_summary(summary)
     _print_others(summary)
     if options.shard.count > 1:
-        name = options.output.stem
-        shards = f"{name}.shard-*-of-{options.shard.count}{options.output.suffix}"
-        pattern = options.output.with_name(shards)
-        join = f"dphead features join {pattern} -o {options.output}"
+        output = given["output"]
+        shards = f"{output.stem}.shard-*-of-{options.shard.count}{output.suffix}"
+        join = f"dphead features join {output.with_name(shards)} -o {output}"
         click.echo(section("Next", ["when all shards are written:", join]))
     elif summary.class_names is not None:
         print_budget(summary.path)
@@ -294,28 +310,53 @@ def extract(**given: Any) -> None:
     print_problems(summary.problems)
 
 
-def _read_declared(given: dict[str, Any]) -> None:
-    """Parse the source's declarations, and refuse labels without public classes.
+def _checked(given: dict[str, Any]) -> Any:
+    """Replace typed values by options, and return the source.
 
-    The check runs before the backbone is loaded.
+    All is checked before PyTorch is imported, which takes seconds.
     """
+    from dphead_extract.backbones.base import BackboneOptions
+    from dphead_extract.backbones.families import check_options, traits_of
     from dphead_extract.images import PixelRange
+    from dphead_extract.normalization import RowNorm
+    from dphead_extract.shards import Shard
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.columns import Columns
+    from dphead_extract.sources.first_look import first_look
+    from dphead_extract.sources.holdout import Holdout
     from dphead_extract.sources.opening import open_source
+    from dphead_extract.views import Views
 
-    declared = (
+    given["classes"] = Classes.parse(
         given["classes"],
         given["folder_names_are_public"],
         given["ignore_labels"],
         given["allow_unlabeled"],
     )
-    given["classes"] = Classes.parse(*declared)
     given["pixels"] = PixelRange(given["bits"], given["intensity"])
     given["columns"] = Columns(**given["columns"], encoding=given["encoding"])
-    if not any(declared):
-        names = ("source", "classes", "split", "layout", "columns", "pixels")
-        open_source(*(given[name] for name in names))
+    given["holdout"] = Holdout(given["test_fraction"], given["by_group"])
+    names = ("source", "classes", "split", "layout", "columns", "pixels")
+    opened = tuple(given[name] for name in names)
+    for name in [name for name, value in given.items() if value is None]:
+        del given[name]
+    kind = given.get("normalize") or traits_of(given["backbone"]).normalization
+    network = {f.name for f in fields(BackboneOptions)} & set(given)
+    shard = given.get("shard")
+    given |= {
+        "backbone": BackboneOptions(
+            given["backbone"], **{name: given[name] for name in network}
+        ),
+        "normalize": RowNorm(kind, given["groups"]),
+        "views": Views(given["views"], given["flip"]),
+        "shard": Shard.parse(shard) if shard else Shard.of_process(),
+    }
+    check_options(given["backbone"])
+    source = open_source(*opened)
+    given["holdout"].split(source)
+    if not given["skip_unreadable"]:
+        first_look(source)
+    return source
 
 
 def _print_summary(summary: Any) -> None:
@@ -334,33 +375,6 @@ def _print_summary(summary: Any) -> None:
         wrote = f"{wrote}, by {tied(summary.backbone)} ({tied(speed)})"
     click.echo(section("Wrote", [wrote]))
     click.echo(section("Data set", [summary.dataset_id]))
-
-
-def _options(given: dict[str, Any]) -> Any:
-    from dphead_extract.backbones.base import BackboneOptions
-    from dphead_extract.backbones.registry import family_of
-    from dphead_extract.normalization import RowNorm
-    from dphead_extract.run import ExtractOptions
-    from dphead_extract.shards import Shard
-    from dphead_extract.views import Views
-
-    from dphead.fit.ledgers import image_index
-
-    given = {name: value for name, value in given.items() if value is not None}
-    kind = given.get("normalize") or family_of(given["backbone"]).normalization
-    shard = given.get("shard")
-    network = {f.name for f in fields(BackboneOptions)} & set(given)
-    given |= {
-        "backbone": BackboneOptions(
-            given["backbone"], **{name: given[name] for name in network}
-        ),
-        "normalize": RowNorm(kind, given["groups"]),
-        "views": Views(given["views"], given["flip"]),
-        "shard": Shard.parse(shard) if shard else Shard.of_process(),
-        "index": image_index(),
-    }
-    own = {f.name for f in fields(ExtractOptions)} & set(given)
-    return ExtractOptions(**{name: given[name] for name in own})
 
 
 def _print_others(summary: Any) -> None:

@@ -32,9 +32,10 @@ def print_budget(features: Path) -> None:
     from dphead.fit.ledgers import default_ledger_path
 
     with open_features(features) as file:
-        several, grouped = len(file.split_names) > 1, file.group is not None
+        splits, grouped = file.split_names, file.group is not None
         begun = default_ledger_path(file.dataset_id).exists()
-    split = " --split train" if several else ""
+    split = " --split train" if len(splits) > 1 else ""
+    split += " --test-split test" if splits == ["train", "test"] else ""
     name = shlex.quote(str(features))
     # `fit` refuses a source with groups until the user decides; this cap is an example
     cap = " --group-cap 4" if grouped else ""

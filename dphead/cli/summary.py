@@ -209,7 +209,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         if report["test_is"] == "public"
         else "private: not in the report"
     )
-    yield f"{_measured(test)} on {test['n']:,} test {things}: {scope}"
+    others = " of other patients" if report["test_rows"] == "other groups" else ""
+    yield f"{_measured(test)} on {test['n']:,} test {things}{others}: {scope}"
     if report["test_rows"] == "training rows":
         yield f"! some or all are training {things}: not an accuracy on new {things}"
     if none := test["n_without_class"]:

@@ -331,7 +331,7 @@ def extract_like(
     run: Path,
     images: Images,
     output: Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Path:
     """Turn images into features with the backbone and settings of a run's head.
 
@@ -386,6 +386,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
         If the head's features were not extracted from images.
     """
     from dphead_extract.backbones.base import BackboneOptions
+    from dphead_extract.backbones.families import traits_of
     from dphead_extract.backbones.registry import family_of
     from dphead_extract.images import PixelRange
 
@@ -398,7 +399,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
             f"features by {name}. Pass a features file instead of images."
         )
     own = family_of(name).recorded(arguments, t)
-    if weights is not None and "weights" in family_of(name).takes:
+    if weights is not None and "weights" in traits_of(name).takes:
         own["weights"] = weights
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
     # without interpolation, images must have the size of the training images

@@ -388,6 +388,8 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
             options.split or train.split_names[0],
             options.test_split or file.split_names[0],
         )
+        if origin == "another split" and file.holdout.get("by") == "group":
+            origin = "other groups"
         check_public(origin, options.test_is)
         return *measured_rows(rows, file, run.source.class_names), origin
 

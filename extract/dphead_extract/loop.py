@@ -21,7 +21,7 @@ from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.images import UnreadableImage
 from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm
-from dphead_extract.sources.image import MissingImage, Source, image_hash
+from dphead_extract.sources.image import Source, image_hash
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 from dphead_extract.views import Views
@@ -38,13 +38,17 @@ class Survey:
     """
 
     unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
-    missing: list[int] = field(default_factory=list)  # unreadable rows without a file
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_color: bool = False
     digests: list[int] = field(default_factory=list)  # under an index's key
 
 
-def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Survey:
+def survey(
+    source: Source,
+    workers: int,
+    index: ImageIndex | None = None,
+    progress: Progress | None = None,
+) -> Survey:
     """Decode every image once, before anything is written.
 
     An unusable source can then be refused. `index` knows the images that were seen
@@ -69,10 +73,10 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
     rows = ((row, source.raw(row)) for row in range(source.n_rows))
     with ThreadPoolExecutor(workers) as pool:
         for row, seen in enumerate(_in_order(pool, look, rows, ahead=8 * workers)):
+            if progress is not None:
+                progress(row + 1, source.n_rows)
             if isinstance(seen, UnreadableImage):
                 found.unreadable[row] = str(seen)
-                if isinstance(seen, MissingImage):
-                    found.missing.append(row)
                 continue
             shape, digest = seen
             found.shapes.add(shape[:2])

@@ -18,12 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dphead_extract.errors import ExtractError
-from dphead_extract.synthetic import N_SYNTHETIC, SYNTHETIC_SEED, synthetic_features
 
-if TYPE_CHECKING:  # backbones import this module: one normalizes its own maps
+if TYPE_CHECKING:  # the command line checks its options before it imports PyTorch
+    import torch
+
     from dphead_extract.backbones.base import Backbone
 
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread
@@ -68,6 +67,10 @@ class RowNorm:
 
         Raises ExtractError unless the groups divide the channels.
         """
+        import torch
+
+        from dphead_extract.synthetic import synthetic_features
+
         statistics = []
         for channels, _ in backbone.parts:
             self._check_channels(channels)
@@ -93,6 +96,8 @@ class RowNorm:
         if self.kind == "group":
             return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
         if self.kind in ("synthetic", "local"):
+            from dphead_extract.synthetic import N_SYNTHETIC, SYNTHETIC_SEED
+
             return {
                 "kind": self.kind,
                 "images": N_SYNTHETIC,
@@ -106,6 +111,8 @@ class RowNorm:
 
         Return (B, d), float32, channels first.
         """
+        import torch
+
         features = features.float()
         flat = features.flatten(1)
         if self.kind == "none":
@@ -124,6 +131,8 @@ class RowNorm:
 
     def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
         """Normalize part i, (B, channels, places)."""
+        import torch
+
         if self.kind == "group":
             self._check_channels(x.shape[1])
             grouped = x.reshape(len(x), self.groups, -1)
@@ -161,4 +170,6 @@ def spatial_norms(x: torch.Tensor) -> torch.Tensor:
     A division by this length gives positions equal weight, except positions with values
     near zero.
     """
+    import torch
+
     return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1

@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from dphead_extract.backbones.base import Backbone, BackboneOptions
+from dphead_extract.backbones.families import traits_of
 from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.disk import check_disk, write_names
@@ -37,11 +39,13 @@ from dphead_extract.normalization import RowNorm
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.first_look import refuse_unreadable
+from dphead_extract.sources.holdout import Holdout
 from dphead_extract.sources.image import Source
 from dphead_extract.sources.opening import open_source
 from dphead_extract.views import Views
 
-_LISTED_IMAGES = 10  # images that an error names; a choice, not measured
+LabeledProgress = Callable[[int, int, str], None]
 
 
 @dataclass
@@ -63,6 +67,8 @@ class ExtractOptions:
         given, else class.
     columns : Columns
         Columns of a table that do not have the usual names.
+    holdout : Holdout
+        Test images that are set apart.
     normalize : RowNorm
         Normalization of each row.
     views : Views
@@ -105,6 +111,7 @@ class ExtractOptions:
     split: str | None = "all"
     layout: str | None = None
     columns: Columns = field(default_factory=Columns)
+    holdout: Holdout = field(default_factory=Holdout)
     normalize: RowNorm = field(default_factory=RowNorm)
     views: Views = field(default_factory=Views)
     dtype: str = "float32"
@@ -177,7 +184,11 @@ class Summary:
     left_out: Counter[str]
 
 
-def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
+def extract(
+    options: ExtractOptions,
+    progress: LabeledProgress | None = None,
+    source: Source | None = None,
+) -> Summary:
     """Extract features of every image of the source into `options.output`.
 
     Call this again to resume.
@@ -187,7 +198,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     options : ExtractOptions
         Options of the extraction.
     progress : callable, optional
-        Called with (rows done, rows in all).
+        Called with (rows done, rows in all, name of the phase).
+    source : Source, optional
+        `options.source`, if it is already open.
 
     Returns
     -------
@@ -208,21 +221,14 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         raise ExtractError(
             f"--amp needs a GPU, got --device {device.type}. Remove --amp."
         )
-    source = open_source(
-        options.source,
-        options.classes,
-        options.split,
-        options.layout,
-        options.columns,
-        options.backbone.pixels,
-    )
+    source = options.holdout.split(source or opened(options))
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
     output = options.shard.path(Path(options.output))
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
     size, channels = _declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
-    found = _check_images(part, options, backbone)
+    found = _check_images(part, options, backbone, _named(progress, "checking images"))
     seen = np.array(found.digests, np.uint64)
     identity = identify(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity)
@@ -232,7 +238,13 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
         if not writer.already_complete:
-            _fill(part, backbone, writer, settings, progress)
+            _fill(
+                part,
+                backbone,
+                writer,
+                settings,
+                _named(progress, "extracting features"),
+            )
         seconds = time.perf_counter() - began
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
@@ -251,6 +263,23 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         problems=verify(output) if options.check else [],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )
+
+
+def opened(options: ExtractOptions) -> Source:
+    """Open the source of the options, without test images set apart."""
+    return open_source(
+        options.source,
+        options.classes,
+        options.split,
+        options.layout,
+        options.columns,
+        options.backbone.pixels,
+    )
+
+
+def _named(progress: LabeledProgress | None, phase: str) -> Progress | None:
+    """Return `progress` for one phase."""
+    return progress and (lambda done, total: progress(done, total, phase))
 
 
 def _loop_settings(
@@ -346,7 +375,7 @@ def _declared_input(
     arrays = source.arrays
     header = (0, 0) if arrays is None else arrays.shape[1:3]
     channels = 1 if arrays is not None and arrays.ndim == 3 else 3
-    needs_size = family_of(options.name).needs_size
+    needs_size = traits_of(options.name).needs_size
     if needs_size and options.sides is None and arrays is None:
         raise ExtractError(
             f"--image-size is required for {options.name} and image files. If all "
@@ -356,7 +385,10 @@ def _declared_input(
 
 
 def _check_images(
-    source: Source, options: ExtractOptions, backbone: Backbone
+    source: Source,
+    options: ExtractOptions,
+    backbone: Backbone,
+    progress: Progress | None,
 ) -> Survey:
     """Decode every image before anything is written, and check it against the options.
 
@@ -367,20 +399,9 @@ def _check_images(
         readable. If an image has colors and one channel is declared, or has another
         size and images are not resized.
     """
-    found = survey(source, options.workers, options.index)
-    if found.missing and not options.skip_unreadable:
-        names = [str(source.names[row]) for row in found.missing]
-        raise ExtractError(
-            f"{len(found.missing)} of {source.n_rows} images do not exist: "
-            f"{_first(names)}. {_path_advice(names)}"
-        )
-    if found.unreadable and not options.skip_unreadable:
-        reasons = found.unreadable.items()
-        named = [f"{source.names[row]} ({reason})" for row, reason in reasons]
-        raise ExtractError(
-            f"{len(found.unreadable)} of {source.n_rows} images are unreadable: "
-            f"{_first(named)}. Repair them, or type --skip-unreadable to mask them."
-        )
+    found = survey(source, options.workers, options.index, progress)
+    if not options.skip_unreadable:
+        refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(f"None of the {source.n_rows} images is readable.")
     channels, *size = backbone.input_shape
@@ -396,24 +417,6 @@ def _check_images(
             "none."
         )
     return found
-
-
-def _first(names: list[str]) -> str:
-    """Return the first few of these names, separated by commas."""
-    shown = names[:_LISTED_IMAGES]
-    return ", ".join(shown + ["..."] * (len(names) > len(shown)))
-
-
-def _path_advice(names: list[str]) -> str:
-    """Return the advice for paths that do not exist."""
-    if any("\\" in name for name in names):
-        return "Write the paths with / instead of \\."
-    if not all(name.isascii() for name in names):
-        return (
-            "Correct the paths: accents may be composed in one and decomposed in the "
-            "other."
-        )
-    return "Correct the paths, or use --skip-unreadable to keep masked rows."
 
 
 def _make_header(
@@ -460,6 +463,7 @@ def _make_header(
             "device": settings.device.type,
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
+            **options.holdout.record(source),
             **options.views.record(),
             **options.shard.record(n_rows),
         },

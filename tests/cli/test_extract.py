@@ -158,3 +158,58 @@ def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     assert "--bits and --intensity both" in refused(
         dphead(*command, "--bits", 12, "--intensity", "0,4095")
     )
+
+
+@pytest.fixture
+def clinic(tmp_path, monkeypatch):
+    """Sixty photographs of twenty patients, and a table as Excel writes it."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    lines = ["filename;patient_id;dx"]
+    for i in range(60):
+        pixels = rng.integers(0, 256, (8, 8), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+        lines.append(f"{i}.png;Müller {i // 3};{'ab'[i % 2]}")
+    (folder / "patients.csv").write_text("\n".join(lines), encoding="windows-1252")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
+    typed = ["extract", "photos", "-o", "f.h5", "--classes", "a,b"]
+    typed += ["--columns", "path=filename,group=patient_id,label=dx"]
+    typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
+    assert "Type --encoding windows-1252" in refused(dphead(*typed))
+    typed += ["--encoding", "windows-1252", "--test-fraction", 0.3, "--by-group"]
+    done = dphead(*typed)
+    assert done.code == 0, done.err
+    # the printed command is the one that `fit` takes
+    line = next(line for line in done.out.splitlines() if "dphead fit" in line)
+    command = line.split()[1:]
+    assert command[2:6] == ["--split", "train", "--test-split", "test"]
+    assert "--group-cap" in command
+    fit = dphead(*command, "--method", "prototypes", "--backend", "numpy")
+    assert fit.code == 0, fit.err
+    assert "test images of other patients" in " ".join(fit.out.split())
+    assert report_of(clinic.parent / "run")["test_rows"] == "other groups"
+    with open_features("f.h5") as file:
+        assert file.holdout == {"fraction": 0.3, "by": "group"}
+        in_test = set(file.group[file.split == 1].tolist())
+        assert in_test and not in_test & set(file.group[file.split == 0].tolist())
+    again = dphead(*typed[:-3], "--test-fraction", 0.4)
+    assert "holdout.fraction was 0.3, and is now 0.4" in refused(again)
+
+
+def test_a_missing_photograph_is_named_before_the_backbone_is_loaded(clinic):
+    (clinic / "7.png").unlink()
+    (clinic / "8.png").write_bytes(b"")
+    typed = ["extract", "photos", "-o", "f.h5", "--ignore-labels", "--encoding"]
+    typed += ["latin-1", "--columns", "path=filename", "--image-size", 8]
+    typed += ["--backbone", "scatternet"]
+    assert "1 of 60 images do not exist: 7.png" in refused(dphead(*typed))
+    (clinic / "7.png").write_bytes((clinic / "6.png").read_bytes())
+    assert "1 of 60 images are unreadable: 8.png" in refused(dphead(*typed))
+    done = dphead(*typed, "--skip-unreadable")
+    assert done.code == 0, done.err
+    assert "1 unreadable images" in done.err + done.out

@@ -1,8 +1,8 @@
 """Define what a family of backbones provides, and how one registers itself.
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
-registry imports every file here, so only the help of `--backbone` names it too. No
-parameter of a backbone may depend on the images that are extracted.
+registry imports every file of this folder. `families.py` lists the options of a family.
+No parameter of a backbone may depend on the images that are extracted.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
-
-import numpy as np
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dphead_extract.images import PixelRange
+
+if TYPE_CHECKING:  # options are checked before PyTorch is imported
+    import numpy as np
+    import torch
+    from torch import nn
 
 FAMILIES: dict[str, Family] = {}
 
@@ -142,22 +143,12 @@ class Family:
     ----------
     names : tuple of str
         Values of `--backbone`.
-    takes : frozenset of str
-        Options of `BackboneOptions` that only some families have, including this one.
-        The other families refuse these options.
-    needs_size : bool
-        Whether image files need a declared size.
     cpu_batch : int
         Images of a batch on a CPU, so that a batch stays in the cache.
-    normalization : str
-        Default of `--normalize`.
     """
 
     names: ClassVar[tuple[str, ...]]
-    takes: ClassVar[frozenset[str]] = frozenset()
-    needs_size: ClassVar[bool] = False
     cpu_batch: ClassVar[int] = 16
-    normalization: ClassVar[str] = "none"
 
     def build(
         self, options: BackboneOptions, size: tuple[int, int], has_color: bool
@@ -169,7 +160,7 @@ class Family:
         options : BackboneOptions
             Options of the user.
         size : (int, int)
-            Public height and width of the images, if `needs_size`.
+            Public height and width of the images, for families that need a size.
         has_color : bool
             Whether images have 3 channels; public.
         """

@@ -226,7 +226,6 @@ class _DeepPatchesFamily(FixedFilters):
     """Convolve ScatterNet's maps with random patches, at one or several scales."""
 
     names = ("deep-patches",)
-    takes = FixedFilters.takes | {"scatter_j", "scatter_l"}
 
     def nets(
         self,

@@ -43,11 +43,8 @@ class FixedFilters(Family):
     the processor.
     """
 
-    takes = frozenset({"colors", "interpolation=none"})
-    needs_size = True
     # These backbones cut batches into pieces of their own.
     cpu_batch = 128
-    normalization = "local"
 
     def nets(
         self,

@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
 
 import torch
 
 import dphead_extract.backbones as folder
 from dphead_extract.backbones.axes import on_axes
 from dphead_extract.backbones.base import FAMILIES, Backbone, BackboneOptions, Family
+from dphead_extract.backbones.families import check_options
 from dphead_extract.backbones.fixed_filters import Scales
 from dphead_extract.backbones.isolation import check_rows_alone
 from dphead_extract.backbones.timm_models import TimmFamily
-from dphead_extract.errors import ExtractError
 
 for _module in iter_modules(folder.__path__):
     if _module.name != "registry":
@@ -59,7 +58,7 @@ def load_backbone(
         unavailable or do not fit, or the model mixes rows of a batch.
     """
     family = family_of(options.name)
-    _check_options(options, family)
+    check_options(options)
     backbone = family.build(options, size, has_color)
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
@@ -76,25 +75,3 @@ def load_backbone(
     if options.mirror:
         backbone.mirror = backbone.transform["mirror"] = True
     return backbone
-
-
-def _check_options(options: BackboneOptions, family: Family) -> None:
-    """Raise ExtractError for an option that the family does not have."""
-    given: dict[str, Any] = {
-        "weights": options.weights,
-        "model_args": options.model_args,
-        "axes": options.axes,
-        "colors": options.colors if options.colors != "rgb" else None,
-        "interpolation=none": options.interpolation == "none",
-    }
-    for name, value in given.items():
-        if value and name not in family.takes:
-            flag = "--" + name.removesuffix("s" if name == "model_args" else "")
-            flag = flag.replace("_", "-").replace("=", " ")
-            shown = "" if value is True else f" (got {value})"
-            raise ExtractError(
-                f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
-                f"{flag}."
-            )
-    if options.colors not in ("rgb", "opponent"):
-        raise ExtractError(f"--colors must be rgb or opponent, got {options.colors!r}.")

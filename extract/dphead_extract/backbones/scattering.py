@@ -162,7 +162,6 @@ class _ScatterNetFamily(FixedFilters):
     """Join ScatterNets of one or several scales."""
 
     names = ("scatternet",)
-    takes = FixedFilters.takes | {"scatter_j", "scatter_l"}
 
     def nets(
         self,

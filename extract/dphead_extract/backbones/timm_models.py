@@ -28,7 +28,6 @@ class TimmFamily(Family):
     """Build the models of timm, by their names there."""
 
     names = ()
-    takes = frozenset({"weights", "model_args", "axes", "crop_pct"})
 
     def build(
         self, options: BackboneOptions, size: tuple[int, int], has_color: bool

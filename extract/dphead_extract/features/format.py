@@ -31,7 +31,8 @@ JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,
 ``backbone``, ``backbone_kwargs``, ``weights_sha256``, ``transform``, ``normalization``
 and ``library_versions``. It also holds every option that can change a value in the
 file, and ``views`` if a row is the mean of augmented views of its image: ``count``,
-``flip`` and ``keyed_by`` ("image").
+``flip`` and ``keyed_by`` ("image"). ``holdout`` has the ``fraction`` of test images
+that hashes of names set apart, and ``by`` ("group" or "image").
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

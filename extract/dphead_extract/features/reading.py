@@ -94,6 +94,9 @@ class FeaturesFile:
         Key of the row digests (private).
     views : dict
         Count, flip and keyed_by ("image") if a row is the mean of views, else {}.
+    holdout : dict
+        The fraction of test images, and by ("group" or "image"), if they were set apart
+        by hashes of names, else {}.
     features : h5py.Dataset
         (n, d); read it in blocks.
     labels : (n,) int32
@@ -129,6 +132,7 @@ class FeaturesFile:
         self.config_hash = _sha256_json(self.config)
         self.split_names: list[str] = self.config["split_names"]
         self.views: dict[str, Any] = self.config.get("views", {})
+        self.holdout: dict[str, Any] = self.config.get("holdout", {})
         space = {key: self.config[key] for key in _FEATURE_SPACE}
         self.feature_space = _sha256_json(space)
 

@@ -19,6 +19,8 @@ from dphead_extract.sources.classes import Roles
 class MissingImage(UnreadableImage):
     """Report an image file that does not exist."""
 
+    reason = "the file does not exist"
+
 
 @dataclass(kw_only=True)
 class Source(Roles):
@@ -41,6 +43,8 @@ class Source(Roles):
     left_out : Counter
         How many files, members or rows of the source are no rows here, by reason;
         private.
+    missing : sequence of int
+        Rows without an image file.
     first : int
         Number of row 0 in the source that this is a part of.
     layout : str
@@ -57,6 +61,7 @@ class Source(Roles):
     arrays: np.ndarray | None = None
     read: Callable[[int], bytes] | None = None
     left_out: Counter[str] = field(default_factory=Counter)
+    missing: Sequence[int] = ()
     first: int = 0
     layout: str = ""
     pixels: PixelRange = field(default_factory=PixelRange)
@@ -82,6 +87,7 @@ class Source(Roles):
             arrays=None if self.arrays is None else self.arrays[rows],
             stored=None if self.stored is None else self.stored[rows],
             read=None if read is None else lambda row: read(first + row),
+            missing=(),
             first=self.first + first,
         )
 
@@ -107,7 +113,7 @@ class Source(Roles):
         Raises UnreadableImage.
         """
         if raw is None:
-            raise MissingImage("the file does not exist")
+            raise MissingImage(MissingImage.reason)
         return raw if isinstance(raw, np.ndarray) else decode_image(raw, self.pixels)
 
     def known_by(

@@ -104,6 +104,7 @@ def list_rows(
         digest=digest.hexdigest(),
         names=files,
         read=lambda row: read(files[row]),
+        missing=[row for row, (_, size, *_) in enumerate(own) if size < 0],
         left_out=Counter({"rows of other splits": len(rows) - len(own)}),
     )
 

@@ -3,12 +3,15 @@
 import numpy as np
 import torch
 from dphead_extract.backbones.base import FAMILIES, BackboneOptions, register
+from dphead_extract.backbones.families import TRAITS
 from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.registry import load_backbone
 from torch import nn
 
 
-def test_a_registered_family_is_loaded_by_its_name():
+def test_a_registered_family_is_loaded_by_its_name(monkeypatch):
+    monkeypatch.setitem(TRAITS, "channel-means", TRAITS["scatternet"])
+
     @register
     class Means(FixedFilters):
         names = ("channel-means",)

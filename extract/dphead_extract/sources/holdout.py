@@ -1,0 +1,86 @@
+"""Choose test images by a keyed hash of the name of each group or image.
+
+The key is fixed and public. So every extraction of the same images gives the same
+split, and no row decides how another row is split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dphead_extract.errors import ExtractError
+from dphead_extract.items import NO_GROUP
+from dphead_extract.sources.image import Source
+
+_KEY = b"dphead: test split of groups or images, version 1"
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Describe the test images that are set apart.
+
+    Attributes
+    ----------
+    fraction : float
+        Expected fraction of groups (or images) in the split "test"; 0 for no split.
+    by_group : bool
+        Whether the source must have groups. Groups always stay whole.
+    """
+
+    fraction: float = 0.0
+    by_group: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by_group and not self.fraction:
+            raise ExtractError("--by-group needs --test-fraction, such as 0.2.")
+
+    def record(self, source: Source) -> dict[str, dict[str, object]]:
+        """Return the entry of the file's configuration; {} without a split."""
+        by = "image" if source.group is None else "group"
+        return (
+            {"holdout": {"fraction": self.fraction, "by": by}} if self.fraction else {}
+        )
+
+    def split(self, source: Source) -> Source:
+        """Return a source with the splits "train" and "test".
+
+        Raises ExtractError if groups are required and missing, or if the source has
+        splits.
+        """
+        if not self.fraction:
+            return source
+        if self.by_group and source.group is None:
+            raise ExtractError(
+                "--by-group needs a column of groups, such as patients. Type --columns "
+                "group=NAME."
+            )
+        if source.split_names != ["all"]:
+            raise ExtractError(
+                "--test-fraction cannot be combined with --split or a column of "
+                "splits. Remove --test-fraction."
+            )
+        codes = self._codes(source.names, source.group)
+        return replace(source, split=codes, split_names=["train", "test"])
+
+    def _codes(self, names: Sequence[str], groups: np.ndarray | None) -> np.ndarray:
+        """Return 1 for test and 0 for train, uint8 (n,)."""
+        ids = [NO_GROUP] * len(names) if groups is None else groups.tolist()
+        return np.array(
+            [
+                _draw(f"image {name}" if group == NO_GROUP else f"group {group}")
+                < self.fraction
+                for name, group in zip(names, ids, strict=True)
+            ],
+            np.uint8,
+        )
+
+
+def _draw(text: str) -> float:
+    """Return a number from 0 to 1 that depends on the text only."""
+    data = text.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(data, digest_size=8, key=_KEY).digest()
+    return int.from_bytes(digest, "big") / 2**64
