@@ -156,7 +156,10 @@ class FeaturesRows:
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) int32, or label sets int8; -1 if missing."""
+        """Return class positions (n_rows,) int32, or label sets int8.
+
+        Missing labels are -1.
+        """
         return self._y
 
     def blocks(
@@ -190,10 +193,10 @@ class FeaturesRows:
     def _parts(
         self, order: np.ndarray, size: int, known: Known | None
     ) -> Iterator[tuple[np.ndarray, Block | None]]:
-        """Yield the slots of each block, and the block itself if its rows are known.
+        """Yield the slots of each block, and the block if its rows are kept.
 
-        A block has `size` slots, or KNOWN_TOGETHER times as many if the pass knows all
-        rows of the block. A known block has no features. Other blocks are None.
+        A block has `size` slots, or KNOWN_TOGETHER times as many if all of its rows are
+        kept from earlier passes. Such a block has no features. Other blocks are None.
         """
 
         def unread(part: np.ndarray) -> Block | None:

@@ -247,7 +247,7 @@ class Auto:
         )
 
     def _count_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the count of correct rows; 0 if it is not made."""
+        """Return the share of μ² for the count of correct rows, or 0 for no count."""
         # Without noise, the count would be the exact training accuracy. Means of groups
         # are easier to classify than images, so their count would promise too much.
         if not self.estimate or _exact(facts) or facts.group_mean:

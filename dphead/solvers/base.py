@@ -16,7 +16,7 @@ from dphead.solvers.head import LinearHead
 
 @dataclass(frozen=True)
 class ProblemInfo:
-    """Hold the public numbers that a solver knows before the first release.
+    """Hold the public numbers of a fit before the first release.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ Steps = Generator[Request, Response, LinearHead]
 
 
 class Solver(Protocol):
-    """Define what a solver provides: a name, a plan, and a generator of requests.
+    """Define the protocol of a solver: a name, a plan, and a generator of requests.
 
     `plan` lists every release before any data is read. `solve` yields one `Request` for
     each planned release, in the same order, and returns the head.

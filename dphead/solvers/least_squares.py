@@ -122,10 +122,9 @@ class LeastSquares:
             self.class_grams or width > MOST_COLUMNS
         ):
             raise ValueError(
-                f"ridge='stein' and error_bars need at most {MOST_COLUMNS} columns "
-                f"and no class_grams, got {width} columns, ridge={self.ridge!r}, "
-                f"error_bars={self.error_bars}, class_grams={self.class_grams}. Drop "
-                "them."
+                f"`--ridge stein` and `--error-bars` need at most {MOST_COLUMNS} "
+                f"columns and no `--class-grams`, got {width} columns"
+                f"{' and class_grams' * self.class_grams}."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip

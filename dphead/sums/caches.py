@@ -162,7 +162,7 @@ class NextSum:
     def __call__(
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
-        """Return the requested sum; total(query) computes a statistic's sum."""
+        """Return the requested sum. total(statistic) computes a sum."""
         held = self._held
         self._held = None
         if held is not None and _serves(held[0], task):
@@ -198,7 +198,7 @@ class KeptSums(NextSum):
     def __call__(
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
-        """Return the requested sum; total(query) computes a statistic's sum."""
+        """Return the requested sum. total(statistic) computes a sum."""
         if type(task.query) not in (Gram, ClassSums) or task.indices is not None:
             return super().__call__(task, total)
         for kept, value in self._kept:

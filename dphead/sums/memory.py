@@ -20,7 +20,10 @@ _CONVERSION_ARRAYS = 8
 
 
 def sum_bytes(query: Statistic, width: int) -> int:
-    """Return the bytes of one int64 sum; width counts a row's columns and constant."""
+    """Return the bytes of one int64 sum.
+
+    width counts the columns of a row and the constant.
+    """
     return 8 * int(np.prod(query.shape(width)))
 
 

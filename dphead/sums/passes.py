@@ -69,7 +69,7 @@ def checked_sum(
     Returns
     -------
     ndarray of int64
-        Sum in the query's shape.
+        Sum in the shape of the statistic.
 
     Raises
     ------

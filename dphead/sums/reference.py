@@ -29,7 +29,7 @@ class BlockSum(Protocol):
         ...
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return norms (k,) before the clip; 0 for rows that do not count."""
+        """Return norms (k,) before the clip, 0 for rows that do not count."""
         ...
 
     def rows(self, ask: SumTask, block: Block) -> Any:
@@ -162,7 +162,7 @@ def check_equal(
 
 
 def row_norms(params: Params, block: Block) -> np.ndarray:
-    """Return the norms (k,) of transformed rows; 0 for rows that are not finite."""
+    """Return the norms (k,) of transformed rows, 0 for rows that are not finite."""
     rows = transformed(params.transform, block.x)
     return np.where(rows.finite, rows.norm(), 0.0)
 

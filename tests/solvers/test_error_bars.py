@@ -145,7 +145,7 @@ def test_what_cannot_have_error_bars_is_refused():
         (LeastSquares(error_bars=True), 4097),
     ):
         sizes = ProblemInfo(9000, columns, 10)
-        with pytest.raises(ValueError, match="error_bars need at most 4096 columns"):
+        with pytest.raises(ValueError, match=r"error-bars. need at most 4096 columns"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     head = digits_head(LeastSquares(), 8.0)
     for ask in (head.weights_std, lambda: head.scores_std(DIGITS)):

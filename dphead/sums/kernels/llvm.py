@@ -240,7 +240,7 @@ add_tile: Any = intrinsic(_tile)
 
 
 def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
-    """Return code with a branch for each size; the first operand chooses one."""
+    """Return code with a branch for each size, chosen by the first operand."""
 
     def code(context, builder, signature, given):
         emit = Emitter(context, builder, signature, given)

@@ -59,7 +59,7 @@ def packed_weights(weights):
 
 @compiled
 def _wide_rows(rows, start, stop):
-    """Return rows[start:stop] as a `Place`; copy rows narrower than a register."""
+    """Return rows[start:stop] as a `Place`, copied if narrower than a register."""
     k = stop - start
     d = rows.shape[1]
     # a register's load of a narrower row would read beyond the array

@@ -224,7 +224,7 @@ def _number(bits):
 
 @compiled
 def _rounded(values, largest):
-    """Divide values by a power of two, round to whole numbers; return the power."""
+    """Divide values by a power of two and round them. Return the power."""
     _, exponent = math.frexp(largest if largest > 0 else 1.0)
     inverse = math.ldexp(1.0, FINE_BITS - exponent)
     for l in range(len(values)):
