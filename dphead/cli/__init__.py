@@ -76,6 +76,25 @@ _EXTRAS = {
 }
 
 
+# what people type for the name of an option, or for a choice: the name that is meant
+_ALIASES = {
+    "eps": "epsilon",
+    "lr": "learning-rate",
+    "dpsgd": "dp-sgd",
+    "dpadam": "dp-adam",
+    "dpfc": "dp-fc",
+    "dpls": "dp-ls",
+    "pytorch": "torch",
+    "scikit-learn": "sklearn",
+}
+
+
+def _named(token: str) -> str:
+    """Return the name of an option or a choice that was typed in another way."""
+    token = token.lower().replace("_", "-")
+    return _ALIASES.get(token, token)
+
+
 class _Lazy(click.Group):
     """List the commands without importing them, and import the one that runs."""
 
@@ -109,7 +128,13 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": _named,
+    },
+)
 @click.version_option(package_name="dphead")
 def cli() -> None:
     """Train differentially private heads on features of a frozen backbone."""

@@ -66,7 +66,7 @@ class Sectioned(click.Command):
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
         rest = super().parse_args(ctx, args)
-        typed = {k: v for k, v in given.items() if isinstance(v, str | bool)}
+        typed = {k: v for k, v in given.items() if isinstance(v, str | bool | list)}
         ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | typed
         return rest
 
@@ -127,9 +127,11 @@ def config_text() -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML: a number as typed, true or false, or a string."""
+    """Return a value as TOML: a number as typed, true or false, a string, or a list."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(json.dumps(text, ensure_ascii=False) for text in value)}]"
     text = str(value)
     try:
         number = tomllib.loads(f"x = {text}")["x"]

@@ -3,7 +3,6 @@
 `dphead.fit.run` fits the head. Heavy modules are imported only when the command runs.
 """
 
-import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.budget import before_charge, offer_budget
 from dphead.cli.choices import ACCOUNTANTS, PATH, WithSettings, check_private
 from dphead.cli.command import config_text, option_group
 from dphead.cli.options import (
@@ -22,11 +22,12 @@ from dphead.cli.options import (
     PRESET,
     PRINTED,
     RUN_FILES,
+    SET,
 )
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_table
-from dphead.cli.text import section, tied
+from dphead.cli.text import section
 
 _MOST_PROCESSES = 1024  # of one host; chosen
 
@@ -66,6 +67,7 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     "Method",
     METHOD,
     PRESET,
+    SET,
 )
 @option_group(
     "Memory, processes and hosts",
@@ -158,64 +160,40 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
     from dphead.cli.summary import details, outcome
     from dphead.fit.duration import LONG_SECONDS, time_in_words
     from dphead.fit.run import fit_files
+    from dphead.privacy.ledger import LedgerError
 
-    planned: Any = None
+    run: Any = None
 
     with shown("reading and checking rows", not process_id) as progress:
 
-        def announce(plan: Any, method: Any, seconds: float) -> None:
-            nonlocal planned
-            planned = plan
+        def announce(prepared: Any, seconds: float) -> None:
+            nonlocal run
+            run = prepared
             if dry_run or verbose:
-                title = f"To be released ({method.source})"
-                progress.say(releases_table(plan.summary(), title))
-                progress.say(section("Budget", _budget_before(options, plan)))
+                title = f"To be released ({run.method.source})"
+                progress.say(releases_table(run.announced.summary(), title))
+                progress.say(section("Budget", before_charge(run)))
             if seconds > LONG_SECONDS or (dry_run and seconds):
                 took = time_in_words(seconds)
                 progress.say(f"This fit takes about {took} on this machine.")
             if dry_run:
                 raise click.exceptions.Exit(0)
+            offer_budget(run, progress)
             progress.begin("verifying sums (a first fit compiles them), then charging")
 
-        result = fit_files(options, announce, progress)
+        try:
+            result = fit_files(options, announce, progress)
+        except LedgerError:
+            if run is not None and not verbose:
+                progress.say(section("Budget", before_charge(run, refused=True)))
+            raise
         if result["report"] is None:
             return
         progress.begin("computing the bound on attacks")
-        text = outcome(options.out, result, planned)
+        text = outcome(options.out, result, run.announced)
     click.echo(text)
     if verbose:
         click.echo(details(result))
-
-
-def _budget_before(options: Any, plan: Any) -> list[str]:
-    """Return this fit's epsilon, and what its data set's ledger holds before it."""
-    from dphead_extract.features.format import open_features
-
-    from dphead.fit.ledgers import ledger_path
-    from dphead.privacy.ledger import Ledger, in_words
-    from dphead.privacy.ledger.store import IN_MEMORY
-
-    own = f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}"
-    lines = [f"{tied(own)} for this fit"]
-    with open_features(options.features) as file:
-        path = ledger_path(options.ledger, file.dataset_id)
-        dataset_id = file.dataset_id
-    if path == IN_MEMORY or (isinstance(path, Path) and not path.exists()):
-        return [*lines, "nothing was charged to this ledger before"]
-    book = Ledger(path, dataset_id, read_only=True)
-    unit = {"relation": plan.relation, "group_cap": json.dumps(plan.group_cap)}
-    if any(book.meta(name) not in (None, value) for name, value in unit.items()):
-        return [*lines, "! the ledger holds another neighboring relation or unit"]
-    limit, spent = book.budget(), book.spent(plan.delta).epsilon
-    if limit is None:
-        return [*lines, f"{tied(f'epsilon {spent:.4g}')} was spent before; no limit"]
-    left = book.remaining(plan.events(), plan.delta) or 0.0
-    total = tied(f"epsilon {spent:.4g} of {limit['epsilon']:g}")
-    return [
-        *lines,
-        f"{total} spent before (delta {limit['delta']:g}); "
-        f"{in_words(left, plan.delta, limit)}",
-    ]
 
 
 def _files(
@@ -259,9 +237,15 @@ def _options(given: dict[str, Any], place: Any) -> Any:
     from dphead.fit.options import FitOptions
 
     names = {f.name for f in fields(FitOptions)}
+    own = {k: v for k, v in given.items() if k not in names and v is not None}
+    if twice := set(own) & set(given["settings"]):
+        raise click.UsageError(
+            f"--set cannot repeat an option, got --set {min(twice)}=... and "
+            f"--{min(twice).replace('_', '-')}. Drop one of them."
+        )
     return FitOptions(
-        **{k: v for k, v in given.items() if k in names},
-        settings={k: v for k, v in given.items() if k not in names},
+        **{k: v for k, v in given.items() if k in names and k != "settings"},
+        settings=given["settings"] | own,
         config=config_text(),
         processes=place,
     )

@@ -53,9 +53,14 @@ def move(source: Any, url: str) -> None:
     continue an interrupted move.
     """
     from dphead.fit.ledgers import note_ledger
-    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.ledger import Ledger, server
     from dphead.privacy.ledger.moving import move as move_rows
 
+    if not server.is_url(url):
+        raise ValueError(
+            f"URL must begin with postgresql://, got {url}. Type the URL of the team's "
+            "server, such as postgresql://role@host/database."
+        )
     (book,) = _open(source, write=True, own=True)
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id)
@@ -80,10 +85,10 @@ def show(which: Any, as_json: bool) -> None:
 
 
 def _show(book: Any, as_json: bool) -> None:
-    from dphead.analysis.profiles import about_sum
     from dphead.analysis.records import fit_events
+    from dphead.cli.budget import budget_lines
     from dphead.fit.ledgers import charged_elsewhere
-    from dphead.privacy.ledger import in_words
+    from dphead.fit.report import ledger_totals
     from dphead.privacy.ledger.seals import check_undamaged
     from dphead.privacy.ledger.store import IN_MEMORY, MOVED
 
@@ -102,19 +107,13 @@ def _show(book: Any, as_json: bool) -> None:
     others = charged_elsewhere(book.meta("dataset_id"), book.path)
     if others:
         click.echo(section("Elsewhere", [f"! not counted here: {o}" for o in others]))
-    limit = book.budget()
-    delta = limit["delta"] if limit else min((f["delta"] for f in fits), default=1e-5)
-    total = book.spent(delta)
-    spent = tied(f"epsilon {total.epsilon:.5g} at delta {delta:g}")
-    every = f"{spent}: the sum over all reserved releases"
-    why = about_sum(*total)
-    click.echo(section("Spent", [every, why] if why else [every]))
-    lines = [_budget_in_words(limit, bool(fits))]
-    if limit and fits:
-        last = fits[-1]["delta"]
-        left = book.remaining(fit_events(fits[-1:]), last) or 0.0
-        lines.append(in_words(left, last, limit, "the last one"))
-    click.echo(section("Budget", lines))
+    delta = fits[-1]["delta"] if fits else 1e-5
+    if book.budget() is None:  # a large delta could hide what other fits spent
+        delta = min((fit["delta"] for fit in fits), default=delta)
+    totals = ledger_totals(book, fit_events(fits[-1:]), delta)
+    totals |= {"path": "", "elsewhere": others}
+    which = "the last one" if fits else None
+    click.echo(section("Budget", budget_lines(totals, delta, which)))
 
 
 _FIT_COLUMNS = (
@@ -140,22 +139,6 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
         what = (f["description"], f["epsilon"], delta, f["relation"])
         rows.append((at, *what, releases, str(done)))
     return table(_FIT_COLUMNS, rows).replace(TIE, " ")
-
-
-def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
-    if limit:
-        fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
-        return (
-            f"{fixed}: the guarantee for all fits in this ledger together. Fits "
-            "beyond it are refused"
-        )
-    if has_fits:
-        return (
-            "! no limit was set before the first fit, so no fit is refused. The sum "
-            "is a guarantee only if no fit was chosen after seeing another fit's "
-            "results"
-        )
-    return "none yet: set it before the first fit with dphead ledger budget"
 
 
 @ledger.command()

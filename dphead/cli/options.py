@@ -14,6 +14,7 @@ from dphead.cli.command import CONFIG
 # --- what a run guarantees ------------------------------------------------------------
 
 _EPSILON = click.option(
+    "-e",
     "--epsilon",
     type=values.Number(infinite=True),
     default=1.0,
@@ -56,12 +57,12 @@ GROUP_MEAN = click.option(
     help="Use the means of a group's images in each class, for at most --group-cap "
     "classes, instead of its first images.",
 )
-_PROTECT = click.option(
+PROTECT = click.option(
     "--protect",
     type=click.Choice(["image"]),
     help="Protect single images although the source has groups (people).",
 )
-_LEDGER = click.option(
+LEDGER_OPTION = click.option(
     "--ledger",
     type=LEDGER,
     help="Ledger to charge: a file, or a team's postgresql:// URL (default: "
@@ -131,8 +132,8 @@ GUARANTEE = (
         DELTA,
         RELATION,
         _NOMINAL_N,
-        _PROTECT,
-        _LEDGER,
+        PROTECT,
+        LEDGER_OPTION,
         _TUNED,
         _ALLOW_LARGE_DELTA,
     ),
@@ -148,7 +149,8 @@ METHOD = click.option(
     type=METHODS,
     default="auto",
     show_default=True,
-    help="Training method. auto has no hyperparameters to set.",
+    help="Training method. auto has no hyperparameters to set. With a --preset of one "
+    "method, auto means that method.",
 )
 PRESET = click.option(
     "--preset",

@@ -1,8 +1,10 @@
-"""Implement `dphead plan`, which forecasts the accuracy of each epsilon.
+"""Implement `dphead plan`: forecast accuracy, or check several fits on a budget.
 
-The rows must be declared public. Planning on private rows would not be charged.
+A forecast needs rows declared public, because nothing is charged. The check of a budget
+uses no row.
 """
 
+import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +13,16 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.budget import budget_lines
 from dphead.cli.choices import PATH
 from dphead.cli.options import (
     AS_JSON,
     DELTA,
     GROUP_CAP,
+    LEDGER_OPTION,
     METHOD,
     PRESET,
+    PROTECT,
     PUBLIC_ROWS,
     RELATION,
     SET,
@@ -30,25 +35,33 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
 
 @click.command()
-@click.argument("look_alike", type=PATH)
+@click.argument("features", type=PATH)
 @PUBLIC_ROWS
-@click.option("--split", help="Split of LOOK_ALIKE, if it has several.")
+@click.option("--split", help="Split of FEATURES, if it has several.")
 @click.option(
     "--n-rows",
     type=values.COUNT,
-    required=True,
     help="Number of private images in the later fit. This number is public.",
+)
+@click.option(
+    "--fits",
+    type=values.MANY,
+    help="Print whether the budget of FEATURES takes this many fits at each --epsilon, "
+    "instead of a forecast.",
 )
 @click.option(
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
     callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
-    help="Epsilons to compare (default: 0.1,0.5,1,2,4,8).",
+    help="Epsilons to compare (default: 0.1,0.5,1,2,4,8), or epsilons of --fits "
+    "(default: 1).",
 )
 @DELTA
 @RELATION
 @GROUP_CAP
+@PROTECT
+@LEDGER_OPTION
 @METHOD
 @PRESET
 @SET
@@ -60,33 +73,46 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 @click.option("--plot", type=PATH, help="Draw the curve (png, svg or pdf).")
 @AS_JSON
 def plan(
-    look_alike: Path,
+    features: Path,
+    fits: int | None,
     public_rows: bool,
     split: str | None,
     plot: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Forecast the accuracy of a private fit at each epsilon from public images.
+    """Forecast accuracy at each epsilon, or check several fits on a budget.
 
-    LOOK_ALIKE is a features file of similar public images from the same backbone. Trial
-    fits on it use the noise of a private fit on --n-rows images, and are measured on
-    held-out images. The command reads no private image and charges nothing.
+    A forecast takes similar public images from the same backbone. Trial fits on
+    FEATURES use the noise of a private fit on --n-rows images, and are measured on
+    held-out images. With --fits, FEATURES is the private features file. The command
+    then uses no image, and prints whether its budget takes all the fits. Exit code 1:
+    it does not. Nothing is charged.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000
+    dphead plan private.h5 --epsilon 0.5 --fits 4
     """
-    check_there("a features file", look_alike)
+    check_there("a features file", features)
+    of_fits = {name: given.pop(name) for name in ("protect", "ledger")}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if fits is not None:
+        _check_budget(fits, asked | of_fits | {"features": features, "split": split})
+        return
+    if "n_rows" not in asked:
+        raise click.UsageError(
+            "a forecast needs --n-rows, the number of private images. To check a "
+            "budget, type --fits instead."
+        )
 
     from dphead.analysis.plots import accuracy_plot, check_drawable
     from dphead.fit.forecast import Question, forecast, open_look_alike
 
-    asked = {name: value for name, value in given.items() if value is not None}
     question = Question(**asked)
     if plot is not None:
         check_drawable(plot)
     with shown("reading public rows") as progress:
-        rows, charged = open_look_alike(look_alike, split, public_rows)
+        rows, charged = open_look_alike(features, split, public_rows)
         progress.begin("fitting on public rows")
         found = forecast(rows, question, progress)
     if plot is not None:
@@ -101,7 +127,7 @@ def plan(
         print_json(found.as_data())
         return
     n, width = rows.x.shape
-    public = f"{look_alike}: {n:,} rows x {width:,} features, {rows.n_classes} classes"
+    public = f"{features}: {n:,} rows x {width:,} features, {rows.n_classes} classes"
     click.echo(section("Public", [f"{public}, declared public: nothing is charged"]))
     click.echo(section("Forecast", [_asked(found)]))
     click.echo(_table(found))
@@ -109,6 +135,40 @@ def plan(
     click.echo(section("Next", _next(found)))
     if plot is not None:
         click.echo(section("Wrote", [str(plot)]))
+
+
+def _check_budget(fits: int, asked: dict[str, Any]) -> None:
+    """Print whether a data set's budget takes several fits at each epsilon.
+
+    Raises SystemExit with code 1 if it does not.
+    """
+    from dataclasses import fields
+
+    from dphead.fit.options import FitOptions
+    from dphead.fit.run import plan_fits
+
+    epsilons = [e for e in asked.get("epsilons", (1.0,)) for _ in range(fits)]
+    names = {f.name for f in fields(FitOptions)}
+    given = {name: value for name, value in asked.items() if name in names}
+    options = FitOptions(out=Path(os.devnull), **given)
+    totals, tried = plan_fits(options, epsilons)
+    each = ", ".join(f"{epsilon:g}" for epsilon in dict.fromkeys(epsilons))
+    n = len(epsilons)
+    total = tied(f"epsilon {tried.spent.epsilon:.4g} at delta {totals['delta']:g}")
+    delta = tied(f"delta {options.delta:g}")
+    lines = [f"{n} fit{'s' if n != 1 else ''} at epsilon {each} and {delta}"]
+    if tried.refused is None:
+        lines.append(f"the ledger takes all of them, for a total of {total}")
+    else:
+        lines += [
+            f"! The ledger refuses fit {tried.refused + 1} of {n}. The total before "
+            f"that fit is {total}",
+            f"! {tried.reason}",
+        ]
+    click.echo(section("Planned", lines))
+    click.echo(section("Budget", budget_lines(totals, options.delta or 0)))
+    if tried.refused is not None:
+        raise SystemExit(1)
 
 
 def _asked(found: Any) -> str:

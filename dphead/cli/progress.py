@@ -43,14 +43,20 @@ class Progress:
         """Start a phase of unknown length."""
         self(0, None, label)
 
-    def say(self, text: str) -> None:
-        """Print text to standard output, above the bar if one is shown."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the bar in a block that prints, or that asks the user."""
         with self.lock:
             if self.bar is not None:
                 self.bar.stop()
-            click.echo(text)
+            yield
             if self.bar is not None:
                 self.bar.start()
+
+    def say(self, text: str) -> None:
+        """Print text to standard output, above the bar if one is shown."""
+        with self.paused():
+            click.echo(text)
 
     def line(self, seconds: float) -> str:
         """Return the progress as a line of text."""

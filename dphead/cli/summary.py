@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
+from dphead.cli.budget import budget_lines
 from dphead.cli.text import section, tied
-from dphead.privacy.ledger import in_words
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 
@@ -37,9 +36,7 @@ def outcome(
         "Trained": [_trained(report), *_selected(report)],
         "Privacy": _privacy(report, plan),
         "Accuracy": _accuracy(report, test),
-        "Budget": _budget(
-            report["ledger"], name_unit_in(report), report["guarantee"]["delta"]
-        ),
+        "Budget": budget_lines(report["ledger"], report["guarantee"]["delta"]),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": _next_commands(out, report),
     }
@@ -266,29 +263,6 @@ def _weak_classes(metrics: dict[str, Any]) -> list[int]:
     each = np.array(metrics["per_class_accuracy"], float)
     low = np.flatnonzero(each < np.nanmean(each) / 2)
     return sorted(low.tolist(), key=lambda position: each[position])
-
-
-def _budget(ledger: dict[str, Any], thing: str, delta: float) -> Iterator[str]:
-    """State what all fits of the data set have spent, and the limit."""
-    fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
-    spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
-    why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
-    fits += " in this ledger alone" if ledger["elsewhere"] else " of this data set"
-    limit, alone = ledger["budget"], ledger["path"] == IN_MEMORY
-    if limit:
-        total = f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g})"
-        yield f"{total} in {fits}; {in_words(ledger['remaining'], delta, limit)}"
-    elif alone:
-        yield f"{spent} spent; other fits of these {thing}s are not counted"
-    else:
-        yield f"{spent} spent (delta {ledger['delta']:g}) in {fits}"
-    if why:
-        yield why
-    if not limit and not alone:
-        yield (
-            "! No limit: set one with dphead ledger budget before a data set's first "
-            "fit"
-        )
 
 
 def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:

@@ -129,6 +129,8 @@ class Question:
     def __post_init__(self) -> None:
         found = presets.delta_of(self.preset, self.delta)
         object.__setattr__(self, "delta", found)  # the class is frozen
+        found = presets.method_of(self.preset, self.method)
+        object.__setattr__(self, "method", found)
         known = all(0 < epsilon < math.inf for epsilon in self.epsilons)
         if not known or not self.epsilons:
             raise ValueError(

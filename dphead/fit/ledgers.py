@@ -87,6 +87,17 @@ def open_ledger(
     return Ledger(ledger_path(path, dataset_id), dataset_id)
 
 
+def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
+    """Open a run's ledger to read it.
+
+    If there is no ledger yet, return an empty one in memory.
+    """
+    path = ledger_path(path, dataset_id)
+    if is_on_server(path):
+        return Ledger(path, dataset_id, read_only=True)
+    return Ledger(path, read_only=True) if os.path.exists(path) else Ledger()
+
+
 def data_set_of(ledger: str | Path | None) -> str | None:
     """Return the ledger's data set id, or None if it is not set or there is no file."""
     if ledger is None or not os.path.isfile(ledger):

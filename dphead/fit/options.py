@@ -103,7 +103,7 @@ class FitOptions(RunOptions):
     Attributes
     ----------
     method : str
-        Name of the method.
+        Name of the method. "auto" stands for a preset's only method, if there is one.
     settings : dict
         The method's options; None values use its defaults.
     group_cap : int or None
@@ -130,3 +130,8 @@ class FitOptions(RunOptions):
     classes: tuple[str, ...] | None = None
     backend: str = "numpy"
     processes: Place | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = presets.method_of(self.preset, self.method)
+        object.__setattr__(self, "method", found)

@@ -23,6 +23,8 @@ from dphead.fit.ledgers import Elsewhere
 from dphead.fit.loop import FitResult
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import Ledger
 
 SCHEMA = 1  # version of report.json's schema (docs/report.md)
 _RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is called
@@ -283,14 +285,19 @@ def build(
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {', '.join(TUNING)}, got {tuning!r}.")
     thing = name_unit(data.get("extraction"))
-    head = result.head
+    head, path = result.head, result.ledger.path
     report = {
         "schema": SCHEMA,
         "dphead": __version__,
         "guarantee": guarantee(result.plan, result.private_noise, thing),
         "method": method,
         "data": data,
-        "ledger": _ledger_entry(result, folder, elsewhere),
+        "ledger": ledger_totals(result.ledger, result.plan.events(), result.plan.delta)
+        | {
+            "path": path if folder is None else named(path, folder),
+            "fit_id": result.fit_id,
+            "elsewhere": [one.fact(folder) for one in elsewhere],
+        },
         "expected_accuracy": head.estimate and asdict(head.estimate),
         "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),
         "selection": None,  # filled in for a head by `fit.run`
@@ -303,24 +310,26 @@ def build(
     return report | {"statement": _statement(report)}
 
 
-def _ledger_entry(
-    result: FitResult, folder: Path | None, elsewhere: Sequence[Elsewhere]
+def ledger_totals(
+    ledger: Ledger, events: Sequence[GaussianEvent], delta: float
 ) -> dict[str, Any]:
-    """Return the report's entry about the charged ledger and uncounted ledgers."""
-    budget = result.ledger.budget()
-    delta = budget["delta"] if budget else result.plan.delta
-    spent, path = result.ledger.spent(delta), result.ledger.path
+    """Return a ledger's budget, its total, and the epsilon that remains.
+
+    The remaining epsilon is at `delta`, for a fit with the releases `events`. The total
+    is at `delta` too if there is no budget.
+    """
+    budget = ledger.budget()
+    remaining = ledger.remaining(events, delta)
+    delta = budget["delta"] if budget else delta
+    spent = ledger.spent(delta)
     return {
-        "path": path if folder is None else named(path, folder),
-        "fit_id": result.fit_id,
-        "fits": len(result.ledger.fits()),
+        "fits": ledger.count_fits(),
         "total_epsilon": spent.epsilon,
         "total_is": "plain sum",
         "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
-        "remaining": result.ledger.remaining(result.plan.events(), result.plan.delta),
-        "elsewhere": [one.fact(folder) for one in elsewhere],
+        "remaining": remaining,
     }
 
 

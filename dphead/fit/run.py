@@ -5,7 +5,7 @@ Process 0 leads the fit and writes the folder. Other processes sum their rows.
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -55,11 +55,12 @@ from dphead.fit.run_folder import (
     locked,
     make_report,
     public_facts,
+    try_runs,
     write_records,
 )
-from dphead.planning.methods import Method, make_method
-from dphead.planning.plan import Plan, check_unit, make_plan
-from dphead.privacy.ledger import Ledger
+from dphead.planning.methods import make_method
+from dphead.planning.plan import check_unit, make_plan
+from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.auto import Auto
 from dphead.solvers.backbones import BackboneSelection
@@ -70,7 +71,7 @@ from dphead.sums.hosts import Hosts, SumOfParts, bounds
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
-_Announce = Callable[[Plan, Method, float], None]
+_Announce = Callable[[Prepared, float], None]
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def fit_files(
     options : FitOptions
         The fit's options.
     announce : callable, optional
-        Called with the plan, the method and the expected seconds before the charge.
-        The seconds are 0 if they are not known (`duration`).
+        Called with the prepared run and the expected seconds before the charge. The
+        seconds are 0 if they are not known (`duration`).
     progress : callable, optional
         Called with (releases made, releases planned, label) after each release.
 
@@ -187,6 +188,42 @@ def _open_networks(options: FitOptions, files: ExitStack) -> _PreparedHead:
         files.enter_context(file)
         runs.append(prepare(options, rows, file))
     return _prepare_selection(runs) if options.backbones else runs[0]
+
+
+def plan_fits(
+    options: FitOptions, epsilons: Sequence[float]
+) -> tuple[dict[str, Any], Tried]:
+    """Say whether a data set's budget takes several fits, in their order.
+
+    Nothing is charged, and no row is used.
+
+    Parameters
+    ----------
+    options : FitOptions
+        The options of all fits, without their epsilons.
+    epsilons : sequence of float
+        The epsilon of each fit, at least one.
+
+    Returns
+    -------
+    dict
+        The ledger's totals, as `try_runs`.
+    Tried
+        The first fit that the ledger would refuse, if any.
+
+    Raises
+    ------
+    ValueError
+        If the input is unusable.
+    """
+    with ExitStack() as opened:
+        runs = {
+            epsilon: beside_others(
+                _open_networks(replace(options, epsilon=epsilon), opened)
+            )
+            for epsilon in set(epsilons)
+        }
+        return try_runs([runs[epsilon] for epsilon in epsilons])
 
 
 def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
@@ -282,7 +319,7 @@ def _lead(
     if options.backend != "jax":  # an accelerator's rates are not known
         seconds = check_duration(run.releases, facts, run.method.solver.name)
     if announce is not None:
-        announce(run.announced, run.method, seconds)
+        announce(run, seconds)
     parts = None if hosts is None else SumOfParts(hosts, own)
     verified = VerifiedSum(sums, parts=parts, memory=memory)
     for each in infos_of_sources(run.method.solver, facts):

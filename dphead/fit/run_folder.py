@@ -9,8 +9,8 @@ import hashlib
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,6 +24,8 @@ from dphead.fit.ledgers import (
     charged_elsewhere,
     check_alone,
     ledger_name,
+    ledger_path,
+    read_ledger,
 )
 from dphead.fit.loop import FitResult, reserve
 from dphead.fit.options import RunOptions
@@ -32,7 +34,7 @@ from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta, public_n_rows
 from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
+from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
 from dphead.solvers.base import ProblemInfo
@@ -314,6 +316,24 @@ def _marker(out: Path) -> dict[str, Any] | None:
             "charges that fit too."
         )
     return marker
+
+
+def try_runs(runs: Sequence[Prepared]) -> tuple[dict[str, Any], Tried]:
+    """Return the totals of the runs' ledger, and whether it takes all runs.
+
+    Nothing is charged. `runs` are prepared runs on one data set, at least one. The
+    totals have the keys of a report's "ledger", without "fit_id". Their "remaining" is
+    for a fit like the first run.
+    """
+    first = runs[0]
+    given = first.options.ledger, first.source.dataset_id
+    plans = [([s.row() for s in r.announced.specs], r.plan.delta) for r in runs]
+    with closing(read_ledger(*given)) as book:
+        plan = first.announced
+        found = reports.ledger_totals(book, plan.events(), plan.delta)
+        tried = book.try_fits(plans)
+    found |= {"path": str(ledger_path(*given)), "elsewhere": first.elsewhere}
+    return found, tried
 
 
 def charge(run: Prepared, ledger: Ledger) -> Charge:

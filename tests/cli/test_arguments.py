@@ -37,6 +37,7 @@ BAD = {
     "process_id": ("1", "dp-ls"),
     "connect_timeout": ("x", "dp-ls"),
     "config": ("{file}", "dp-ls"),
+    "settings": ("nothing=1", "dp-ls"),
     "backbones": ("{other}", "auto"),
 }
 FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose", "group_mean"}

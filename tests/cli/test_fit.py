@@ -97,8 +97,8 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
         "3.68 % if an unused row has another in its place, 1.98 % if an unused row",
         "! Not protected: class names, settings, the number of rows; several",
         "on 90 test rows: private: not in the report",
-        "epsilon 1 of 3 spent (delta 1e-05) in 1 fit of this data set; epsilon 2.756 "
-        "remaining for a fit like this one",
+        "epsilon 3 at delta 1e-05 for all fits of the data set epsilon 1 spent in 1 "
+        "fit epsilon 2.756 remaining for a fit like this one",
         f"{run}/: head.safetensors head.json report.json report.html ledger.json",
         f"dphead check {run}",
         "dphead predict",
@@ -452,7 +452,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
 def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     tmp_path, run, features
 ):
-    assert "group_cap needs a file with groups" in refusal(
+    assert "(`group_cap`) needs a file with groups" in refusal(
         features, run, "--group-cap", 2
     )
     assert charges() == 0
@@ -519,7 +519,43 @@ def test_means_of_groups_need_a_cap_and_count_no_classes(tmp_path, run):
     file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
     command = ("fit", file, "-o", run, "--delta", "1e-4", "--group-mean")
     said = refused(dphead(*command, "--protect", "image"))
-    assert "group_mean needs the largest number of means a group" in said
+    assert "`group_mean` needs `group_cap`" in said
     said = refused(dphead(*command, "--group-cap", 2, "--per-class-share", 0.1))
-    assert "per_class_share counts rows, which are means of groups" in said
+    assert "`per_class_share` needs images" in said
     assert charges() == 0 and not run.exists()
+
+
+# --- names that people type -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "dp_sgd", "DP-SGD"])
+def test_names_typed_in_another_way_mean_the_same(features, run, method):
+    typed = ("--method", method, "-e", 0.9, "--lr", 0.5, "--batch_size", 60)
+    fitted("fit", features, "-o", run, *typed, "--set", "steps=3")
+    report = report_of(run)
+    settings = report["method"]["settings"]
+    assert report["method"]["name"] == "dp-sgd"
+    assert report["guarantee"]["target_epsilon"] == 0.9
+    assert (settings["learning_rate"], settings["steps"]) == (0.5, 3)
+    assert settings["sampling_prob"] == 60 / 240
+    again = run.with_name("again")
+    fitted("fit", "--config", run / "run.toml", "-o", again, "--eps", 0.8)
+    assert report_of(again)["method"]["settings"] == settings
+    assert report_of(again)["guarantee"]["target_epsilon"] == 0.8
+
+
+def test_a_preset_names_its_only_method(features, run):
+    tb21 = ("--preset", "tb21", "--batch-size", 60, "--epochs", 1, "--lr", 0.1)
+    fitted("fit", features, "-o", run, *tb21)
+    assert report_of(run)["method"]["name"] == "dp-sgd"
+    fitted("export", run, "--to", "pytorch")
+    assert run.with_name("run-torch").is_dir()
+    several = dphead("fit", features, "-o", run.with_name("no"), "--preset", "fc23")
+    assert "has settings for dp-adam, dp-fc, dp-ls, dp-newton" in refused(several)
+
+
+def test_a_setting_is_given_once(features, run):
+    twice = ("--method", "dp-sgd", "--lr", 1, "--set", "learning_rate=2")
+    said = refused(dphead("fit", features, "-o", run, *twice))
+    assert "--set cannot repeat an option" in said
+    assert charges() == 0

@@ -64,7 +64,7 @@ def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
 
 def test_show_lists_every_fit_and_the_total(features, tmp_path):
     before = fitted("ledger", "show", features).out
-    assert "Spent      epsilon 0 " in before
+    assert "epsilon 0 spent in 0 fits" in before
     assert "before the first fit with dphead ledger budget" in before
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
@@ -72,7 +72,7 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     assert text.count("dp-ls") == 2
     assert "zero_out" in text
     assert "so no fit is refused" in text
-    total = float(re.search(r"Spent +epsilon (\S+) at delta 1e-05", text)[1])
+    total = float(re.search(r"epsilon (\S+) spent in 2 fits", text)[1])
     assert 1.0 < total < 1.5
     # by the ledger's own path too
     assert fitted("ledger", "show", ledger_of(features).path).out == text
@@ -108,7 +108,8 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     # mu = 0.142: 0.485 in all
     fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
     shown = fitted("ledger", "show", features).out
-    assert "Fits beyond it are refused" in " ".join(shown.split())
+    assert "epsilon 1.929 spent in 4 fits" in shown
+    assert "epsilon 0.4366 remaining for a fit like the last one" in shown
 
 
 def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
@@ -166,7 +167,7 @@ def test_show_without_a_budget_is_of_the_smallest_delta(features):
             description="test",
             plan_hash="hash",
         )
-    assert "at delta 1e-05" in fitted("ledger", "show", ledger.path).out
+    assert "(delta 1e-05)" in fitted("ledger", "show", ledger.path).out
 
 
 def test_show_says_which_number_is_the_guarantee(features, tmp_path):
@@ -174,16 +175,16 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
     for source in (features, other):
         done = fitted("fit", source, "-o", tmp_path / f"run {source.stem}", *LS).out
-        assert "spent (delta 1e-05) in 1 fit" in done
+        assert "epsilon 1 spent in 1 fit" in done
     shown = (fitted("ledger", "show", source).out for source in (features, other))
     kept, free = (" ".join(text.split()) for text in shown)
     for text in (kept, free):
-        assert "Spent epsilon 1 at delta 1e-05: the sum over all" in text
+        assert "epsilon 1 spent in 1 fit" in text
         assert "total" not in text
         # whole hours
         assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
-    assert "epsilon 2 at delta 1e-05: the guarantee for all fits in" in kept
-    assert "guarantee only if no fit was chosen after seeing" in free
+    assert "epsilon 2 at delta 1e-05 for all fits of the data set" in kept
+    assert "a guarantee only if no fit was chosen by the results" in free
 
 
 @pytest.mark.parametrize("budget", [(0, 1e-5), (1, 1), (1, "nan")])

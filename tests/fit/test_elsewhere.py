@@ -70,7 +70,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
     said, report = " ".join(done.out.split()), report_of(tmp_path / "two")
     assert "charged to the ledger fresh.sqlite" in said
-    assert "1 fit in this ledger alone" in said and "of this data set" not in said
+    assert "1 fit, in this ledger only" in said
     card = (tmp_path / "two/report.html").read_text()
     assert "One ledger counts all fits" not in card
     own = first["ledger"]["path"]

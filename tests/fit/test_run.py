@@ -242,7 +242,9 @@ def test_what_will_be_released_is_announced_before_the_charge(features, run):
     options = FitOptions(features=features, out=run, method="dp-ls")
     result = fit_files(
         options,
-        lambda plan, method, _: seen.append((charges(), plan.summary(), method.source)),
+        lambda run, _: seen.append(
+            (charges(), run.announced.summary(), run.method.source)
+        ),
     )
     assert seen == [(0, result["report"]["guarantee"]["releases"], "dphead's defaults")]
     assert (

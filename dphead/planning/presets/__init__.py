@@ -60,6 +60,14 @@ def delta_of(preset: str | None, given: float | None) -> float:
     return data.get("delta", _DELTA)
 
 
+def method_of(preset: str | None, method: str) -> str:
+    """Return the method, or the only method of the preset if the method is "auto"."""
+    data = {} if preset is None else load(preset)
+    have = [key for key, value in data.items() if isinstance(value, dict)]
+    have = [key for key in have if key not in ("columns", "search", "network")]
+    return have[0] if method == "auto" and len(have) == 1 else method
+
+
 def column(name: str, **where: Any) -> dict[str, Any]:
     """Return the settings in one column of a preset's table.
 

@@ -1,0 +1,130 @@
+"""Print a data set's budget, the epsilon that was spent, and what remains.
+
+Heavy modules are imported only when needed.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import click
+
+from dphead.cli import values
+from dphead.cli.progress import Progress
+from dphead.cli.text import section, tied
+
+
+def budget_lines(
+    ledger: dict[str, Any], delta: float, which: str | None = "this one"
+) -> Iterator[str]:
+    """Yield the budget, the spent epsilon and the remaining epsilon.
+
+    Parameters
+    ----------
+    ledger : dict
+        A report's entry "ledger", or the totals of `run_folder.try_runs`.
+    delta : float
+        Delta of the next fit.
+    which : str or None, default "this one"
+        The fit that the next fit is like. None before the first fit of a ledger.
+    """
+    from dphead.analysis.profiles import about_sum
+    from dphead.privacy.ledger import in_words
+    from dphead.privacy.ledger.store import IN_MEMORY
+
+    limit, n_fits = ledger["budget"], ledger["fits"]
+    at = tied(f"delta {ledger['delta']:g}")
+    if limit:
+        total = tied(f"epsilon {limit['epsilon']:g} at {at}")
+        yield f"{total} for all fits of the data set"
+    elif ledger["path"] == IN_MEMORY:
+        yield "none: a ledger in memory counts only this fit"
+    elif n_fits:
+        yield (
+            "! none, so no fit is refused. It is too late to set one. What was spent "
+            "is a guarantee only if no fit was chosen by the results of another fit"
+        )
+    else:
+        yield "none yet: set it before the first fit with dphead ledger budget"
+    spent = tied(f"epsilon {ledger['total_epsilon']:.4g} spent")
+    beside = ", in this ledger only" if ledger["elsewhere"] else ""
+    fits = f"{n_fits} fit{'s' if n_fits != 1 else ''}{beside}"
+    yield f"{spent} in {fits}{'' if limit else f' ({at})'}"
+    if why := about_sum(ledger["total_epsilon"], ledger["total_accountant"]):
+        yield why
+    if limit:
+        left = ledger["remaining"]
+        every = f"epsilon {limit['epsilon']:g} remaining"
+        yield every if which is None else in_words(left, delta, limit, which)
+
+
+def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
+    """Yield the epsilon that a prepared run asks for, and its data set's budget.
+
+    Unless the run was `refused`, the last line says why the ledger would refuse it.
+    """
+    from dphead.fit.run_folder import interrupted, try_runs
+
+    plan = run.announced
+    asked = tied(f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}")
+    yield f"{asked} asked by this fit"
+    if interrupted(run.options.out) is not None:
+        yield "a resume of the interrupted fit in the run folder is not charged again"
+        return
+    ledger, tried = try_runs([run])
+    yield from budget_lines(ledger, plan.delta)
+    if tried.refused is not None and not refused:
+        yield f"! This fit would be refused: {tried.reason}"
+
+
+def offer_budget(run: Any, progress: Progress) -> None:
+    """Say before a data set's first fit that it has no budget, and ask on a terminal.
+
+    Nothing is said before a run without a guarantee.
+    """
+    from dphead.fit.ledgers import fix_budget, open_ledger, read_ledger
+    from dphead.fit.run_folder import interrupted
+
+    options, plan = run.options, run.announced
+    given = options.ledger, run.source.dataset_id
+    with closing(read_ledger(*given)) as book:
+        begun = book.budget() is not None or book.count_fits() > 0
+    if begun or not plan.private or interrupted(options.out) is not None:
+        return
+    name = shlex.quote(str(options.ledger or options.features))
+    command = f"dphead ledger budget {name} --epsilon 3 --delta {plan.delta:g}"
+    told = [
+        "! none yet. A budget limits the total epsilon of all fits. It can be set only "
+        "before the first fit, and cannot be changed later:",
+        command,
+    ]
+    with progress.paused():
+        click.echo(section("Budget", told))
+        if options.processes or not _on_terminal():
+            return
+        epsilon = click.prompt(
+            "Total epsilon of all fits (0: no budget)",
+            default=0.0,
+            value_proc=lambda text: _at_least(text, plan.epsilon),
+            err=True,
+        )
+    if epsilon:
+        fix_budget(open_ledger(*given), epsilon, plan.delta)
+
+
+def _on_terminal() -> bool:
+    """Return whether a user can be asked."""
+    return all(s is not None and s.isatty() for s in (sys.stdin, sys.stderr))
+
+
+def _at_least(text: Any, epsilon: float) -> float:
+    """Return a typed budget, or raise a usage error if it is below a fit's epsilon."""
+    total = values.NUMBER.convert(text, None, None)
+    if 0 < total < epsilon:
+        raise click.UsageError(
+            f"the budget must be at least {epsilon:g}, which this fit asks for, got "
+            f"{total:g}. Type a larger budget, or stop with Ctrl-C."
+        )
+    return total

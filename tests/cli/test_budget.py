@@ -1,0 +1,115 @@
+"""A budget, what was spent and what remains: before a fit, at a refusal, in a plan."""
+
+import io
+import sys
+
+import dphead_extract.features.format as format
+import pytest
+from commands import charges, dphead, features_file, fitted, refused, report_of
+
+from dphead.cli import budget
+
+LS = ("--method", "dp-ls", "--backend", "numpy")
+LIMIT = ("--epsilon", 2, "--delta", 1e-5)
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "f.h5")
+
+
+def words(done):
+    """The output on one line."""
+    return " ".join(done.out.split())
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A user who types lines on a terminal."""
+
+    def types(text):
+        monkeypatch.setattr(budget, "_on_terminal", lambda: True)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+    return types
+
+
+def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(features, tmp_path):
+    text = words(fitted("fit", features, *LS, "-o", tmp_path / "one"))
+    command = f"dphead ledger budget {features} --epsilon 3 --delta 1e-05"
+    assert text.index(command) < text.index("Trained")
+    # then it is too late
+    text = words(fitted("fit", features, *LS, "-o", tmp_path / "two"))
+    assert command not in text
+    assert "It is too late to set one" in text
+
+
+def test_a_user_on_a_terminal_is_asked_for_a_budget_once(features, tmp_path, terminal):
+    terminal("0.5\nx\n2\n")
+    done = fitted("fit", features, *LS, "-o", tmp_path / "one")
+    assert "must be at least 1, which this fit asks for, got 0.5" in done.err
+    assert "write a number from 0" in done.err
+    assert report_of(tmp_path / "one")["ledger"]["budget"]["epsilon"] == 2
+    terminal("")
+    fitted("fit", features, *LS, "--epsilon", 0.1, "-o", tmp_path / "two")
+
+
+def test_a_user_may_go_on_without_a_budget(features, tmp_path, terminal):
+    terminal("\n")
+    fitted("fit", features, *LS, "-o", tmp_path / "one")
+    assert report_of(tmp_path / "one")["ledger"]["budget"] is None
+
+
+def test_a_fit_that_no_budget_counts_is_not_asked(features, tmp_path, terminal):
+    terminal("")
+    text = words(fitted("fit", features, *LS, "--seed", 1, "-o", tmp_path / "one"))
+    assert "ledger budget" not in text
+
+
+def test_a_refusal_tells_what_was_asked_from_what_is_left(features, tmp_path):
+    fitted("ledger", "budget", features, *LIMIT)
+    fitted("fit", features, *LS, "--epsilon", 1.5, "-o", tmp_path / "one")
+    command = ("fit", features, *LS, "--epsilon", 1.4, "-o", tmp_path / "two")
+    parts = (
+        "epsilon 1.4 at delta 1e-05 asked by this fit",
+        "epsilon 2 at delta 1e-05 for all fits of the data set",
+        "epsilon 1.5 spent in 1 fit",
+        "remaining for a fit like this one",
+    )
+    done = dphead(*command)
+    refused(done)
+    assert all(part in words(done) for part in parts)
+    dry = fitted(*command, "--dry-run")
+    assert all(part in words(dry) for part in (*parts, "! This fit would be refused"))
+    assert charges() == 1
+
+
+def test_a_dry_run_opens_the_features_file_once(features, tmp_path, monkeypatch):
+    opened = []
+    real = format.FeaturesFile.__init__
+
+    def counted(self, *given):
+        opened.append(given)
+        real(self, *given)
+
+    monkeypatch.setattr(format.FeaturesFile, "__init__", counted)
+    fitted("fit", features, *LS, "-o", tmp_path / "run", "--dry-run")
+    assert len(opened) == 1
+
+
+def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):
+    fitted("ledger", "budget", features, *LIMIT)
+    plan = ("plan", features, "--method", "dp-ls", "--fits")
+    # 0.142 is mu of epsilon 0.5, and 0.497 that of 2: 12 fits have 0.492
+    done = fitted(*plan, 12, "--epsilon", 0.5)
+    assert "12 fits at epsilon 0.5 and delta 1e-05" in words(done)
+    assert "the ledger takes all of them, for a total of epsilon 1.96" in words(done)
+    done = dphead(*plan, 13, "--epsilon", 0.5)
+    assert done.code == 1
+    assert "! The ledger refuses fit 13 of 13" in words(done)
+    # in the order that was typed: two of 1, then those of 0.5
+    done = dphead(*plan, 3, "--epsilon", "1,0.5")
+    assert done.code == 1
+    assert "! The ledger refuses fit 5 of 6" in words(done)
+    assert charges() == 0
+    assert "needs --n-rows" in refused(dphead("plan", features))
