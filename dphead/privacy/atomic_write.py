@@ -33,6 +33,7 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
     # disks.
     final = Path(os.path.realpath(path))
     partial = final.with_name(f"{final.name}.part")
+    # A failed write leaves neither a partial file nor a changed one.
     with _whole(path, lambda: partial.unlink(missing_ok=True)):
         if path.exists() and not path.is_file():
             with open(path, "wb") as device:
@@ -58,12 +59,13 @@ def write_text(path: Path, text: str) -> None:
 
     File names in the text that are not UTF-8 keep their bytes.
     """
+    # A path that is not UTF-8 may be part of a report.
     data = text.encode("utf-8", errors="surrogateescape")
     write_atomically(path, lambda file: file.write(data))
 
 
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
-    """Fill a new folder with `fill`; all users can read its files.
+    """Create a folder with the files that `fill` writes, readable by all users.
 
     The files are written to a folder next to `path`, which is then renamed. So `path`
     holds all files or does not exist. An existing empty folder is replaced.
@@ -85,6 +87,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     with _whole(path, lambda: shutil.rmtree(partial, ignore_errors=True)):
         fill(partial)
+        # `mkdtemp` lets only the owner read the folder, and exports are for others.
         for file in partial.iterdir():
             _readable(file, 0o644)
             sync(file)
@@ -95,7 +98,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
-    """Remove the rest of a failed write, and raise OSError for a full disk."""
+    """Call `remove` after a failed write, and raise OSError with the path."""
     try:
         yield
     except OSError as error:
@@ -105,6 +108,7 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
             "Free some space or choose another folder, then run the same command "
             "again."
         ) from error
+    # Also after Ctrl-C: no part of a private file stays behind.
     except BaseException:
         remove()
         raise
@@ -125,6 +129,7 @@ def make_folder(folder: Path) -> None:
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
+    # From the outermost on: each new name is synced in its parent.
     for one in reversed(missing):
         one.mkdir(exist_ok=True, mode=0o700)
         sync(one.parent)
@@ -135,6 +140,7 @@ def sync(folder: Path) -> None:
 
     Raises OSError if the file system cannot guarantee it.
     """
+    # A rename is durable only after its folder is synced.
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

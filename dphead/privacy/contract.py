@@ -44,7 +44,7 @@ class Block:
 
 
 class Rows(Protocol):
-    """Define what a source of private rows provides.
+    """Define the interface of a source of private rows.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Rows(Protocol):
 
 
 class GroupedRows(Rows, Protocol):
-    """Define what a source of private rows with a group cap provides.
+    """Define the interface of a source of private rows with a group cap.
 
     Attributes
     ----------
@@ -151,6 +151,7 @@ class ReleaseSpec:
             whole = type(value) is int and abs(value) <= 2**53
             number, hint = f"{name} must be a Python float", f"Use float({name})."
             require(whole or isinstance(value, float), number, name, value, hint)
+        # Noise, charge and report are computed from these two numbers.
         c, sigma = self.clip_norm, self.noise_multiplier
         require(c > 0, "clip_norm must be positive", "clip_norm", c)
         finite = "noise_multiplier must be finite and at least 0"
@@ -165,6 +166,7 @@ class ReleaseSpec:
 
     def event(self) -> GaussianEvent:
         """Return the accountant's event of the release."""
+        # The same function makes the events of plans and of the ledger.
         return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
@@ -172,6 +174,7 @@ class ReleaseSpec:
 
         The usual `epoch_steps` of 1 and `private=True` are omitted.
         """
+        # The text of this row is what the ledger compares, field by field.
         row = asdict(self)
         if self.epoch_steps == 1:
             del row["epoch_steps"]
@@ -203,8 +206,10 @@ class SumTask:
 
     Parameters
     ----------
-    query, params
-        As in `release`.
+    query : Statistic
+        The statistic.
+    params : Params
+        Public numbers and earlier releases that the statistic uses.
     clip_norm : float
         Clip norm of the spec, or the public number that replaces inf.
     rows : Rows or None, default None
@@ -233,6 +238,7 @@ class SumTask:
         The flat weights of a network stay unchanged in `params`.
         """
         weights = self.params.weights
+        # A network's weights are one flat vector, and it has its own arithmetic.
         if weights is None or np.ndim(weights) == 1:
             return None
         return integer_weights(weights)
@@ -252,9 +258,9 @@ class Summer(Protocol):
     """
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        """Return the sum, int64 of `query.shape(width)`, in units of `query.unit`."""
+        """Return the sum, as int64 of the statistic's shape and units."""
         ...
 
     def largest_norm(self, task: SumTask) -> float:
-        """Return the largest norm of a transformed row; used only without privacy."""
+        """Return the largest norm of a transformed row. It is used without privacy."""
         ...

@@ -69,6 +69,7 @@ class GroupMeans:
         out: np.ndarray,
         together: int,
     ) -> None:
+        # For each row that is read: the slot it belongs to.
         counts = self.starts[slots + 1] - self.starts[slots]
         place = np.repeat(np.arange(len(slots)), counts)
         within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -79,6 +80,7 @@ class GroupMeans:
         total, finite = np.zeros(out.shape), np.zeros(len(slots))
         for i in range(0, len(order), together):
             now = order[i : i + together]
+            # A row that is not finite is left out of its mean, like any bad row.
             x = read(rows[now])
             known = np.isfinite(x).all(axis=1)
             _add_in_order(total, place[now][known], x[known])
@@ -91,8 +93,8 @@ class GroupMeans:
 def _add_in_order(total: np.ndarray, place: np.ndarray, x: np.ndarray) -> None:
     """Add each row of x to its place in `total`, in the order of the rows.
 
-    Rows of one place are added one at a time: no library decides how a sum of several
-    is associated.
+    Rows of one place are added one at a time, so the order of additions does not depend
+    on a library.
     """
     rank = ranks(place)
     order = np.argsort(rank, kind="stable")
@@ -106,7 +108,7 @@ def _add_in_order(total: np.ndarray, place: np.ndarray, x: np.ndarray) -> None:
 def group_means(
     groups: np.ndarray, y: np.ndarray, cap: int
 ) -> tuple[GroupMeans, np.ndarray]:
-    """Return the means of the rows of each group and class, and their classes.
+    """Return the means of the rows of each group and class, with the means' classes.
 
     Parameters
     ----------
@@ -130,6 +132,7 @@ def group_means(
     A group has at most `cap` means, in its own first slots. The choice of rows and
     classes depends only on the labels and slots of that group.
     """
+    # Rows sorted by group and class, in the order of their slots.
     labeled = np.flatnonzero((groups != NO_GROUP) & (y >= 0))
     labeled = labeled[np.lexsort((y[labeled], groups[labeled]))]  # stable
     ids, classes = groups[labeled], y[labeled]
@@ -137,6 +140,7 @@ def group_means(
     new[1:] = (ids[1:] != ids[:-1]) | (classes[1:] != classes[:-1])
     # position of a row's class among the classes of its group
     count = np.cumsum(new)
+    # 0 for the lowest class of the group, 1 for the next.
     position = count - count[np.searchsorted(ids, ids)]
     by_group = np.argsort(groups, kind="stable")
     first = np.searchsorted(groups[by_group], ids)

@@ -1,9 +1,10 @@
 """Define the training losses of a linear head, one class each.
 
-A loss is a function p of the scores, with the residual p - y. A class holds p, the
-residual's bound, and three facts for solvers, predictions and exports. All else asks
-`LOSSES`. A new loss needs its class, its bound in proofs/sensitivity.md, and a slow
-definition in `tests/definitions.py`, which tests/privacy/test_loss.py compares it with.
+A loss is a function p of the scores, with the residual p - y. Each class defines p, the
+bound on the residual, and three facts for solvers, predictions and exports. Other
+modules find a loss by its name in `LOSSES`. A new loss needs its class, its bound in
+proofs/sensitivity.md, and a slow definition in `tests/definitions.py`, which
+tests/privacy/test_loss.py compares with the class.
 """
 
 from abc import ABC, abstractmethod
@@ -53,7 +54,7 @@ class Loss(ABC):
         z : array of shape (k, m)
             Scores, as whole numbers.
         rate : array of shape (k, 1)
-            What one unit of a score stands for.
+            Real value of one unit of a score.
         """
 
     @abstractmethod
@@ -82,6 +83,7 @@ class Softmax(Loss):
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
         """Return each class's share of the powers of all scores."""
+        # exp of differences from the largest score, so nothing overflows.
         distance = z.max(axis=1, keepdims=True) - z
         e = power(xp, distance, rate)
         total = e.sum(axis=1, keepdims=True)
@@ -95,7 +97,7 @@ class Softmax(Loss):
 
 
 class Sigmoid(Loss):
-    """Define the sum of one logistic loss for each class against the rest."""
+    """Define the sum of one-vs-rest logistic losses over the classes."""
 
     name = "sigmoid"
     takes_sets = True
@@ -104,6 +106,7 @@ class Sigmoid(Loss):
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
         """Return the sigmoid of each score."""
+        # sigmoid(z) = 1 / (1 + exp(-z)), by symmetry for z < 0.
         e = power(xp, xp.abs(z), rate)
         larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
         return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
@@ -121,6 +124,7 @@ class Squared(Loss):
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
         """Return the scores, clipped so that the squares of residuals fit int64."""
+        # An unbounded prediction would overflow its square in int64.
         most = float(_MAX_SQUARED_RESIDUAL)
         value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
         return xp.rint(value).astype(xp.int64)

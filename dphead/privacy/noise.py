@@ -38,6 +38,7 @@ class NoiseSource:
     @property
     def private(self) -> bool:
         """Return whether the draws are secret."""
+        # A seed may be guessed or written down: such noise can be subtracted.
         return self.seed is None
 
     def generator(self, sequence: int, purpose: str) -> np.random.Generator:
@@ -70,6 +71,7 @@ class NoiseSource:
             key = hashlib.blake2b(
                 f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32
             ).digest()
+        # 20 rounds: the full cipher [Bernstein 2008].
         chacha: Any = ChaCha(key=int.from_bytes(key, "little"), rounds=20)
         return np.random.Generator(chacha)
 
@@ -97,7 +99,9 @@ def rounded_noise(
 
     Guarantee
     ---------
-    proofs/noise.md. The symmetric form is post-processing of the whole d x d mechanism.
+    Draws are independent and have exactly the stated distribution (proofs/noise.md).
+    The symmetric form is post-processing of the mechanism on the whole d x d matrix.
     """
+    # The symmetric form has half the variance off the diagonal (claim N).
     draw = symmetric_rounded_gaussian if symmetric else rounded_gaussian
     return draw(generator, shape, sd)

@@ -1,4 +1,4 @@
-"""Draw Gaussian noise rounded to integers, with exactly the law of round(N(0, sd²)).
+"""Draw Gaussian noise rounded to integers, exactly distributed as round(N(0, sd²)).
 
 A draw is round(sd·Z) with Z = Φ⁻¹(U). U is an infinite binary expansion; 64 bits of it
 are drawn first. The float64 value of sd·Z is rounded if its distance from each
@@ -6,7 +6,7 @@ rounding boundary exceeds a proven bound. That bound covers the bits not yet dra
 the rounding of Φ⁻¹ and of the product. Otherwise more bits are drawn and compared with
 Φ at the boundary in integer arithmetic, until the side is certain.
 
-The law is therefore exact: no tail is cut. Proof: proofs/noise.md.
+The distribution is therefore exact, and no tail is cut (proofs/noise.md).
 
 The trusted library functions are + - * /, the square root, ldexp and rounding of
 float64, Python integers and their division, and `decimal`. scipy's Φ⁻¹ is only a first
@@ -66,14 +66,14 @@ def rounded_gaussian(
 
     Guarantee
     ---------
-    Each entry has the law of ⌊sd·Z + 1/2⌋ for a standard normal Z, if the generator's
-    64-bit words are uniform and independent. For an integer A, A + entry is the
-    rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
+    Each entry is distributed as ⌊sd·Z + 1/2⌋ for a standard normal Z, if the 64-bit
+    words of the generator are uniform and independent. For an integer A, A + entry is
+    the rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
     """
     if not SMALLEST_SD <= sd <= LARGEST_SD:
-        problem = f"sd must lie between 2**-4 and 2**44 grid steps, got sd={sd}."
-        raise ValueError(f"{problem} Choose a grid of another step.")
+        raise ValueError(f"sd must be from 2**-4 to 2**44 grid steps, got {sd}.")
     draws = np.empty(math.prod(shape), np.int64)
+    # Blocks in order: the draws are the same for every block size.
     for start in range(0, len(draws), _BLOCK_DRAWS):
         block = draws[start : start + _BLOCK_DRAWS]
         block[:] = _block(generator, len(block), float(sd))
@@ -115,12 +115,13 @@ def symmetric_rounded_gaussian(
     """
     n = shape[-1]
     if len(shape) < 2 or shape[-2] != n:
-        problem = f"shape must end in two equal lengths, got shape={shape}."
-        raise ValueError(f"{problem} Use rounded_gaussian for other sums.")
+        raise ValueError(f"shape must end in two equal lengths, got {shape}.")
     draws = np.empty(shape, np.int64)
+    # The diagonal of (Z + Z^T) / 2 is Z's own: variance sd^2.
     places = np.arange(n)
     draws[..., places, places] = rounded_gaussian(generator, shape[:-1], sd)
     off_diagonal_sd = over_root_two(sd)
+    # Row by row above the diagonal: variance sd^2 / 2, copied below.
     for i in range(n - 1):
         row = (*shape[:-2], n - 1 - i)
         draws[..., i, i + 1 :] = rounded_gaussian(generator, row, off_diagonal_sd)
@@ -131,6 +132,7 @@ def symmetric_rounded_gaussian(
 def over_root_two(sd: float) -> float:
     """Return sd/√2 as a float that is never too small: its square is at least sd²/2."""
     value = sd / math.sqrt(2)
+    # Division may round down, which would make the noise too small.
     while 2 * Fraction(value) ** 2 < Fraction(sd) ** 2:
         value = math.nextafter(value, math.inf)
     return value
@@ -143,17 +145,21 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
         """Return 64 further random bits."""
         return int(_words(generator, 1)[0])
 
+    # The first bit of a word is the sign, the other 63 are the tail's digits.
     words = _words(generator, count).view(np.int64)
     negative = words < 0
     tails = words & np.int64(2**63 - 1)
+    # The value for the first 64 bits, rounded where that is certain.
     x = quantile(tails)
     scaled = x * sd
     rounded = np.rint(scaled)
+    # Certain: farther from a half than what the open bits and Phi^-1 can change.
     distance = np.abs(scaled - rounded)
     x += 1
     x *= -sd * QUANTILE_ERROR
     x += 0.5
     unsure = distance >= x
+    # `quantile` has no cells for rarer tails.
     unsure |= tails < 2**_FIRST_BINADE
     draws = rounded.astype(np.int64)
     for i in np.flatnonzero(unsure):
@@ -164,7 +170,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
 
 
 def _words(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Return uniform 64-bit words."""
+    """Return `count` independent uniform 64-bit words, uint64 of shape (count,)."""
     return generator.integers(0, 2**64, count, dtype=np.uint64)
 
 
@@ -198,6 +204,7 @@ class Tail:
         """
         while True:
             mass = upper_tail(x, self.bits)
+            # 2 is the error bound of `upper_tail`: only a certain answer is given.
             if self.digits + 1 <= mass - 2:
                 return True
             if self.digits >= mass + 2:
@@ -213,11 +220,13 @@ def definition(tail: Tail, sd: float) -> int:
     """
     while tail.digits < 2**63:
         tail.extend()
+    # scipy's value is a guess; the two loops make it right.
     guess = -float(ndtri(tail.digits / 2**tail.bits))
     k = max(0, round(sd * guess))
     scale = 2 * Fraction(sd)
     while tail.beyond((2 * k + 1) / scale):
         k += 1
+    # k is the only integer at which both loops end.
     while k > 0 and not tail.beyond((2 * k - 1) / scale):
         k -= 1
     return k
@@ -233,6 +242,7 @@ def upper_tail(x: Fraction, bits: int) -> int:
     places = bits + extra
     numerator = x.numerator
     denominator = x.denominator
+    # Fixed-point integers with `places` bits: every step rounds down by less than 1.
     half_square = (numerator**2 << places) // (2 * denominator**2)
     term = numerator * _density_at_zero(places) // denominator
     mass = 0
@@ -241,6 +251,7 @@ def upper_tail(x: Fraction, bits: int) -> int:
         share = term // (2 * n + 1)
         mass += -share if n % 2 else share
         n += 1
+        # u_n = u_{n-1} x^2 / (2 n).
         term = (term * half_square >> places) // n
     return (1 << bits - 1) - (mass >> extra)
 
@@ -249,6 +260,7 @@ def upper_tail(x: Fraction, bits: int) -> int:
 def _density_at_zero(places: int) -> int:
     """Return 2**places/√(2π), with an error of at most 1: Machin's π, and a root."""
     unit = 1 << 2 * places + 64
+    # Machin: pi / 4 = 4 arctan(1/5) - arctan(1/239).
     pi = 4 * (4 * _arccot(5, unit) - _arccot(239, unit))
     return math.isqrt((unit << 2 * places) // (2 * pi))
 
@@ -279,6 +291,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
         x, with an error of at most QUANTILE_ERROR/2·(1 + x) (noise.md).
     """
     p = tails.astype(np.float64)
+    # Exponent and leading bits of the float64 number the cell.
     cells = p.view(np.int64) >> (52 - _CELLS_LOG2)
     cells -= (1023 + _FIRST_BINADE) << _CELLS_LOG2
     centers, coefficients = _cells()
@@ -286,6 +299,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     step -= p
     x = coefficients[_TAYLOR_DEGREE].take(cells, mode="clip")
     factor = np.empty_like(x)
+    # Horner's rule. All terms are positive, so no digits cancel.
     for k in reversed(range(_TAYLOR_DEGREE)):
         coefficients[k].take(cells, mode="clip", out=factor)
         x *= step
@@ -306,6 +320,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     centers = np.ldexp(middle, _FIRST_BINADE + cells // per_binade)
     pairs = [_value_and_slope(int(c)) for c in centers]
     series = [np.array(values) for values in zip(*pairs, strict=True)]
+    # x'' = x x'^2 in powers of the step: a triple convolution.
     for k in range(_TAYLOR_DEGREE - 1):
         slope = [(j + 1) * series[j + 1] for j in range(k + 1)]
         total = np.zeros(len(cells))
@@ -323,11 +338,14 @@ def _value_and_slope(p: int) -> tuple[float, float]:
     Φ computed in integers. The step is checked to be short.
     """
     guess = -float(ndtri(p / 2**64))
+    # Newton's step for Phi(-x) = p, with Phi in integers.
     excess = upper_tail(Fraction(guess), 128) - (p << 64)
     step = excess / 2**128 * _slope(guess)
     if not abs(step) < 2.0**-40:
-        problem = f"scipy's ndtri must err by less than 2**-40, got {step}."
-        raise ArithmeticError(f"{problem} Install another build of scipy.")
+        raise ArithmeticError(
+            f"scipy.special.ndtri has an error of {step}, which is not below 2**-40. "
+            "Install another build of scipy."
+        )
     value = guess + step
     return value, _slope(value) / 2**64
 

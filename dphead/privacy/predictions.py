@@ -61,6 +61,7 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
     squared = (parts**2).sum(axis=1)
     length = float(np.sqrt(float(squared.max())))
     longest = largest * length / 2**20
+    # Cauchy-Schwarz with RADIUS bounds every score by 2**30.
     room = MAX_WEIGHT_NORM - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
     step = max(largest / MAX_INTEGER_WEIGHT, longest / room)
     w = np.rint(weights / step)
@@ -93,6 +94,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
         Real value of one unit of a score.
     """
     table = xp.asarray(powers_of_two())
+    # Truncated, not rounded: the same index for the same numbers.
     exponent = distance * (rate * POWERS_PER_NAT)
     exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
     return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)

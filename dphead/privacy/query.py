@@ -3,7 +3,7 @@
 Each row contributes an outer product l qᵀ of two integer vectors, or a weighted square
 w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
 
-- `unit`: the real number that one integer of the sum stands for.
+- `unit`: the real value of one integer unit of the sum.
 - `sensitivity_sq`: the squared distance by which one row can move the sum, in these
   units, as a whole number.
 - `factors`: the integer vectors of each row.
@@ -129,7 +129,8 @@ class Statistic:
         relation : {"zero_out", "add_remove", "replace_one"}
             The neighboring relation.
         clip_norm : float
-            R or C, as `clips` says.
+            Clip norm of the rows (R) or of the contributions (C). `clips` selects
+            which.
         append : float, default 0.0
             The constant b appended to each row.
 
@@ -140,8 +141,10 @@ class Statistic:
 
         Guarantee
         ---------
-        proofs/sensitivity.md, for each of the three relations.
+        The value bounds the squared distance under each of the three neighboring
+        relations (proofs/sensitivity.md).
         """
+        # One row's contribution, or the difference of two (proofs/sensitivity.md).
         return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
@@ -198,6 +201,7 @@ class Chunk:
         additions does not matter.
         """
         assert self.weights is not None
+        # Whole numbers below 2**53: a library's matrix product is exact here.
         q = self.rows.q.astype(xp.float64)
         w = self.weights.w.T.astype(xp.float64)
         z = xp.matmul(q, w)
@@ -207,19 +211,21 @@ class Chunk:
 
 
 def counting(query: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """Return (k,) bool: whether each used slot has a finite, `labeled` row."""
+    """Return whether each used slot has a finite row with a label, as bool (k,)."""
+    # scale is 0 for a row that is not finite.
     return used & (rows.scale > 0) & labeled(query, y)
 
 
 def labeled(query: Statistic, y: Array) -> Array:
-    """Return (k,) bool: whether each row has a class, or a possibly empty label set.
+    """Return whether each row has a class, or a possibly empty label set, as bool (k,).
 
     Raises
     ------
     ValueError
         If the rows have label sets but the bound is for one class per row, or if the
-        number of classes differs. The shape of `y` alone decides.
+        number of classes differs. The check uses the shape of `y` only.
     """
+    # A label outside the declared classes counts zero; it raises no error.
     if y.ndim == 1:
         return (y >= 0) & (y < query.n_classes)
     # Use shapes only: an error must not depend on a row's value.
@@ -245,6 +251,7 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
     """Return the targets of predictions for rows that count: (k, n_classes) int64."""
+    # Zeros and ones either way: one class, or a set of classes.
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)
     return chunk.y.astype(xp.int64)
@@ -252,6 +259,7 @@ def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
 
 def root(squared: int) -> float:
     """Return a float64 upper bound on the square root of a whole number."""
+    # math.sqrt of an int rounds to nearest; the loop rounds up.
     value = sqrt(squared)
     # sqrt rounds to nearest, and a root too small would make the noise too small.
     while Fraction(value) ** 2 < squared:

@@ -84,6 +84,7 @@ def release(
     The charge is durable before the summer is called. If the ledger stores values, the
     noisy value is durable before it is returned.
     """
+    # Everything until `begin` reads public facts only.
     _check_planned(query, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
@@ -98,11 +99,13 @@ def release(
             "Sums without noise are never stored, got a charge with a store. "
             "Reserve the fit with store=None."
         )
+    # `reserve` charged the plan. Only its next release passes, and this is logged.
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
         return Released(committed, sd * unit)
     steps = spec.epoch_steps
     step = ledger.step_of(sequence, steps) if steps > 1 else None
+    # Sample and noise have separate keys.
     draw = noise.generator(sequence, "sample")
     if step is None:
         indices = _sampled(rows, spec, draw)
@@ -120,15 +123,18 @@ def release(
         task = replace(task, clip_norm=clip_norm)
         unit = query.unit(task.clip_norm, transform.append)
     value = summer(task)
+    # The kernel is not trusted with the type that the proof of no overflow needs.
     if value.dtype != np.int64 or value.shape != query.shape(width):
         raise TypeError(
             f"Internal error: the sum is {value.dtype} of shape {value.shape}, "
             f"not int64 of shape {query.shape(width)}. Please report it."
         )
     if spec.noise_multiplier > 0:
+        # Once, on the total. Integer plus rounded noise: post-processing.
         generator = noise.generator(sequence, "noise")
         value = value + rounded_noise(generator, value.shape, sd, query.symmetric)
     released = value * unit
+    # Durable before anyone sees it: a resume returns this value.
     ledger.commit(sequence, released)
     if step is not None:
         ledger.allocation.released(step)
@@ -173,17 +179,18 @@ def noise_scale(
     if spec.noise_multiplier == 0:
         known = np.isfinite(spec.clip_norm)  # otherwise `release` computes a clip norm
         return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
+    # The accountant's pair for Poisson batches contains replace-one already.
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.sensitivity_sq(relation, spec.clip_norm, append)
     check_whole("sensitivity_sq", squared, 1)
+    # Rounded up twice, so that sd >= sigma Delta in exact arithmetic.
     product = spec.noise_multiplier * root(squared)
     sd = float(np.nextafter(product, np.inf))
     # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:
         raise ValueError(
             "noise_multiplier must give noise of 2**-3 to 2**44 units of the "
-            f"sum, got {spec.noise_multiplier}, which gives {sd:.3g} units. "
-            "Choose another epsilon."
+            f"sum, got {spec.noise_multiplier}, which gives {sd:.3g} units."
         )
     # Under add_remove n is private: the limit is for 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows

@@ -67,6 +67,7 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
     The assignment is exactly uniform if the generator's bits are uniform. If `steps`
     does not divide 2**64, numbers in the remainder are drawn again.
     """
+    # Numbers below this would make some steps more likely.
     left_over = np.uint64(2**64 % steps)
     found = np.zeros(n_rows, np.uint64)
     missing = np.arange(n_rows)
@@ -121,6 +122,7 @@ class Allocation:
         elif step != self._next:
             self._steps = None
         self._next = -1  # until this release is committed
+        # No rows: the release is noise alone, which is charged all the same.
         if self._steps is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self._steps == step)
@@ -160,6 +162,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
             "`--group-cap` (`group_cap`) must be a whole number of at least 1, "
             f"got {cap}."
         )
+    # Depends on the group's own slots only (proofs/groups.md).
     return (ranks(groups) < cap) | (groups == NO_GROUP)
 
 

@@ -1,6 +1,6 @@
 """Define the statistics of private rows, one class each.
 
-Each class states how far one row can move its integer sum. proofs/sensitivity.md has
+Each class defines how far one row can move its integer sum. proofs/sensitivity.md has
 the table and the proofs. `query` defines the symbols. `tests/definitions.py` defines
 the same statistics one row at a time in real numbers, for comparison with the papers.
 """
@@ -54,6 +54,7 @@ class Gradient(Statistic):
 
     # In real numbers the root of row_sq is C. With features clipped it is sqrt(2) rho
     # for softmax, and sqrt(m) rho for m sigmoids.
+    # ||l q^T|| = ||l|| ||q||: each factor is at most RADIUS.
     row_sq = RADIUS**4
     replace_factor = 2**2  # two opposite gradients
     max_entry = RADIUS**2
@@ -64,6 +65,7 @@ class Gradient(Statistic):
         super().__post_init__()
         if self.clip not in ("rows", "features"):
             raise ValueError(f"clip must be rows or features, got {self.clip!r}.")
+        # The bound on the residual is needed if only the features are clipped.
         longest = self.longest_residual()  # refuses a loss that is not defined
         if self.clip == "features" and np.isinf(longest):
             raise ValueError(
@@ -82,17 +84,27 @@ class Gradient(Statistic):
         return loss_named(self.loss).takes_sets
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return C / RADIUS**2; for clipped features, row unit times residual unit."""
+        """Return the real value of one integer unit of the sum.
+
+        It is C / RADIUS**2 for clipped rows. For clipped features, it is the unit of a
+        row times the unit of a residual.
+        """
         if self.clip == "rows":
             return clip_norm / RADIUS**2
+        # x is clipped to rho, and the loss bounds r: l q^T is on the product grid.
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return the largest norm of a gradient; for clipped features, of a row."""
+        """Return a clip norm that clips no row.
+
+        It is the largest norm of a gradient for clipped rows, and the largest norm of a
+        row for clipped features.
+        """
         if self.clip == "features":
             return largest_norm
         append = params.transform.append
         whole = float(np.hypot(largest_norm, append))
+        # A residual may grow with the scores, and these with the weights.
         weights = 0.0 if params.weights is None else np.linalg.norm(params.weights)
         return self.longest_residual(float(weights * whole)) * whole
 
@@ -102,6 +114,7 @@ class Gradient(Statistic):
         For clipped features, residuals are scaled by the loss's own bound instead.
         """
         z, rate = chunk.scores(xp)
+        # r = p - y, in parts of PROBABILITY_SCALE: the gradient is r x^T.
         p = loss_named(self.loss).predictions(xp, z, rate)
         r = p - PROBABILITY_SCALE * targets(xp, chunk, self.n_classes)
         r = xp.where(chunk.keep[:, None], r, 0)
@@ -109,6 +122,7 @@ class Gradient(Statistic):
         if self.clip == "features":
             factor = longest / (self.longest_residual() * PROBABILITY_SCALE)
             return chunk.rows.q, shortened(xp, r, factor)
+        # De22 equation 4: the factor min(1, C / (||r|| ||x||)), by one division.
         squared = (r * r).sum(axis=1, keepdims=True)
         length = xp.sqrt(squared.astype(xp.float64))
         whole = float(RADIUS**2) / (chunk.clip_norm * PROBABILITY_SCALE)
@@ -139,6 +153,7 @@ class Gram(Statistic):
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, each with weight 1 if it counts and 0 if not."""
+        # w q q^T with w = 1, or 0 for a row that does not count.
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 
@@ -187,9 +202,11 @@ class SigmoidHessians(ClassGrams):
         """
         z, rate = chunk.scores(xp)
         p = Sigmoid().predictions(xp, z, rate)
+        # Whole numbers below 2**32, exact in float64.
         part = (p * (PROBABILITY_SCALE - p)).astype(xp.float64)
         unit = 4.0 * HESSIAN_SCALE / PROBABILITY_SCALE**2
         weight = xp.rint(part * unit)
+        # The bound of claim H, checked for every weight.
         known = (weight >= 0) & (weight <= float(HESSIAN_SCALE))
         weight = xp.where(known, weight, 0.0)
         weight = xp.where(chunk.keep[:, None], weight, 0.0)
@@ -215,6 +232,7 @@ class ClassSums(Statistic):
         """
         if relation != "replace_one":
             return RADIUS**2
+        # Same class: the constants cancel, 4 R^2. Two classes: 2 rho^2.
         bound, _ = clipped_bound(clip_norm, append)
         return max(4 * bound, 2 * RADIUS**2)
 
@@ -244,11 +262,11 @@ class ClassCounts(Statistic):
 
 @dataclass(frozen=True)
 class CorrectCounts(ClassCounts):
-    """Count the rows classified correctly by the weights, and the others, shape (2, 1).
+    """Count correctly and wrongly classified rows, shape (2, 1).
 
-    Rows are not clipped. A tie is not correct. Each row that counts is in one of the
-    two numbers, so their sum is the number of rows that count. One row that is added or
-    removed changes only one number. One row that is replaced can change both numbers.
+    Rows are not clipped. A tie is wrong. Each row that counts is in one of the two
+    numbers, so the sum of both is the number of rows that count. Adding or removing a
+    row changes one number. Replacing a row can change both numbers.
     """
 
     axes = (2, 1)
@@ -259,6 +277,7 @@ class CorrectCounts(ClassCounts):
         A row is correct if its own class has the highest score, above all others.
         """
         z, _ = chunk.scores(xp)
+        # A tie counts as wrong, so each row is in exactly one entry.
         own = targets(xp, chunk, self.n_classes) > 0
         others = xp.where(own, -xp.inf, z).max(axis=1)
         score = xp.where(own, z, -xp.inf).max(axis=1)
@@ -268,7 +287,7 @@ class CorrectCounts(ClassCounts):
 
 @dataclass(frozen=True)
 class ClassCorrectCounts(CorrectCounts):
-    """Count `CorrectCounts` for the rows of each class, shape (n_classes, 2).
+    """Count correctly and wrongly classified rows of each class, shape (n_classes, 2).
 
     Each row that counts is in one entry: the correct or the wrong count of its class.
     """
@@ -283,7 +302,7 @@ class ClassCorrectCounts(CorrectCounts):
 
 @dataclass(frozen=True)
 class RowCounts(ClassCounts):
-    """Count the rows that count, whatever their classes, shape (1, 1).
+    """Count the rows with a valid label, of any class, shape (1, 1).
 
     Under replace-one, the number changes by at most 1.
     """
@@ -362,11 +381,13 @@ class ChannelMoment(Statistic):
             )
         fine = transformed(transform, x)
         channels = self.n_channels or x.shape[1]
+        # TB21 Algorithm 2: means of channels, or of their squares.
         powers = fine.integers.astype(np.int64) ** self.power
         sums = powers.reshape(len(x), channels, -1).sum(axis=2)
         sums = sums.astype(np.float64)
         with np.errstate(all="ignore"):
             power = fine.scale if self.power == 1 else fine.scale * fine.scale
+            # Mean over a channel: the sum divided by the channel's length.
             one = power * (channels / x.shape[1])
             largest = np.maximum(np.abs(sums).max(axis=1), 1.0)
             share = sums / largest[:, None]  # within [-1, 1]: no square overflows
@@ -379,6 +400,7 @@ class ChannelMoment(Statistic):
             clipped = most / np.maximum(norm, 1)
             factor = np.minimum(unclipped, clipped)
             usable = fine.finite & np.isfinite(factor)
+        # The check that the proof uses (`within`).
         factor = np.where(usable, factor, 0.0)
         q = within(share, factor, None, MOMENT_RADIUS**2)
         return IntegerRows(q, np.where(usable, 1.0, 0.0))

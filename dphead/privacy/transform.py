@@ -66,6 +66,7 @@ class RowTransform:
     append: float = 0.0
 
     def __post_init__(self) -> None:
+        # A tiny or huge constant would leave the row no bits of the grid.
         known = isinstance(self.append, float | int)
         if not (known and (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6)):
             raise ValueError(
@@ -75,6 +76,7 @@ class RowTransform:
         for name in ("center", "scale"):
             values = getattr(self, name)
             if values is not None:
+                # A copy: the caller may change its own array later.
                 own = np.array(values)
                 if own.dtype.kind not in "fiu":
                     raise ValueError(
@@ -99,6 +101,7 @@ class RowTransform:
                     f"Internal error: {name} has shape {np.shape(values)} for "
                     f"{n_features} features. Please report it."
                 )
+        # 2**22 squares of 20-bit integers stay below 2**62.
         if n_features > MAX_FEATURES:
             raise ValueError(
                 f"Rows can have at most {MAX_FEATURES} features, got {n_features}. "
@@ -159,6 +162,7 @@ class IntegerRows:
 
 def fine(values: np.ndarray) -> FineRows:
     """Round rows (k, d) float64 to FINE_BITS bits of their largest entry."""
+    # One entry of the row, so no rounding: the same wherever the row stands.
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
     known = finite & (largest >= SMALLEST_ENTRY)
@@ -167,6 +171,7 @@ def fine(values: np.ndarray) -> FineRows:
     # a power of two: dividing by it is exact
     step = np.ldexp(1.0, exponent - FINE_BITS)
     values = np.where(known[:, None], values, 0.0)
+    # Rounding first makes the squared norm a sum of integers, exact in any order.
     integers = np.rint(values / step[:, None])
     squares = integers.astype(np.int64) ** 2
     squared = squares.sum(axis=1)
@@ -176,11 +181,13 @@ def fine(values: np.ndarray) -> FineRows:
 def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
     """Return rows x (k, n_features) float32 transformed, without the constant."""
     with np.errstate(all="ignore"):
+        # float32 to float64 is exact.
         rows = fine(np.asarray(x, np.float64))
         if transform.unit_norm:
             rows = unit(rows)
         if transform.center is None and transform.scale is None:
             return rows
+        # Each line is one IEEE operation on one entry (proofs/exactness.md).
         values = rows.integers * rows.scale[:, None]
         if transform.center is not None:
             center = np.asarray(transform.center, np.float64)
@@ -197,7 +204,8 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
 
 
 def unit(rows: FineRows) -> FineRows:
-    """Return the same rows with norm one; a row of zeros stays zero."""
+    """Return rows divided by their norm. A row of zeros stays zero."""
+    # The integers stay; only the row's one float changes.
     scale = 1 / np.sqrt(np.maximum(rows.squared, 1))
     return FineRows(rows.integers, scale, rows.squared, rows.finite)
 
@@ -225,14 +233,17 @@ def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
     b = transform.append
     with np.errstate(all="ignore"):
         norm = rows.norm()
+        # Length of the row with its constant.
         whole = np.sqrt(norm * norm + b * b)
         width = transform.width(x.shape[1])
         length = aim(RADIUS**2, width)
         scale = np.where(whole > 0, whole / length, 1.0)
+        # A norm above 1e154 has no finite square: the row counts zero.
         usable = rows.finite & np.isfinite(scale)
         scale = np.where(usable, scale, 1.0)
         factor = np.where(usable, rows.scale / scale, 0.0)
         last = np.where(usable, b / scale, 0.0) if b else None
+    # The check that the proof uses; everything above may be inaccurate.
     q = within(rows.integers, factor, last, RADIUS**2)
     scale = np.where(usable, scale, 0.0)
     return IntegerRows(q.astype(np.int16), scale)
@@ -268,8 +279,10 @@ def clipped_rows(
     with np.errstate(all="ignore"):
         length = aim(bound, x.shape[1])
         longest = length / np.sqrt(np.maximum(rows.squared, 1))
+        # The clip: a short row keeps its length, a long one gets R.
         factor = np.minimum(rows.scale / step, longest)
         factor = np.where(rows.finite, factor, 0.0)
+    # The constant comes after the check, so that it is equal for all rows.
     q = within(rows.integers, factor, None, bound)
     if transform.append:
         last = np.where(rows.finite, constant, 0)
@@ -324,6 +337,7 @@ def within(
     if last is not None:
         values = np.concatenate([values, last[:, None]], axis=1)
     q = np.rint(values)
+    # Truncation never lengthens a vector that is within the bound.
     q = np.where(fits(q, bound), q, np.trunc(values))
     q = np.where(fits(q, bound), q, 0.0)
     return q.astype(np.int64)
@@ -335,5 +349,6 @@ def fits(q: Any, bound: int) -> Any:
     q (k, w) holds whole numbers. A float64 sum of squares is exact up to 2**53, and
     rounding brings no larger sum below the bound. NaN does not pass.
     """
+    # Partial sums of nonnegative numbers never fall, whatever the order.
     squared = (q * q).sum(axis=1, keepdims=True)
     return squared <= float(bound)

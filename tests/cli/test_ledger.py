@@ -194,7 +194,7 @@ def test_a_budget_out_of_range_is_refused(features, budget):
             "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
         )
     )
-    assert "a budget needs" in text or "a number from 0" in text
+    assert "`--epsilon` must be finite" in text or "a number from 0" in text
     assert ledger_of(features).budget() is None
 
 

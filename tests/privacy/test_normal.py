@@ -301,7 +301,7 @@ def test_the_deviation_off_the_diagonal_is_never_less_than_planned(sd):
     [0.0, -1.0, 0.01, 2.0**44 + 1, 2.0**45, np.inf, np.nan],
 )
 def test_deviations_that_are_not_covered_are_refused(sd):
-    with pytest.raises(ValueError, match="sd must lie between"):
+    with pytest.raises(ValueError, match="sd must be from"):
         rounded_gaussian(fresh(1), (3,), sd)
 
 
@@ -310,7 +310,7 @@ def test_an_inverse_that_errs_is_noticed(monkeypatch):
     step is refused.
     """
     monkeypatch.setattr(normal, "ndtri", lambda p: stats.norm.ppf(p) + 1e-9)
-    with pytest.raises(ArithmeticError, match="ndtri must err by less"):
+    with pytest.raises(ArithmeticError, match="ndtri has an error"):
         normal._value_and_slope(2**62)
 
 

@@ -59,11 +59,14 @@ def epoch_losses(
     ---------
     Pessimistic: delta at every epsilon, also a negative one, is at least the pair's.
     """
+    # All mass at an infinite loss: delta is 1 at every epsilon.
     nothing = Losses(0, np.zeros(1), 1.0, interval)
     ratio = _ratio(1 / noise_multiplier, direction)
     if ratio is None:
         return nothing
     unseen, seen = ratio
+    # Under P one ratio is weighted by itself: E_Q[R f(R)] = E_Q[W_1 f(R)]
+    # (proofs/allocation.md, step 3). No error is multiplied by a large ratio.
     if direction == "removed":
         sums = composed(self_composed(unseen, steps - 1), seen)
     else:
@@ -72,41 +75,48 @@ def epoch_losses(
     chances = np.maximum(sums.chances, 0.0)
     zero = places <= 0  # a ratio of 0 has no logarithm
     infinite = sums.infinite + float(np.sum(chances[zero]))
+    # The loss is log R under P, and -log R under Q.
     sign = 1 if direction == "removed" else -1
     logs = np.log(places[~zero] * (sums.interval / steps))
     return _on_grid(sign * logs, chances[~zero], infinite, interval)
 
 
 def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
-    """Return W = exp(mu Z - mu**2/2) on a grid, under N(0, 1) and its own weights.
+    """Return the distribution of W = exp(mu Z - mu**2/2) on a grid, twice.
 
-    None if no grid can hold it. The result holds values on a grid, not losses.
-    `infinite` is the chance of what is not on the grid or may be wrong.
+    The first result is under Z ~ N(0, 1). The second has these probabilities times W.
+    Both have values on the grid instead of losses, and `infinite` is the probability of
+    values that are not on the grid or may be wrong. Return None if no grid can hold W.
 
-    Within a cell [x, x + h], the mass A of mean B/A goes to the two ends so that the
-    mean is kept: (B - x A)/h to the upper one. That share is not known to the last bit.
-    So the doubt is added to it ("removed", where delta rises with W) or taken off it
-    ("added").
+    Within a cell [x, x + h], the mass A with mean B/A is divided between the two ends
+    so that the mean is kept: the upper end gets (B - x A)/h. A bound on the rounding
+    error of this share is added for "removed", where delta increases with W, and
+    subtracted for "added".
     """
     grid = _grid(mu)
     if grid is None:
         return None
     lowest, count, width = grid
+    # Ends of the cells, and the normal number z at which W = x.
     x = (lowest + np.arange(count + 1)) * width
     logs = np.log(np.maximum(x, 1e-300))
     z = logs / mu + mu / 2
     mass, mass_error = _cells(z, mu, logs)
+    # E[W; cell] is a normal mass too: W tilts the normal law by mu.
     mean, mean_error = _cells(z - mu, mu, logs)
     start = x[:-1]
     doubt = mean_error + start * mass_error
     doubt += 4 * UNIT_ROUNDOFF * (mean + start * mass)
     sign = 1 if direction == "removed" else -1
+    # Step 1 of proofs/allocation.md: (B - x A) / h, moved to the safe side.
     upper = (mean - start * mass + sign * doubt) / width
     upper = np.clip(upper, 0.0, mass)
     chances = np.zeros(count + 1)
     chances[:-1] += mass - upper
     chances[1:] += upper
+    # The same values under their own weights, which sum to the mean 1.
     weighted = x * chances
+    # Mass that rounding may have moved counts as an infinite loss.
     lost = float(np.sum(mass_error)) + 4 * UNIT_ROUNDOFF
     weighted_lost = float(np.sum(x[1:] * mass_error))
     weighted_lost += 4 * UNIT_ROUNDOFF * float(np.sum(weighted))
@@ -120,7 +130,9 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
     if mu * (mu / 2 + REACHES[0]) > _LARGEST_EXPONENT:
         return None
     low = high = 0.0
+    # sqrt(exp(mu^2) - 1) is the standard deviation of W.
     width = math.sqrt(math.expm1(mu * mu)) / _CELLS
+    # A long tail needs many cells, so a shorter grid is tried.
     for reach in REACHES:
         beyond = mu * (mu / 2 + reach)
         low = math.exp(-beyond)
@@ -134,16 +146,17 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
 
 
 def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return chances of a normal number between neighboring z, and rounding bounds.
+    """Return the normal probability between neighboring z, and rounding bounds.
 
-    z is logs / mu + mu / 2, or that less mu. logs are of points of the grid, each
-    rounded once.
+    z is logs / mu + mu / 2, or this value less mu. `logs` are the logarithms of the
+    grid's points, each rounded once.
     """
     unit = UNIT_ROUNDOFF
     moved = unit * ((2 + 5 * np.abs(logs)) / mu + 4 * mu + 4 * np.abs(z))
     z = np.maximum(z, _LOWEST_PLACE)
     # a normal tail t(z) changes by at most (|z| + 1) t(z) dz, to first order
     relative = 8 * unit + 2 * (1 + np.abs(z)) * np.minimum(moved, 1.0)
+    # Each difference uses the smaller tail, so that no digits cancel.
     below = ndtr(z)
     above = ndtr(-z)
     left = z[1:] < 0
@@ -156,7 +169,8 @@ def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _outside(z: np.ndarray) -> float:
-    """Return the chance of a normal number below the first z or above the last."""
+    """Return the normal probability below the first z and above the last z."""
+    # Ratios beyond the grid: their mass is an infinite loss too.
     outside = float(ndtr(z[0])) + float(ndtr(-z[-1]))
     return outside * (1 + 1e-6)  # far above what rounding of z can change
 
@@ -164,12 +178,13 @@ def _outside(z: np.ndarray) -> float:
 def _on_grid(
     values: np.ndarray, chances: np.ndarray, infinite: float, interval: float
 ) -> Losses:
-    """Put any losses on the grid of an interval so that delta is nowhere lower.
+    """Put losses on a grid so that delta does not decrease at any epsilon.
 
-    A chance goes to the two points beside its loss so that the other side's chance,
-    which is the chance times exp(-loss), is kept too. Delta is then convex between
-    them. Losses are raised by what their rounding may take off.
+    A probability is divided between the two grid points beside its loss. The division
+    keeps the probability times exp(-loss), which is the probability on the neighbor.
+    Losses are raised by a bound on their rounding error.
     """
+    # A larger loss is the safe side.
     raised = values + 4 * UNIT_ROUNDOFF * (2 + np.abs(values))
     points = np.floor(raised / interval)
     lowest = int(points.min()) if len(points) else 0
@@ -177,6 +192,7 @@ def _on_grid(
     if length > MAX_GRID_POINTS:
         return Losses(0, np.zeros(1), 1.0, interval)
     place = (points - lowest).astype(np.int64)
+    # This share keeps the chance and its product with exp(-loss).
     share = np.expm1((points + 1) * interval - raised) / math.expm1(interval)
     lower = chances * np.clip(share, 0.0, 1.0)
     found = np.bincount(place, lower, length)

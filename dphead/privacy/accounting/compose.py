@@ -66,6 +66,7 @@ def compose_epsilon(
     check(delta, relation)
     known = f"accountant must be one of {ACCOUNTANTS}"
     require(accountant in ACCOUNTANTS, known, "accountant", accountant)
+    # None if a batch is random: the closed form then does not apply.
     mu = total_mu(events)
     if mu is None and accountant == "exact":
         raise ValueError(
@@ -86,6 +87,7 @@ def compose_epsilon(
     # Both are upper bounds. At low noise an epoch's grid is too coarse.
     if any(e.epoch_steps > 1 for e in events):
         return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
+    # RDP has no bound for these (`rdp_curve`).
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found

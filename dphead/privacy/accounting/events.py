@@ -63,6 +63,7 @@ class GaussianEvent:
     @property
     def is_full(self) -> bool:
         """Return whether every row is in each of these releases."""
+        # Only such releases have a closed form, and need no secret sample.
         return self.sampling_prob == 1 and self.epoch_steps == 1
 
     @property
@@ -71,6 +72,7 @@ class GaussianEvent:
 
         An epoch counts from its first release.
         """
+        # Rounded up: one release of an epoch may reveal a row's step.
         return -(-int(self.count) // self.epoch_steps)
 
 
@@ -94,6 +96,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
     be charged as one thing and reported as another.
     """
     # A seed makes the noise known, so the accountants assume no noise.
+    # None: the unit of privacy is a row.
     cap = release["group_cap"]
     private = release.get("private", True)
     return GaussianEvent(
@@ -106,6 +109,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
 def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """Merge equal releases into one event each, in order of appearance."""
+    # `count` is no part of the kind: equal releases add up.
     counts: Counter[GaussianEvent] = Counter()
     for event in events:
         one = event if event.count == 1 else replace(event, count=1)
@@ -121,6 +125,7 @@ def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """
     found = []
     for event in events:
+        # An epoch that was begun counts as a whole one.
         if event.epoch_steps > 1:
             event = replace(event, count=event.epochs, epoch_steps=1)
         found.append(event)
@@ -150,6 +155,7 @@ def check_pair(events: Iterable[GaussianEvent], relation: str) -> None:
 
     proofs/groups.md and proofs/allocation.md have the pairs that are known.
     """
+    # Groups have the pair of proofs/groups.md under zero_out and add_remove only.
     single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
     known = (
         "`--group-cap` in Poisson batches and allocated rows need the neighboring "

@@ -34,7 +34,7 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
 
     Guarantee
     ---------
-    Exact for full batches with noise fixed beforehand, also if a query depends on
+    Exact for full batches with noise fixed beforehand, also if a statistic depends on
     earlier results.
 
     References
@@ -46,6 +46,7 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
         return None
     if any(e.noise_multiplier == 0 for e in events):
         return math.inf
+    # Corollary 2: mu^2 adds up. Theorem 6: a group of k rows has k mu.
     mus = []
     for e in events:
         mus.append(e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier)
@@ -89,6 +90,7 @@ def log_delta(mu: float, epsilon: float) -> float:
     epsilon/mu. Since e^epsilon phi(t - mu) = phi(t), delta equals phi(t) [R(t) - R(t -
     mu)] with Mills' ratio R(x) = Phi(x)/phi(x). So no large numbers are subtracted.
     """
+    # Balle, Wang 2018, Theorem 8, by Mills' ratios (docstring).
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
     # phi(t) is a factor of both terms. As a logarithm it does not underflow.
@@ -98,6 +100,7 @@ def log_delta(mu: float, epsilon: float) -> float:
         bound = math.log(excess + _MILLS_ROUNDING)
     else:
         ratio = _mills_ratio(t)
+        # Both ratios fall towards 0, so their difference loses no digits.
         excess = max(ratio - tail, 0.0) + _MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
     # Error of log delta from rounding t: its slope there is at most |t| + 1.3.
@@ -107,6 +110,6 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def _mills_ratio(x: float) -> float:
-    """Return Phi(x) / phi(x) of the standard normal law."""
+    """Return Mills' ratio Phi(x) / phi(x) of the standard normal distribution."""
     scaled = float(erfcx(-x / math.sqrt(2)))
     return math.sqrt(math.pi / 2) * scaled

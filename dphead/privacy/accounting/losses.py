@@ -60,9 +60,11 @@ class Losses:
         Not below the sum of chance * (1 - exp(epsilon - loss)) over the losses above
         epsilon, plus `infinite`.
         """
+        # delta(e) = sum over losses L > e of p(L) (1 - exp(e - L)), plus `infinite`.
         losses, above, scaled = self._tails
         asked = np.asarray(epsilons, np.longdouble)
         first = np.searchsorted(losses, asked, side="right")
+        # Relative to the next loss, so that exp never overflows.
         least = np.append(losses, np.inf)[first]
         shares = np.exp(asked - least)
         deltas = self.infinite + above[first] - shares * scaled[first]
@@ -85,6 +87,7 @@ class Losses:
             return 0.0
         point = float(np.nextafter(float(grid[first]), np.inf))
         # Between two points of the grid, delta is linear in exp(epsilon).
+        # A smaller delta and a larger epsilon are the safe side of rounding.
         lowered = delta * (1 - 8 * UNIT_ROUNDOFF)
         rest = self.infinite + above[first - 1] - lowered
         if scaled[first - 1] <= 0 or rest <= 0:
@@ -115,17 +118,22 @@ class Losses:
         one = np.ones(1, np.longdouble)
         zero = np.zeros(1, np.longdouble)
         above = np.cumsum(chances)
+        # scaled[i] = chance[i] + ratio * scaled[i + 1]: a recursive filter.
         ratio = np.exp(-np.longdouble(self.interval))
         scaled = np.asarray(lfilter(one, np.append(one, -ratio), chances))
         largest = float(losses[-1]) if len(losses) else 0.0
         unit = np.finfo(np.longdouble).eps
+        # Rounding of n additions and of the losses (proofs/poisson.md, step 4).
         rounding = 4 * (len(losses) + largest + 20) * unit
         above = np.append(above[::-1], zero) * (1 + rounding)
         return losses, above, np.append(scaled[::-1], zero)
 
 
 def self_composed(one: Losses, count: int) -> Losses:
-    """Compose `count` equal releases; mass lost in transforms becomes infinite loss."""
+    """Compose `count` equal releases.
+
+    A bound on the mass lost in transforms becomes probability of an infinite loss.
+    """
     if count == 1:
         return one
     # A Chernoff bound finds where the tails of the sum end. Its best order, in units of
@@ -134,6 +142,7 @@ def self_composed(one: Losses, count: int) -> Losses:
     signed = np.concatenate([_CHERNOFF_ORDERS, np.negative(_CHERNOFF_ORDERS)])
     orders = list(np.outer(signed, scales).ravel())
     chances: Any = one.chances
+    # Losses beyond these ends have probability TAIL_MASS, counted below.
     low, high = compute_self_convolve_bounds(chances, count, TAIL_MASS, orders)
     points = high - low + 1
     longest = max(points, len(one.chances))
@@ -141,8 +150,10 @@ def self_composed(one: Losses, count: int) -> Losses:
     if too_long or count * math.log(one.mass) > 1:
         return Losses(0, np.zeros(1), 1.0, one.interval)
     size: Any = next_fast_len(longest, real=True)
+    # proofs/poisson.md, step 3: p* = ifft(fft(p)^n).
     power = np.asarray(rfft(one.chances, size)) ** count
     composed = np.asarray(irfft(power, size))
+    # The transform is cyclic: the kept part starts at `low`.
     chances = np.roll(composed, -low)[:points]
     mass = one.mass**count
     # Probability that any of `count` releases has an infinite loss.
@@ -152,6 +163,7 @@ def self_composed(one: Losses, count: int) -> Losses:
     # A power multiplies the relative error of the transform by `count`.
     norm = float(np.linalg.norm(chances)) / mass
     share = count * (_transform_error(size) + 16 * UNIT_ROUNDOFF)
+    # s ||p*||^((n-1)/n) + 2 s^2 for the power, t ||p*|| for the inverse.
     forward = share * norm ** (1 - 1 / count) + 2 * share**2
     backward = _transform_error(size) * norm
     infinite += mass * math.sqrt(size) * (forward + backward)
@@ -159,25 +171,29 @@ def self_composed(one: Losses, count: int) -> Losses:
 
 
 def composed(first: Losses, second: Losses) -> Losses:
-    """Compose two distributions; mass lost in transforms becomes infinite loss.
+    """Compose two distributions.
 
-    The largest losses, with probability at most TAIL_MASS, also become infinite. The
-    smallest are raised to the first kept loss.
+    A bound on the mass lost in transforms becomes probability of an infinite loss. The
+    largest losses, with probability at most TAIL_MASS, become infinite too. The
+    smallest losses are raised to the first kept loss.
     """
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
+    # Three transforms, each with its own error bound.
     norms = float(np.linalg.norm(first.chances)) * second.mass
     norms += float(np.linalg.norm(second.chances)) * first.mass
     norms += float(np.linalg.norm(chances))
     infinite = first.infinite * second.mass + second.infinite * first.mass
     infinite += math.sqrt(size) * _transform_error(size) * norms
     chances = np.maximum(chances, 0.0)
+    # Cut both ends, so that a chain of compositions does not grow.
     start = int(np.searchsorted(np.cumsum(chances), TAIL_MASS))
     from_the_end = np.cumsum(chances[::-1])
     stop = len(chances) - int(np.searchsorted(from_the_end, TAIL_MASS))
     if stop <= start:
         return Losses(0, np.zeros(1), 1.0, first.interval)
     infinite += float(np.sum(chances[stop:]))
+    # Raising a small loss to a larger one is safe.
     chances[start] += np.sum(chances[:start])
     lowest = first.lowest + second.lowest + start
     return Losses(lowest, chances[start:stop], infinite, first.interval)

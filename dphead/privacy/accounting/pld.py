@@ -92,6 +92,7 @@ def pld_epsilon(
     An upper bound, as `loss_distribution`.
     """
     distribution = loss_distribution(events, relation, coarser)
+    # A loss beyond 1e6 is of no use to anyone: epsilon is infinite.
     if distribution is None:
         return math.inf
     return max(losses.epsilon(delta) for losses in distribution)
@@ -129,13 +130,16 @@ def loss_distribution(
     """
     check(relation=relation)
     require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
+    # All full batches together are one Gaussian mechanism.
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
+    # Infinite noise releases nothing.
     secret = (e for e in events if not e.is_full and e.count)
     sampled = together(e for e in secret if e.noise_multiplier < math.inf)
     check_pair(sampled, relation)
     rows = max((e.rows_per_unit for e in sampled), default=1)
     few = f"`--group-cap` in Poisson batches must be at most {_LARGEST_GROUP}"
     require(rows <= _LARGEST_GROUP, few, "--group-cap", rows, "Use full batches.")
+    # Hopeless noise is found before arrays are made for it.
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
         if event.noise_multiplier * _LARGEST_MU < rows_in_sample:
@@ -144,6 +148,7 @@ def loss_distribution(
         return None
     directions = _DIRECTIONS[relation] if sampled else ("removed",)
     pairs = [_pairs(full_mu, sampled, direction) for direction in directions]
+    # One grid for all parts, because only equal grids can be composed.
     interval = coarser * _grid_interval(pairs)
     if interval == math.inf:
         return None
@@ -160,7 +165,9 @@ def loss_distribution(
                 one = epoch_losses(sd, event.epoch_steps, direction, interval)
             else:
                 one = _connect_dots(*_sample_pair(event, direction), interval)
+            # Equal releases by a power, the few kinds one after another.
             parts.append(self_composed(one, event.epochs))
+        # Short arrays first, to keep the convolutions small.
         parts.sort(key=lambda part: len(part.chances))
         found.append(reduce(composed, parts) if parts else nothing)
     return found
@@ -168,20 +175,22 @@ def loss_distribution(
 
 @dataclass(frozen=True)
 class Mixture:
-    """Hold a mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
+    """Hold a mixture of normal distributions N(mean, sd**2).
+
+    Ratios are relative to the density of N(0, sd**2).
 
     Parameters
     ----------
     log_weights : ndarray of shape (k,)
         Logarithms of the weights.
     means : ndarray of shape (k,)
-        Means of the laws.
+        Means of the distributions.
     sd : float
-        Their common standard deviation.
+        Standard deviation of every distribution.
     error : float, default 0.0
         Bound on the rounding error of a log weight.
     missing : float, default 0.0
-        Upper bound on the weight of the laws left out.
+        Upper bound on the weight of distributions that were left out.
     """
 
     log_weights: np.ndarray
@@ -192,6 +201,7 @@ class Mixture:
 
     def log_density(self, x: np.ndarray) -> np.ndarray:
         """Return the logarithm of the density at each x."""
+        # Density of N(0, sd^2) times the ratio.
         plain = (x / self.sd) ** 2 / 2 + math.log(self.sd * math.sqrt(2 * math.pi))
         return self.log_ratio(x)[0] - plain
 
@@ -201,6 +211,7 @@ class Mixture:
         slopes = np.empty(len(x))
         for part in self._parts(x):
             from_middle = x[part, None] - self.means / 2
+            # log of N(m, sd^2) over N(0, sd^2) at x is m (x - m / 2) / sd^2.
             tilt = self.means * from_middle / self.sd**2
             values[part], shares = _log_sum(self.log_weights + tilt)
             slopes[part] = shares @ self.means / self.sd**2
@@ -216,6 +227,7 @@ class Mixture:
         return values
 
     def _parts(self, x: np.ndarray) -> Iterator[slice]:
+        # A table of all points and all laws would not fit in memory.
         rows = max(1, _MAX_TABLE_ENTRIES // len(self.means))
         for i in range(0, len(x), rows):
             yield slice(i, i + rows)
@@ -225,6 +237,7 @@ def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the log of the sum of exp of each row, and the share of each entry."""
     if logs.shape[1] == 1:
         return logs[:, 0], np.ones_like(logs)
+    # The largest entry is taken out, so that exp never overflows.
     largest = logs.max(axis=1)
     parts = np.exp(logs - largest[:, None])
     total = parts.sum(axis=1)
@@ -242,24 +255,27 @@ def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
 
 
 def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
-    """Return the mixture over how many of a unit's rows are sampled.
+    """Return the mixture over the number j of a unit's sampled rows.
 
     Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
-    of neighboring binomial weights falls with j, so a geometric series bounds the
-    weight of the others: it is `missing`.
+    of neighboring binomial weights decreases with j. So a geometric series bounds the
+    weight of all other numbers, which is `missing`.
     """
     q, k = event.sampling_prob, event.rows_per_unit
     log_q = math.log(q)
     log_not = math.log1p(-q)
     first, last = _window(k, log_q, log_not, sd)
+    # Exact binomials as Python ints; their logarithms round once.
     ways = math.comb(k, first)
     log_weights = []
     largest = 0.0
+    # log of binomial(k, j) q^j (1 - q)^(k - j), and the sizes of its terms.
     for j in range(first, last + 1):
         log_ways = math.log(ways)
         log_weights.append(log_ways + j * log_q + (k - j) * log_not)
         largest = max(largest, log_ways - j * log_q - (k - j) * log_not)
         ways = ways * (k - j) // (j + 1)
+    # Ratios of neighboring weights just beyond both ends of the window.
     odds = math.exp(log_q - log_not)
     below = first / (k - first + 1) / odds
     above = (k - last) / (last + 1) * odds
@@ -273,30 +289,34 @@ def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
 
 
 def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
-    """Return the least and the largest number of sampled rows to keep.
+    """Return the smallest and the largest number of sampled rows to keep.
 
-    Above, rarer numbers are left out. Below, so are numbers with as small a share of
-    the density at -TAIL_DEVIATIONS, the last x that matters to "added". Any window is
-    valid.
+    Rare large numbers are left out. Small numbers are left out if they have a small
+    share of the density at -TAIL_DEVIATIONS, the last x that matters to "added". Every
+    window is valid.
     """
+    # Logarithms of all binomial weights, roughly: any window is valid.
     j = np.arange(k + 1)
     logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)
     logs += j * log_q + (k - j) * log_not
+    # Numbers above `last` are too rare to matter to "removed".
     last = np.flatnonzero(logs >= LEAST_LOG_WEIGHT)[-1]
+    # The weight of each number at x = -TAIL_DEVIATIONS sd, for "added".
     tilted = logs - j / sd * (_TAIL_DEVIATIONS + j / (2 * sd))
     first = np.flatnonzero(tilted >= tilted.max() + LEAST_LOG_WEIGHT)[0]
     return int(first), max(int(last), 1)
 
 
 def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
-    """Return the pair of a Poisson batch with probability q; their ratio rises with x.
+    """Return the pair of a Poisson batch. Their ratio increases with x.
 
-    Noise is over the clip norm C. For a unit of k rows, j is binomial (k, q). "removed"
-    is the mixture of N(j C), and N(0). "added" is N(0), and the mixture of N(-j C).
-    "replaced" is the two mixtures.
+    Noise is relative to the clip norm C. For a unit of k rows, j is binomial (k, q).
+    The pair of "removed" is the mixture of N(j C), and N(0). The pair of "added" is
+    N(0), and the mixture of N(-j C). The pair of "replaced" is the two mixtures.
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
     plain = _normal(0.0, sd)
+    # "replaced" has a mixture on both sides: the row is x or -x.
     upper = plain if direction == "added" else _sampled(event, sd, 1.0)
     lower = plain if direction == "removed" else _sampled(event, sd, -1.0)
     return upper, lower
@@ -307,7 +327,8 @@ def _pairs(
 ) -> list[tuple[Mixture, Mixture, int]]:
     """Return the pair and the count of each kind of release, for the grid's width.
 
-    Allocated rows are taken for Poisson batches, which cost about as much.
+    Allocated rows are approximated by Poisson batches, which have about the same
+    epsilon.
     """
     pairs: list[tuple[Mixture, Mixture, int]] = []
     if full_mu > 0:
@@ -315,6 +336,7 @@ def _pairs(
     for event in sampled:
         steps = event.epoch_steps
         prob = event.sampling_prob / steps
+        # Only for the width of the grid, which every width leaves valid.
         poisson = replace(event, sampling_prob=prob, epoch_steps=1)
         pairs.append((*_sample_pair(poisson, direction), event.epochs * steps))
     return pairs
@@ -325,10 +347,11 @@ def _grid_interval(
 ) -> float:
     """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
 
-    The width is in proportion to the loss that the composition exceeds with probability
-    1e-15. This loss follows from the Renyi divergences of the mixtures, as sums over
-    `_nodes`. The largest loss of one release counts as a fifth, since this loss takes
-    points of the grid too. MAX_TERMS limits these points. Any width is safe.
+    The width is proportional to the loss that the composition exceeds with probability
+    1e-15. This loss follows from the Renyi divergences of the mixtures, computed as
+    sums over `_nodes`. A fifth of the largest loss of one release is a lower bound,
+    because this loss needs grid points too. MAX_TERMS limits these points. Every width
+    is safe.
     """
     size = widest = 0.0
     for pairs in directions:
@@ -336,13 +359,16 @@ def _grid_interval(
         for upper, lower, count in pairs:
             x, losses = _nodes(upper, lower)
             least, most = float(losses[0]), float(losses[-1])
+            # A sum over the nodes stands for the integral of the moment.
             log_chances = upper.log_density(x) + math.log(x[1] - x[0])
             for i, order in enumerate(_SIZE_ORDERS):
                 moment = _log_sum((log_chances + (order - 1) * losses)[None])[0]
+                # Renyi divergence of this order, as in RDP.
                 curve[i] += count * max(0.0, float(moment[0]) / (order - 1))
             size = max(size, most / 5)
             terms = len(upper.means) + len(lower.means)
             widest = max(widest, (most - least) * terms / _MAX_TERMS)
+        # RDP bounds the loss that is exceeded with probability 1e-15.
         size = max(size, epsilon_from_rdp(_SIZE_ORDERS, curve, 1e-15))
     if not size < _LARGEST_LOSS:
         return math.inf
@@ -364,6 +390,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     total, rounding reduces delta by some units of roundoff (proofs/poisson.md).
     """
     nodes, losses = _nodes(upper, lower)
+    # 0 is always a point of the grid: max(0, 1 - exp(epsilon)) is its loss.
     lowest = min(math.floor(losses[0] / interval), 0)
     highest = max(math.ceil(losses[-1] / interval), 0)
     grid = np.arange(lowest, highest + 1) * interval
@@ -371,6 +398,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     above = _excess(grid[-lowest:], upper, lower, nodes, losses, 1)
     excess = np.concatenate([below, above])
     steps = np.diff(excess)
+    # Doroshenko et al. 2022, Algorithm 1: second differences of delta.
     slopes = steps / math.expm1(interval)
     chances = np.zeros(len(grid))
     chances[:-1] += slopes
@@ -378,23 +406,26 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     chances[1:] -= steps
     chances[0] -= excess[0]
     chances[-lowest] += 1
+    # What is left of delta at the last point cannot be told from infinity.
     infinite = min(float(excess[-1]) + 40 * UNIT_ROUNDOFF, 1.0)
     return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
 
 
 def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Return points x and their losses, both rising.
+    """Return increasing points x and their losses.
 
-    Beyond each end lies a chance of at most exp(LEAST_LOG_TAIL) of `upper`.
+    `upper` has probability at most exp(LEAST_LOG_TAIL) beyond each end.
     """
     beyond = _TAIL_DEVIATIONS * upper.sd
     least = upper.means.min() - beyond
     most = upper.means.max() + beyond
+    # First the ends, where a chance of 1e-18 is left on each side.
     x = np.linspace(least, most, LOOKUP_POINTS // 8)  # enough to find the ends
     rarer = np.minimum(upper.log_beyond(x, 1), upper.log_beyond(x, -1))
     kept = np.flatnonzero(rarer >= LEAST_LOG_TAIL)
     first = max(kept[0] - 1, 0)
     last = min(kept[-1] + 1, len(x) - 1)
+    # Finer points between the ends that were found.
     nodes = np.linspace(x[first], x[last], LOOKUP_POINTS)
     losses, _ = _losses(upper, lower, nodes)
     return nodes, np.maximum.accumulate(losses)
@@ -417,18 +448,18 @@ def _excess(
     losses: np.ndarray,
     side: int,
 ) -> np.ndarray:
-    """Return delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
+    """Return an upper bound on delta of the pair less max(0, 1 - exp(epsilon)).
 
-    `losses` are the losses at the points `nodes`. side is 1 for epsilons of at least 0.
-    The result is then P(A) - exp(epsilon) Q(A), where A is all x with a loss above
-    epsilon. side is -1 for epsilons below 0. The result is then exp(epsilon) Q(B) -
+    `losses` are the losses at the points `nodes`. For epsilons of at least 0, `side` is
+    1 and the result is P(A) - exp(epsilon) Q(A), where A is all x with a loss above
+    epsilon. For epsilons below 0, `side` is -1 and the result is exp(epsilon) Q(B) -
     P(B), where B is all other x.
 
-    The point between A and B lies between two nodes. If the point found has a loss of
-    epsilon + h, at most expm1(|h|) P(x beyond the node outside) is missing. It is
-    added, so no guarantee depends on how well the point is found. Newton's method finds
-    it here.
+    The point between A and B lies between two nodes. If the computed point has a loss
+    of epsilon + h, at most expm1(|h|) P(x beyond the outer node) is missing. This bound
+    is added, so the guarantee does not depend on the search by Newton's method.
     """
+    # Find the two nodes around each epsilon, then Newton between them.
     inside = np.clip(epsilons, losses[0], losses[-1])
     after = np.searchsorted(losses, inside)
     after = np.clip(after, 1, len(nodes) - 1)
@@ -444,11 +475,14 @@ def _excess(
         low = np.where(short, x, low)
         high = np.where(short, high, x)
         step = (inside - found) / np.maximum(slope, 1e-300)
+        # A step outside the bracket is cut: the bracket only shrinks.
         x = np.clip(x + step, low, high)
         found, slope = _losses(upper, lower, x)
+    # The node outside the point, whose tail bounds what is missing.
     outer = after - 1 if side > 0 else after
     outside = upper.log_beyond(nodes, side)[outer]
     hit = upper.log_beyond(x, side)
+    # Hypothesis testing: P(hit) - exp(epsilon) Q(false alarm).
     false = inside + lower.log_beyond(x, side)
     missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
     # A loss that is flat to rounding may put the point beyond its two nodes.
@@ -456,6 +490,7 @@ def _excess(
     # Beyond the losses of the nodes: toward 0 by its slope, which is below 1, else no
     # more.
     missed += np.maximum(side * (inside - epsilons), 0.0)
+    # Rounding of each of the three terms, in relative size.
     weights = upper.error + lower.error
     for log in (outside, hit, false):
         rounding = 100 * UNIT_ROUNDOFF * (size + np.abs(log)) + weights

@@ -71,6 +71,7 @@ def rdp_curve(
     rounding = _RDP_ROUNDING + len(events) * 2.0**-52  # covers the additions below too
     for event in (e for e in events if e.count):
         if event.is_full:
+            # Mironov 2017, Corollary 3: the divergence of order a is a mu^2 / 2.
             mu = total_mu([event]) or 0.0
             # The square of a small mu could be rounded to zero.
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
@@ -135,6 +136,7 @@ def _rdp_rounding(
     It is cut at e**-30 of the sum and alternates from there. The 1e-12 covers the cut.
     """
     alpha = np.asarray(orders, float)
+    # Sizes of the logarithms in the sum, for their rounding.
     logs = -math.log(sampling_prob) - math.log1p(-sampling_prob)
     size = 10 + gammaln(alpha + 1) + 2 * alpha * logs
     size = size + np.maximum(values, 0.0) * (alpha - 1)
@@ -156,6 +158,7 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
     check(delta)
     require(order > 1, "order must be above 1", "order", order)
     logs = math.log(delta), math.log(order)
+    # epsilon = rdp + log1p(-1 / a) - (log delta + log a) / (a - 1).
     failure = sum(logs) / (order - 1)
     gain = math.log1p(-1 / order)
     sizes = rdp - gain + (abs(logs[0]) + logs[1]) / (order - 1)
@@ -205,6 +208,7 @@ def filter_order(epsilon: float, delta: float) -> float:
         failure = math.log(delta * order) / (order - 1)
         return (epsilon - math.log1p(-1 / order) + failure) / order
 
+    # Few candidates suffice: epsilon is flat around the best order.
     fine = [x / 10 for x in range(11, 101)]
     coarse = [round(2 ** (x / 8)) for x in range(48, 105)]
     return float(max([*fine, *range(11, 64), *coarse], key=room))

@@ -1,4 +1,4 @@
-"""Compute what a ledger's releases spent, and what its budget's filter can take.
+"""Compute the epsilon that a ledger's releases spent, and the epsilon that remains.
 
 proofs/ledger.md, "Across fits", has the proofs.
 """
@@ -36,9 +36,8 @@ def spent(
 ) -> Spent:
     """Return the epsilon at `delta` of all releases that a ledger holds.
 
-    Every figure of what was spent comes from here, and so does the filter's decision
-    (`Ledger._check`). So the figure for a budget is never above what the budget
-    promises.
+    All figures of spent epsilon, and the filter's decision (`Ledger._check`), come from
+    this function. So no figure exceeds the budget.
 
     Parameters
     ----------
@@ -77,12 +76,15 @@ def spent(
     ----------
     Rogers, Roth, Ullman, Vadhan 2016; Whitehouse et al. 2023.
     """
+    # A fit without noise, or with a seed, makes every total infinite.
     if any(e.noise_multiplier == 0 for e in events):
         return Spent(math.inf, "exact")
+    # GDP: the filter by sum of mu^2 is exact [Smith, Thakurta 2022].
     if all(e.is_full for e in events):
         return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
     # One fit was planned before any release, so its PLD is valid. Of the others the
     # ledger has no divergence, and `check_divergence` refuses a second fit.
+    # False for groups, allocation and replace-one: no second fit then.
     known = _has_divergence(events, relation)
     if not known and fits > 1 and budget is not None:
         return Spent(math.inf, "rdp")  # only a row that no charge wrote leads here
@@ -91,6 +93,7 @@ def spent(
     # The order of a filter is fixed with the budget. The best order of a curve that is
     # known already would be chosen by what the fits released.
     orders = RDP_ORDERS if budget is None else [budget["order"]]
+    # RDP filter at one order [Feldman, Zrnic 2021].
     curve = rdp_curve(events, orders, relation)
     return Spent(epsilon_from_rdp(orders, curve, delta), "rdp")
 
@@ -128,23 +131,26 @@ def remaining(
     if fits and not full and all(e.is_full for e in events):
         return 0.0  # the first fit fixed full batches (`Ledger._check`)
 
+    # More noise spends less, so the largest epsilon is found by bisection.
     def scaled(exponent: float) -> list[GaussianEvent]:
         """Return the further fit with 2**exponent times its noise."""
         factor = 2.0**exponent
         return [replace(e, noise_multiplier=e.noise_multiplier * factor) for e in kind]
 
     def within(exponent: float) -> bool:
-        """Return whether the budget takes the scaled fit; `spent` may be infinite."""
+        """Return whether the total with the scaled fit is within the budget."""
         both = [*events, *scaled(exponent)]
         total = spent(both, fits + 1, budget["delta"], relation, budget).epsilon
         return total <= budget["epsilon"]
 
+    # Powers of two of the noise.
     low, high = -20.0, 20.0  # far beyond the noise of any useful fit; chosen
     if not within(high):
         return 0.0
     while high - low > 1e-7:
         middle = (low + high) / 2
         low, high = (low, middle) if within(middle) else (middle, high)
+    # The further fit's own epsilon, as its plan would report it.
     accountant = "exact" if full else "auto"
     return compose_epsilon(scaled(high), delta, relation, accountant)
 
@@ -172,6 +178,7 @@ def rounded_down(epsilon: float) -> str:
     """
     if epsilon < 1e-6:
         return "0"
+    # Down, never to the nearest: a typed value must not exceed the budget.
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
     return f"{math.floor(epsilon / unit) * unit:.4g}"
 

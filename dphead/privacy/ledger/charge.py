@@ -64,22 +64,27 @@ class Charge(Generic[_Book]):
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
         self.allocation = Allocation()
         if store is not None:
+            # Noisy values of an unfinished fit are for the data holder alone.
             store.mkdir(parents=True, exist_ok=True, mode=0o700)
             # held until the process ends
             self._lock = open(store / "lock", "w")  # noqa: SIM115
             if not self._holds(store / "lock"):
                 raise LedgerError(
-                    f"Another process runs the fit in {store}. Wait until it ends, or "
-                    "use another folder."
+                    f"Another process runs the fit in {store}. Wait until this process "
+                    "ends, or use another folder."
                 )
 
     def _holds(self, lock: Path) -> bool:
-        """Take the lock; return False if another process has it or removed its file.
+        """Take the lock, and return whether this process now has it.
+
+        It does not if another process has the lock or removed its file.
+
 
         After `leave` removes the file that was opened here, the next process would lock
         another file. Raises LedgerError if the file system has no locks.
         """
         try:
+            # Without waiting: two runs of one fit would draw two values.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
         except (BlockingIOError, FileNotFoundError):
@@ -99,7 +104,7 @@ class Charge(Generic[_Book]):
                 self.store.rmdir()
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
-        """Begin the next release; return its number, and its value if committed.
+        """Begin the next release, and return its number and any committed value.
 
         Parameters
         ----------
@@ -127,6 +132,7 @@ class Charge(Generic[_Book]):
         was never observed: it is drawn again, and logged as "redrawn". A release that
         was returned is never redrawn.
         """
+        # Releases come in the order of the plan, one after another.
         sequence = self._next
         # Texts are compared, so every field of the spec counts.
         if self._specs[sequence : sequence + 1] != [canonical(spec)]:
@@ -158,6 +164,7 @@ class Charge(Generic[_Book]):
                 self._check_not_returned(sequence)
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
+        # Counted in memory too: a failed release is not begun a second time.
         self._next += 1
         if "committed" in states:
             return sequence, self._load(sequence, states["committed"])
@@ -210,6 +217,7 @@ class Charge(Generic[_Book]):
         process's file, which may have the same name, is not touched. The log shows
         "committed" only once the value is on the disk, if values are stored.
         """
+        # Of the noisy value: nothing without noise is hashed or stored.
         digest = _digest(value)
         try:
             with self.ledger.transaction(
@@ -236,9 +244,9 @@ class Charge(Generic[_Book]):
             write_text(self.store / _RETURNED, str(sequence + 1))
 
     def _check_not_returned(self, sequence: int) -> None:
-        """Raise LedgerError if the folder says that a release was returned before.
+        """Raise LedgerError if the folder notes that a release was returned before.
 
-        Only a server that went back, to a standby or a backup, can lack its commit.
+        Only a server that was restored from a standby or a backup can lack its commit.
         """
         marked = self.store and self.store / _RETURNED
         if marked and marked.exists() and sequence < int(marked.read_text()):
@@ -249,7 +257,7 @@ class Charge(Generic[_Book]):
             )
 
     def forget(self, count: int) -> None:
-        """Delete the stored values of the first `count` releases; continue after them.
+        """Delete the stored values of the first `count` releases, and skip them.
 
         The caller must copy the values that it needs.
 
@@ -258,6 +266,7 @@ class Charge(Generic[_Book]):
         Raises LedgerError unless all of them are committed. So no release can be
         skipped or made twice.
         """
+        # A checkpoint may only skip what was released and charged.
         done = self._committed(count)
         if done != count:
             raise LedgerError(
@@ -282,6 +291,7 @@ class Charge(Generic[_Book]):
 
     def _states(self, sequence: int) -> dict[str, Any]:
         """Return the states that a release has had, each with its value's digest."""
+        # All states, not the last: a damaged log may have several.
         states = select(PROGRESS.c.state, PROGRESS.c.digest).where(
             PROGRESS.c.fit_id == self.fit_id, PROGRESS.c.sequence == sequence
         )
@@ -297,6 +307,7 @@ class Charge(Generic[_Book]):
         if self.store is not None and self._file(sequence).exists():
             with suppress(Exception):  # cut short or not an array: the digest decides
                 value = np.load(self._file(sequence), allow_pickle=False)
+        # A value that is not the committed one must not be seen: a second answer.
         if value is None or _digest(value) != digest:
             self._remove(sequence)
             raise LedgerError(

@@ -117,9 +117,10 @@ class Ledger(LedgerFile):
         """
         if not (0 < epsilon < math.inf and 0 < delta < 1):
             raise LedgerError(
-                "a budget needs finite epsilon > 0 and 0 < delta < 1, got epsilon "
-                f"{epsilon} and delta {delta}."
+                "`--epsilon` must be finite and positive and `--delta` between 0 and "
+                f"1, got {epsilon} and {delta}."
             )
+        # From the budget alone: an order chosen later would depend on results.
         order = filter_order(epsilon, delta)
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction(kept=lambda: self.budget() == wanted):
@@ -147,6 +148,7 @@ class Ledger(LedgerFile):
 
     def events(self) -> list[GaussianEvent]:
         """Return the events of all releases ever reserved: all count as spent."""
+        # Reserved, not committed: a release that never ran was charged too.
         spec = RELEASES.c.spec
         rows = self.query(select(spec, func.count()).group_by(spec))
         return together(
@@ -217,6 +219,7 @@ class Ledger(LedgerFile):
         ledger in memory, so the decision is the filter's own. It holds until another
         fit is charged.
         """
+        # A copy in memory, so that `reserve` itself decides and nothing is written.
         copy = Ledger()
         with self.snapshot():
             for table in TABLES.sorted_tables:
@@ -243,7 +246,7 @@ class Ledger(LedgerFile):
         store: Path | None = None,
         fit_id: str | None = None,
     ) -> "Charge[Ledger]":
-        """Charge a whole fit, durably, or refuse it and write nothing.
+        """Charge a whole fit durably, or raise LedgerError and write nothing.
 
         Parameters
         ----------
@@ -283,6 +286,7 @@ class Ledger(LedgerFile):
         may exceed it by a relative 1e-9 (`_check`).
         """
         # One relation and one unit, so that the epsilons of all releases add up.
+        # One relation and one unit: the epsilons of two units do not add up.
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
             raise LedgerError(
@@ -290,9 +294,11 @@ class Ledger(LedgerFile):
                 f"group cap, got {relation!r} and the caps {caps}."
             )
         check_epochs(specs)
+        # The caller's id is on its disk already, so a crash here is found by it.
         fit_id = fit_id or new_fit_id()
         fit = {
             "fit_id": fit_id,
+            # Finer times would tell how long a sample took.
             "created": whole_hour(time.time()),
             "epsilon": repr(epsilon),
             "delta": delta,
@@ -315,6 +321,7 @@ class Ledger(LedgerFile):
         reserved = Charge(self, fit_id, store)
         events = together(event_of(s) for s in specs)
         try:
+            # One transaction: the check of the budget and the charge see one state.
             with self.transaction(kept=lambda: self.holds(fit_id)):
                 record = seals.check_undamaged(self)
                 # A crash between the charge and the first release leaves the id
@@ -331,6 +338,7 @@ class Ledger(LedgerFile):
                 # In the same transaction, so that no fit is ever without its seal.
                 seals.seal(self)
         except BaseException as error:
+            # Nothing was charged, or nobody knows (LostAnswer): no row was read.
             reserved.leave()
             if isinstance(error, _ExceededError):
                 budget = self.budget() or {}
@@ -347,7 +355,7 @@ class Ledger(LedgerFile):
         return reserved
 
     def verify(self) -> list[str]:
-        """Return what is damaged, in words; [] if nothing is (`seals.damage_of`)."""
+        """Return the damage that is found, in words (`seals.damage_of`)."""
         return seals.damage_of(self)
 
     def holds(self, fit_id: str) -> bool:
@@ -359,6 +367,7 @@ class Ledger(LedgerFile):
     def _fix_unit(self, facts: dict[str, str], relation: str, cap: int | None) -> None:
         """Raise LedgerError if relation or unit differ from earlier fits."""
         for name, value in (("relation", relation), ("group_cap", json.dumps(cap))):
+            # The first fit fixes both; later fits must match.
             kept = facts.get(name) or self.set_once(name, value)
             if kept != value:
                 raise LedgerError(
@@ -395,6 +404,7 @@ class Ledger(LedgerFile):
         budget = _budget_in(record.facts)
         if budget is None:
             return
+        # All that was ever reserved counts as spent, whatever ran.
         old = self.events()
         gaussian = all(e.is_full for e in new)
         kind = record.facts.get("accounting")
@@ -406,6 +416,7 @@ class Ledger(LedgerFile):
                 "method with full batches, or for a network a --batch-size of all "
                 "images. Fits in another ledger would add to the fits in this one."
             )
+        # Infinite epsilon exceeds every budget.
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(
                 "A ledger with a budget takes fits with noise and without a seed "
@@ -415,6 +426,7 @@ class Ledger(LedgerFile):
         # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:
             check_divergence([*old, *new], relation)
+        # The budget's delta, not the fit's: the filter bounds one pair.
         target, delta = budget["epsilon"], budget["delta"]
         number = len(record.plans) + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
@@ -451,5 +463,5 @@ def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
 
 
 def new_fit_id() -> str:
-    """Return a random id for a fit; it reveals nothing."""
+    """Return a random id for a fit, which reveals nothing about it."""
     return uuid.uuid4().hex

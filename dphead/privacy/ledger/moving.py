@@ -33,6 +33,7 @@ def move(source: Ledger, target: Ledger) -> None:
             f"The ledger {source.path} was already moved to {before}, so it "
             f"cannot move to {target.path}. Use the ledger at {before}."
         )
+    # First close the source: a crash here leaves no ledger that takes charges.
     if before is None:
         with source.transaction():
             source.set_once(MOVED, target.path)
@@ -41,8 +42,10 @@ def move(source: Ledger, target: Ledger) -> None:
         _check_target(source, target)
         if holds_all(source, target):
             return
+        # All rows or none: the target's transaction.
         for table in TABLES.sorted_tables:
             _copy(table, source, target)
+        # The copied seals must hold for the copied rows.
         seals.check_undamaged(target)
 
 
@@ -64,6 +67,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
 def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every seal of the source except the move's seal."""
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
+    # The last seal of a moved source is the seal of the move.
     digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]
     return bool(digests) and target.query(theirs)[: len(digests)] == digests
 

@@ -22,12 +22,14 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 TABLES = MetaData()
+# Facts that are fixed once: data set, relation, unit, accounting, budget.
 META = Table(
     "meta",
     TABLES,
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
+# One row for each charge. Epsilon is text, so that it keeps every digit.
 FITS = Table(
     "fits",
     TABLES,
@@ -39,6 +41,7 @@ FITS = Table(
     Column("plan_hash", Text, nullable=False),
     Column("description", Text, nullable=False),
 )
+# Every release of every plan, written with its fit.
 RELEASES = Table(
     "releases",
     TABLES,
@@ -49,6 +52,7 @@ RELEASES = Table(
     Column("sampling_prob", Double, nullable=False),
     Column("spec", Text, nullable=False),
 )
+# What became of each release, in the order of the events.
 PROGRESS = Table(
     "progress",
     TABLES,
@@ -59,6 +63,7 @@ PROGRESS = Table(
     Column("at", Double, nullable=False),
     Column("digest", Text),
 )
+# A chain of digests over the rows above (`seals`).
 SEALS = Table(
     "seals",
     TABLES,
@@ -67,6 +72,7 @@ SEALS = Table(
     Column("meta", Text, nullable=False),
     Column("digest", Text, nullable=False),
 )
+# The database itself refuses a second value for one charge.
 _ONE_COMMIT = Index(
     "one_commit",
     PROGRESS.c.fit_id,
@@ -76,6 +82,7 @@ _ONE_COMMIT = Index(
 )
 # Fits in the order of their charges: `rowid` is SQLite's own number of a row.
 CHARGED = select(*FITS.c).order_by(column("rowid"))
+# Triggers stop accidents. They do not stop a holder who drops them.
 _APPEND_ONLY = [
     DDL(
         f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
@@ -93,7 +100,7 @@ STATES = ("started", "redrawn", "committed")  # states of a release after "reser
 
 
 class LedgerError(ValueError):
-    """Raised if a budget would be exceeded, or if this is not what was reserved."""
+    """Raised if a ledger refuses a charge or a release, or cannot be used."""
 
 
 class HeldLedger(LedgerError):

@@ -1,7 +1,7 @@
-"""Chain digests over what a ledger fixed and charged, and detect damage with them.
+"""Chain digests over the facts and charges of a ledger, and detect damage with them.
 
-The seals show accidental damage to a file. They do not stop a forger, who can compute
-the chain anew.
+The seals show accidental damage. They do not stop a forger, who can compute a new
+chain.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
 
 
 class Record(NamedTuple):
-    """Hold what an undamaged ledger fixed and charged.
+    """Hold the facts and charges of an undamaged ledger.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 
 class _DamagedError(Exception):
-    """Raised with what is damaged, in words."""
+    """Raised with a description of the damage."""
 
 
 def seal(file: LedgerFile) -> None:
@@ -82,7 +82,7 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
 
 
 def check_undamaged(file: LedgerFile) -> Record:
-    """Return what a ledger holds. Raises LedgerError if it is damaged (`damage_of`)."""
+    """Return the facts and charges. Raises LedgerError for damage (`damage_of`)."""
     try:
         return _read(file)
     except _DamagedError as problem:
@@ -93,7 +93,7 @@ def check_undamaged(file: LedgerFile) -> Record:
 
 
 def damage_of(file: LedgerFile) -> list[str]:
-    """Return the first damage that is found, in words; [] if there is none.
+    """Return a description of the first damage that is found, or an empty list.
 
     The function checks four things:
 
@@ -124,15 +124,18 @@ def _read(file: LedgerFile) -> Record:
 
 
 def _checked(file: LedgerFile) -> Record:
+    # An index without its rows would hide a budget from a query.
     found = file.structure()
     if found != "ok":
         raise _DamagedError(f"the file is not as SQLite wrote it ({found})")
+    # All rows are read in one transaction, so a charge beside it is no damage.
     meta = file.facts()
     charges, stray = _charges(file, 0)
     done, digest, sealed = 0, "", dict[str, str]()
     seals = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
     for fits, fixed, kept in file.query(seals):
         digest = _chained(digest, fits, fixed, charges[done:fits])
+        # Any change of a sealed row, or of the order of charges, changes the digest.
         if digest != kept:
             raise _DamagedError(
                 f"fits {done + 1} to {fits}, or their seal, were changed"
@@ -143,6 +146,7 @@ def _checked(file: LedgerFile) -> Record:
             raise _DamagedError(
                 f"a fact that was fixed before fit {done + 1} was changed"
             )
+        # A filter needs a budget that was fixed before the first release.
         if "budget" in sealed.keys() - before.keys() and fits:
             raise _DamagedError(f"the budget was fixed after {fits} fits")
         done = fits
@@ -184,5 +188,6 @@ def _chained(before: str, fits: int, meta: str, charges: list[Fit]) -> str:
         [[fit for fit, _ in charges], [releases for _, releases in charges]],
         default=repr,
     )
+    # The previous digest is part of the text: no seal can be left out.
     text = json.dumps([before, fits, meta, charged])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

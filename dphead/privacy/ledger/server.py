@@ -115,6 +115,7 @@ def is_url(path: object) -> bool:
     """
     if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
         return True
+    # A typing error must not become a new, empty ledger in a file.
     given = isinstance(path, str | Path) and not _is_name(path)
     if given and _NO_PATH.match(str(path)):
         raise _not_a_place()
@@ -148,6 +149,7 @@ def team_url() -> str | None:
     Raises LedgerError if it is set to something else, such as a file.
     """
     url = os.environ.get("DPHEAD_LEDGER")
+    # The text is not shown: it may hold a password.
     with suppress(LedgerError):
         if not url or is_url(url):
             return url or None
@@ -190,6 +192,7 @@ def held(url: str) -> Iterator[Callable[[], None]]:
         with one_error():
             connection.exec_driver_sql("SELECT 1")
 
+    # The lock ends with this connection, also if this process dies.
     with closing(_connect(url)) as connection:
         with one_error():
             for statement in beginning("write", ""):
@@ -211,6 +214,7 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     rows: a snapshot could be older than the lock.
     """
     settings = _settings(dataset_id)
+    # Released at the end of the transaction, whatever a pooler does.
     if kind == "write":
         lock = text(_LOCK).bindparams(lock=f"dphead:{dataset_id}")
         return [text(_WRITES), settings, lock]
@@ -226,6 +230,7 @@ def connected(url: str) -> Connection:
     views = {"schema_translate_map": {None: VIEWS}}
     connection = _connect(url).execution_options(**views)
     with one_error():
+        # A charge that a loss of power can undo is no charge.
         durable = connection.exec_driver_sql("SHOW fsync").scalar()
         connection.rollback()
     if durable != "on":
@@ -242,6 +247,7 @@ _OPEN = WeakSet[Any]()  # connections of this process
 
 def _disconnect_copies() -> None:
     """Point a forked process's copies nowhere: closing one would end its parent's."""
+    # The descriptor stays valid, but leads to no server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:
         with suppress(Exception):  # it was closed already
@@ -277,7 +283,7 @@ def _engine(url: str) -> Engine:
 
 
 def _connect(url: str) -> Connection:
-    """Return a connection; raise LedgerError for whatever a driver makes of a URL."""
+    """Return a connection. Raises LedgerError for every error of the driver."""
     try:
         with one_error():
             return _engine(url).connect()
@@ -289,7 +295,7 @@ def _connect(url: str) -> Connection:
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise LedgerError for what a driver or server raises in a block."""
+    """Raise LedgerError for errors of the driver or the server in a block."""
     try:
         yield
     except exc.IntegrityError:
@@ -313,6 +319,7 @@ _WORDS = {
 
 def _error_of(error: exc.DBAPIError) -> LedgerError:
     """Return the error for a statement that a server refused, by its SQLSTATE."""
+    # Codes only: the driver's own words name hosts and users.
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
         return LedgerError(
@@ -334,7 +341,7 @@ def is_settled(error: exc.DBAPIError) -> bool:
 
 
 def init(url: str) -> str:
-    """Make the tables of a team's ledgers unless they exist; return their id.
+    """Make the tables of a team's ledgers unless they exist, and return their id.
 
     The role of `url` owns the tables. Other roles get privileges by GRANT on schema
     `dphead` (docs/team-ledger.md), and none of them can change or delete a row.
@@ -342,10 +349,12 @@ def init(url: str) -> str:
     with closing(_connect(url)) as connection, one_error(), connection.begin():
         for statement in beginning("write", ""):
             connection.execute(statement)
+        # Under the lock, so that two owners cannot make the tables at once.
         there = connection.exec_driver_sql(f"SELECT to_regclass('{VIEWS}.store')")
         if there.scalar() is None:
             for statement in _schema():
                 connection.execute(statement)
+        # Whoever owns a table or a function could change charges.
         if connection.exec_driver_sql(_OTHERS).scalar():
             raise LedgerError(
                 "The schemas dphead or dphead_rows have tables or functions of "
@@ -378,11 +387,13 @@ def _schema() -> Iterator[Any]:
     tables = MetaData(schema=_ROWS)
     for table in TABLES.tables.values():
         kept = table.to_metadata(tables)
+        # Indexes and keys begin with the data set here.
         kept.indexes.clear()
         for column in kept.c:
             # an index must find its rows under the next version of a system's locale
             column.type = _TEXT if isinstance(column.type, Text) else column.type
         names = [column.name for column in table.c]
+        # The order of charges: SQLite numbers rows by itself.
         if table is FITS:
             kept.append_column(Column("rowid", Integer, Identity(always=True)))
             names.append("rowid")

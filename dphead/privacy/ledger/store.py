@@ -85,6 +85,7 @@ class LedgerFile:
         *,
         read_only: bool = False,
     ) -> None:
+        # A fork or another process must not use this object (`_begun`).
         self.path, self._process = str(path), _process()
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
@@ -95,6 +96,7 @@ class LedgerFile:
             self._open_file(path, read_only)
         if dataset_id is None:
             return
+        # One ledger counts the fits of one data set.
         kept = self.meta("dataset_id")
         if kept is None and not read_only:
             kept = self.set_once("dataset_id", dataset_id)
@@ -163,6 +165,7 @@ class LedgerFile:
 
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
+        # Read-only: a look never makes a journal or takes a lock to write.
         place = f"file:{quote(self.path)}?mode=ro"
         self._db = sqlite3.connect(
             place, uri=True, isolation_level=None, timeout=READ_PATIENCE
@@ -176,6 +179,7 @@ class LedgerFile:
         self._db = sqlite3.connect(
             self.path, isolation_level=None, timeout=WRITE_PATIENCE
         )
+        # EXTRA also syncs the folder after the journal is removed (proofs/ledger.md).
         self._db.execute("PRAGMA synchronous=EXTRA")
         # Without this, REPLACE deletes rows without running the triggers.
         self._db.execute("PRAGMA recursive_triggers=ON")
@@ -198,9 +202,10 @@ class LedgerFile:
         return dict(map(tuple, self.query(select(META.c.key, META.c.value))))
 
     def set_once(self, key: str, value: str) -> str:
-        """Fix a fact as `value` unless a value was fixed before; return the fact."""
+        """Fix a fact as `value` unless it was fixed before, and return the fact."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
+            # Under the transaction's lock, so no other process fixes it meanwhile.
             kept = self.meta(key)
             if kept is None:
                 self.add(META, {"key": key, "value": value})
@@ -211,7 +216,7 @@ class LedgerFile:
         return self.first(select(func.count()).select_from(FITS))[0]
 
     def structure(self) -> str:
-        """Return "ok", or what is wrong with a file: SQLite compares its indexes."""
+        """Return "ok", or the problem that SQLite's integrity check finds."""
         if self._db is None:
             return "ok"  # a server has checksums and tools of its own
         return self.first("PRAGMA integrity_check(1)")[0]
@@ -232,12 +237,14 @@ class LedgerFile:
         return [dict(row._mapping) for row in self.query(kept.order_by(*order))]
 
     def query(self, statement: Executable | str, rows: Any = None) -> list[Any]:
-        """Return a statement's rows; raise LedgerError if the file or disk fails.
+        """Run a statement and return its rows.
 
-        Outside a transaction, the statement is a transaction of its own.
+        Outside a transaction, the statement is one transaction. Raises LedgerError if
+        the file, the disk or the server fails.
         """
         if isinstance(statement, str):
             statement = text(statement)
+        # A statement outside a transaction is one by itself.
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("single"), self._one_error():
             found = self._connection.execute(statement, rows)
@@ -250,7 +257,7 @@ class LedgerFile:
 
     @contextmanager
     def _one_error(self) -> Iterator[None]:
-        """Raise LedgerError for what the file, the disk or the server refuses."""
+        """Raise LedgerError for errors of the file, the disk or the server."""
         if self._db is None:
             with server.one_error():
                 yield
@@ -263,7 +270,7 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
-        """Return the error for what is wrong with the file, by SQLite's code."""
+        """Return the error that describes a failure of SQLite, by its code."""
         error = getattr(error, "orig", error)  # SQLite's own, without the statement
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -296,9 +303,10 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self, kept: Callable[[], bool] | None = None) -> Iterator[None]:
-        """Run a block as one transaction: everything or nothing, one at a time.
+        """Run a block as one transaction, which is written completely or not at all.
 
-        Therefore two processes cannot both pass the budget check. Raises LedgerError in
+        Transactions run one at a time, so two processes cannot both pass the budget
+        check. Raises LedgerError in
         a process that was forked off: SQLite forbids it to use this connection.
 
         Parameters
@@ -327,6 +335,7 @@ class LedgerFile:
                 yield
                 self.before_commit()
             return
+        # The server may have kept the transaction although its answer is lost.
         except LostAnswer as lost:
             if kept is None:
                 raise
@@ -343,7 +352,7 @@ class LedgerFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Keep one state of the ledger for all queries, whatever others charge."""
+        """Read one state of the ledger in a block, also while others charge."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("read"):
             yield
@@ -357,6 +366,7 @@ class LedgerFile:
                 f"{os.getpid()} cannot use it. Open the ledger's file in this "
                 "process. A ledger in memory cannot be shared."
             )
+        # A transaction in every process but the first one is refused above.
         with self._one_error():
             transaction = self._connection.begin()
         try:
@@ -420,6 +430,7 @@ def _make_whole(path: Path) -> None:
     if path.exists():
         _check_whole(path)
         return
+    # A journal alone means that its ledger was removed or not restored.
     journal = Path(f"{path}-journal")
     # SQLite would write the journal's pages into the new file.
     if journal.exists() and not path.exists():
@@ -428,11 +439,13 @@ def _make_whole(path: Path) -> None:
             "Restore the ledger."
         )
     make_folder(path.parent)
+    # Another name first: a crash leaves no half ledger under the real name.
     new = path.with_name(f".{uuid.uuid4().hex}.new")
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         db = sqlite3.connect(new, isolation_level=None)
         with closing(db):
+            # The file has no name yet: nobody can see it half made.
             db.execute("PRAGMA journal_mode=MEMORY")
             db.executescript(f"BEGIN; {_SCRIPT} COMMIT;")
         with suppress(FileExistsError):  # another process made it meanwhile
