@@ -286,7 +286,6 @@ class Ledger(LedgerFile):
         may exceed it by a relative 1e-9 (`_check`).
         """
         # One relation and one unit, so that the epsilons of all releases add up.
-        # One relation and one unit: the epsilons of two units do not add up.
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
             raise LedgerError(
@@ -448,13 +447,17 @@ class Ledger(LedgerFile):
         charges. Clocks and equal hours cannot change it. The value of `created` is a
         whole hour: finer times would tell of the rows.
         """
-        fits = {fit["fit_id"]: fit | {"releases": []} for fit in self.rows(FITS)}
+        # One state: a fit that is charged meanwhile is in all three tables or in none.
+        with self.snapshot():
+            fits = {fit["fit_id"]: fit | {"releases": []} for fit in self.rows(FITS)}
+            progress, releases = self.rows(PROGRESS), self.rows(RELEASES)
         # The last state of a release wins: `dict` keeps it.
-        states = {(p["fit_id"], p["sequence"]): p["state"] for p in self.rows(PROGRESS)}
-        for release in self.rows(RELEASES):
+        states = {(p["fit_id"], p["sequence"]): p["state"] for p in progress}
+        for release in releases:
             key = release["fit_id"], release["sequence"]
             state = {"sequence": key[1], "state": states.get(key, "reserved")}
-            fits[key[0]]["releases"].append(state | json.loads(release["spec"]))
+            if key[0] in fits:  # a release without a fit is damage (`seals`)
+                fits[key[0]]["releases"].append(state | json.loads(release["spec"]))
         return [*fits.values()]
 
 

@@ -22,35 +22,40 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 TABLES = MetaData()
+
+
+def _table(name: str, keys: dict[str, Any], columns: dict[str, Any]) -> Table:
+    """Define a table of columns that are never NULL, with the primary key first."""
+    own = [Column(key, kind, primary_key=True) for key, kind in keys.items()]
+    own += [Column(key, kind, nullable=False) for key, kind in columns.items()]
+    return Table(name, TABLES, *own)
+
+
 # Facts that are fixed once: data set, relation, unit, accounting, budget.
-META = Table(
-    "meta",
-    TABLES,
-    Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
+META = _table("meta", {"key": Text}, {"value": Text})
 # One row for each charge. Epsilon is text, so that it keeps every digit.
-FITS = Table(
+FITS = _table(
     "fits",
-    TABLES,
-    Column("fit_id", Text, primary_key=True),
-    Column("created", Double, nullable=False),
-    Column("epsilon", Text, nullable=False),
-    Column("delta", Double, nullable=False),
-    Column("relation", Text, nullable=False),
-    Column("plan_hash", Text, nullable=False),
-    Column("description", Text, nullable=False),
+    {"fit_id": Text},
+    {
+        "created": Double,
+        "epsilon": Text,
+        "delta": Double,
+        "relation": Text,
+        "plan_hash": Text,
+        "description": Text,
+    },
 )
 # Every release of every plan, written with its fit.
-RELEASES = Table(
+RELEASES = _table(
     "releases",
-    TABLES,
-    Column("fit_id", Text, primary_key=True),
-    Column("sequence", Integer, primary_key=True),
-    Column("label", Text, nullable=False),
-    Column("noise_multiplier", Double, nullable=False),
-    Column("sampling_prob", Double, nullable=False),
-    Column("spec", Text, nullable=False),
+    {"fit_id": Text, "sequence": Integer},
+    {
+        "label": Text,
+        "noise_multiplier": Double,
+        "sampling_prob": Double,
+        "spec": Text,
+    },
 )
 # What became of each release, in the order of the events.
 PROGRESS = Table(
@@ -64,13 +69,8 @@ PROGRESS = Table(
     Column("digest", Text),
 )
 # A chain of digests over the rows above (`seals`).
-SEALS = Table(
-    "seals",
-    TABLES,
-    Column("id", Integer, primary_key=True),
-    Column("fits", Integer, nullable=False),
-    Column("meta", Text, nullable=False),
-    Column("digest", Text, nullable=False),
+SEALS = _table(
+    "seals", {"id": Integer}, {"fits": Integer, "meta": Text, "digest": Text}
 )
 # The database itself refuses a second value for one charge.
 _ONE_COMMIT = Index(
@@ -91,7 +91,7 @@ _APPEND_ONLY = [
     for table in TABLES.tables
     for verb in ("UPDATE", "DELETE")
 ]
-SCHEMA = [
+STATEMENTS = [
     *(CreateTable(table, if_not_exists=True) for table in TABLES.tables.values()),
     CreateIndex(_ONE_COMMIT, if_not_exists=True),
     *_APPEND_ONLY,

@@ -32,7 +32,7 @@ from dphead.privacy.ledger.schema import (
     FITS,
     META,
     PROGRESS,
-    SCHEMA,
+    STATEMENTS,
     HeldLedger,
     LedgerError,
     LostAnswer,
@@ -46,7 +46,7 @@ _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
-_SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in SCHEMA)
+_SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEMENTS)
 
 
 _forks = [0]  # number of forks from the first process to this one

@@ -2,6 +2,7 @@
 record in the order of the charges.
 """
 
+import contextlib
 import math
 
 import pytest
@@ -465,3 +466,26 @@ def test_a_fit_id_is_charged_once(path):
     with pytest.raises(LedgerError, match="already charged"):
         Ledger(path).reserve(rows, **given)
     assert len(ledger.fits()) == 1
+
+
+@pytest.mark.parametrize("table", ["fits", "progress"])
+def test_a_fit_that_is_charged_while_fits_are_listed_is_listed_whole_or_not(
+    path, monkeypatch, table
+):
+    """Its releases were once listed without it, which stopped another fit's report."""
+    ledger, other = Ledger(path), Ledger(path)
+    reserve(specs(2), ledger)
+    read, late = ledger.rows, []
+
+    def charged(asked):
+        found = read(asked)
+        if asked.name == table:
+            other._db.execute("PRAGMA busy_timeout = 0")
+            with contextlib.suppress(LedgerError):  # the file is locked, or free
+                late.append(reserve(specs(1), other))
+        return found
+
+    monkeypatch.setattr(ledger, "rows", charged)
+    assert [len(fit["releases"]) for fit in ledger.fits()] == [2]
+    monkeypatch.undo()
+    assert len(ledger.fits()) == 1 + len(late)
