@@ -1,4 +1,4 @@
-"""Implement `dphead export`, which writes a head for other software."""
+"""Implement `dphead export`, which writes a head or network for other software."""
 
 import textwrap
 from pathlib import Path
@@ -19,7 +19,8 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     required=True,
     help=(
         "torch, sklearn: the head. timm: backbone and head. onnx: backbone and head, "
-        "or only the head if the backbone is not a timm model."
+        "or only the head if the backbone is not a timm model. Networks of `dphead "
+        "finetune`: torch, timm or onnx."
     ),
 )
 @click.option(
@@ -30,8 +31,14 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     type=PATH,
     help="Weights file of the backbone, for timm and onnx.",
 )
-def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
-    """Write the head of RUN for other software, with its guarantee beside it.
+@click.option(
+    "--model",
+    help="package.module:function of a network of your own, as in training.",
+)
+def export(
+    run: Path, to: str, out: Path | None, weights: Path | None, model: str | None
+) -> None:
+    """Write the head or network of RUN for other software, with its guarantee.
 
     The files load without dphead and without pickle. Exporting costs no privacy.
     docs/export.md lists what each format omits.
@@ -40,7 +47,7 @@ def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
 
     named = run if run.name.strip(".") else run.resolve()  # not . or ..
     out = out or named.with_name(f"{named.name}-{to}")
-    done = write(run, to, out, weights)
+    done = write(run, to, out, weights, model)
     g = done.guarantee
     click.echo("\n".join(filled(f"{done.folder}: {' '.join(done.files)}")))
     click.echo(f"takes {done.takes}\n")
@@ -48,7 +55,7 @@ def export(run: Path, to: str, out: Path | None, weights: Path | None) -> None:
     if g["private"]:
         click.echo(
             f"\nepsilon {g['epsilon']:.5g}   delta {g['delta']:g}   protects "
-            f"{g['protected_unit']}: guarantee.json goes with the head"
+            f"{g['protected_unit']}: guarantee.json goes with these files"
         )
     else:
-        click.echo("\n! This head is NOT PRIVATE: do not publish it.")
+        click.echo("\n! This result is NOT PRIVATE: do not publish it.")

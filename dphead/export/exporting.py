@@ -1,7 +1,7 @@
 """Export a run folder for other software, with the statement of its guarantee.
 
-The export reads only the head, public facts and the report. It writes only contents of
-the run folder and the backbone's public weights.
+The export reads only the head or network, public facts and the report. It writes only
+contents of the run folder and the backbone's public weights.
 """
 
 import shutil
@@ -14,7 +14,8 @@ from typing import Any
 from dphead_extract import images
 
 from dphead.analysis.protected import made_of_images
-from dphead.export.trained import TrainedHead, guarantee_of, write_json
+from dphead.analysis.sealed import read_json, read_sealed
+from dphead.export.trained import Trained, guarantee_of, write_json
 from dphead.export.words import example, in_words, readme
 from dphead.fit.head_file import load_head
 from dphead.privacy.atomic_write import write_folder
@@ -25,6 +26,7 @@ WRITERS = {  # format: module:function(trained, folder), imported on first use
     "onnx": "dphead.export.networks:write_onnx",
     "sklearn": "dphead.export.heads:write_sklearn",
 }
+_NETWORKS = "dphead.export.finetuned"  # has the writers of networks
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,13 @@ class Exported:
 
 
 def export(
-    run: str | Path, to: str, out: str | Path, weights: str | Path | None = None
+    run: str | Path,
+    to: str,
+    out: str | Path,
+    weights: str | Path | None = None,
+    model: Any = None,
 ) -> Exported:
-    """Write the head of a run folder to the new folder `out`.
+    """Write the head or the network of a run folder to the new folder `out`.
 
     Parameters
     ----------
@@ -67,6 +73,8 @@ def export(
         A new or empty folder.
     weights : str or Path, optional
         Local weights file of the backbone, for timm and onnx. Default: timm's weights.
+    model : str or nn.Module, optional
+        A network of the user's own, as in `load_network`.
 
     Returns
     -------
@@ -81,30 +89,24 @@ def export(
     """
     run, out = Path(run), Path(out)
     if to not in WRITERS:
-        raise ValueError(f"to must be one of {tuple(WRITERS)}, got {to=}. Choose one.")
-    if (run / "model.json").exists():
-        raise ValueError(
-            f"an export needs the run folder of a head, got a network in {run}. Its "
-            "weights are in model.safetensors, and its layers in model.json."
-        )
+        raise ValueError(f"--to must be one of {', '.join(WRITERS)}, got {to}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"an export needs a new or empty folder, got {out=!s}. Choose another "
-            "folder."
+            f"an export needs a new or empty folder, got {out}. Choose another folder "
+            "with -o."
         )
-    head, facts = load_head(run)
     path = None if weights is None else Path(weights)
-    trained = TrainedHead(run, head, facts, guarantee_of(run, facts), path)
+    trained = _read(run, path, model)
     takes = code = ""
 
     def fill(folder: Path) -> None:
         nonlocal takes, code
-        takes = _writer(to)(trained, folder)
+        takes = _writer(to, trained.kind)(trained, folder)
         code = example(trained, to, takes, out.name)
         text = readme(trained, takes, code)
         (folder / "README.md").write_text(text, encoding="utf-8")
         write_json(folder / "guarantee.json", trained.guarantee)
-        if made_of_images(facts.get("extraction")):
+        if made_of_images(trained.facts.get("extraction")):
             shutil.copyfile(images.__file__, folder / "decode.py")
 
     write_folder(out, fill)
@@ -112,10 +114,26 @@ def export(
     return Exported(out, files, in_words(trained, takes), code, trained.guarantee)
 
 
-def _writer(to: str) -> Callable[[TrainedHead, Path], str]:
+def _read(run: Path, weights: Path | None, model: Any) -> Trained:
+    """Return the head or the network of a run folder, with its guarantee."""
+    if not (run / "model.json").exists():
+        head, facts = load_head(run)
+        return Trained(run, head, facts, guarantee_of(run, facts), weights)
+    _, facts = read_sealed(run, "model")
+    data = read_json(run / "report.json", "report")["data"]
+    facts["extraction"] = data["extraction"]
+    return Trained(run, None, facts, guarantee_of(run, facts), weights, model)
+
+
+def _writer(to: str, kind: str) -> Callable[[Trained, Path], str]:
     """Return the function that writes a format's own files.
 
     The function returns the input of these files.
     """
     module, name = WRITERS[to].split(":")
-    return getattr(import_module(module), name)
+    writer = getattr(import_module(module if kind == "head" else _NETWORKS), name, None)
+    if writer is None:
+        raise ValueError(
+            f"--to {to} is for heads, got a network. Use --to torch, timm or onnx."
+        )
+    return writer

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dphead.export.trained import (
-    TrainedHead,
+    Trained,
     described,
     metadata,
     tensors_of,
@@ -13,12 +13,12 @@ from dphead.export.trained import (
 _HERE = Path(__file__).parent
 
 
-def write_torch(trained: TrainedHead, folder: Path) -> str:
+def write_torch(trained: Trained, folder: Path) -> str:
     """Write head.safetensors, head.json, and a head.py that loads them."""
     return _write_head(trained, folder, "torch_head.py")
 
 
-def write_sklearn(trained: TrainedHead, folder: Path) -> str:
+def write_sklearn(trained: Trained, folder: Path) -> str:
     """Write a head with a head.py that builds a scikit-learn classifier.
 
     Raises
@@ -26,7 +26,7 @@ def write_sklearn(trained: TrainedHead, folder: Path) -> str:
     ValueError
         If the head clips the norm of rows, which scikit-learn does not support.
     """
-    if (clip := trained.head.feature_clip) is not None:
+    if (clip := trained.linear.feature_clip) is not None:
         raise ValueError(
             "a scikit-learn pipeline cannot shorten rows, got a head with "
             f"feature_clip={clip:g} below the rows' norm. Use --to torch or onnx."
@@ -34,10 +34,10 @@ def write_sklearn(trained: TrainedHead, folder: Path) -> str:
     return _write_head(trained, folder, "sklearn_head.py")
 
 
-def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
+def _write_head(trained: Trained, folder: Path, loader: str) -> str:
     from safetensors.numpy import save
 
-    tensors = tensors_of(trained.head)
+    tensors = tensors_of(trained.linear)
     about = metadata(trained.guarantee)
     (folder / "head.safetensors").write_bytes(save(tensors, metadata=about))
     write_json(folder / "head.json", described(trained, tensors))
@@ -49,4 +49,5 @@ def write_code(module: str, path: Path) -> None:
     """Write a module of this folder into an export, next to its decoder `decode.py`."""
     text = (_HERE / module).read_text(encoding="utf-8")
     text = text.replace("from dphead_extract.images import", "from decode import")
+    text = text.replace("from dphead.finetune.architectures", "from architectures")
     path.write_text(text, encoding="utf-8")

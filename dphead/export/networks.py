@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dphead.export.heads import write_code
 from dphead.export.torch_head import Head, load_model
 from dphead.export.trained import (
-    TrainedHead,
+    Trained,
     described,
     metadata,
     tensors_of,
@@ -31,11 +31,11 @@ from dphead.privacy.transform import RowTransform
 
 # Chosen, not measured.
 _TOLERANCE = 1e-4  # largest error of scores, relative to scores above one
-_TRIED = 4  # number of random test images
+TRIED = 4  # number of random test images
 _OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
 
 
-class Classifier(nn.Module):
+class _Classifier(nn.Module):
     """Turn images into `_answers`.
 
     Images are (n, channels, height, width) from 0 to 1, of the backbone's size.
@@ -65,7 +65,7 @@ class Classifier(nn.Module):
         return _answers(self.head, self.features(images))
 
 
-class Scores(nn.Module):
+class _Scores(nn.Module):
     """Turn features (n, n_features) into `_answers`."""
 
     def __init__(self, head: Head):
@@ -83,25 +83,25 @@ def _answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return scores, head.probabilities(scores), head.classes(scores)
 
 
-def _torch_head(trained: TrainedHead) -> Head:
+def _torch_head(trained: Trained) -> Head:
     """Return the head as a module, in eval mode."""
-    tensors = tensors_of(trained.head)
+    tensors = tensors_of(trained.linear)
     n_classes, n_features = tensors["weight"].shape
     head = Head(
         n_features,
         n_classes,
-        trained.head.transform.unit_norm,
+        trained.linear.transform.unit_norm,
         "center" in tensors,
         "scale" in tensors,
-        loss_named(trained.head.loss).link,
-        trained.head.feature_clip,
+        loss_named(trained.linear.loss).link,
+        trained.linear.feature_clip,
     )
     state = {k: torch.from_numpy(v) for k, v in tensors.items()}
     head.load_state_dict(state, assign=True)
     return head.eval()
 
 
-def write_timm(trained: TrainedHead, folder: Path) -> str:
+def write_timm(trained: Trained, folder: Path) -> str:
     """Write model.safetensors, head.json, and a head.py that loads them.
 
     For a head without a unit norm or a feature clip it also writes timm's config.json,
@@ -132,17 +132,17 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
     about = {"format": "pt"} | metadata(trained.guarantee)
     (folder / "model.safetensors").write_bytes(save(state, metadata=about))
-    facts = described(trained, tensors_of(trained.head))
+    facts = described(trained, tensors_of(trained.linear))
     facts["timm"] = _timm_facts(model, name, extraction)
     write_json(folder / "head.json", facts)
-    if not trained.head.transform.unit_norm and trained.head.feature_clip is None:
+    if not trained.linear.transform.unit_norm and trained.linear.feature_clip is None:
         write_json(folder / "config.json", _timm_config(facts, model))
     write_code("torch_head.py", folder / "head.py")
     loaded = load_model(folder)[0]
     images = _random_images(classifier)
     with torch.inference_mode():
         normalized = (images - classifier.mean) / classifier.std
-        _compare(classifier(images)[0], loaded(normalized), "--to onnx")
+        compare(classifier(images)[0], loaded(normalized), "--to onnx")
     return "images"
 
 
@@ -188,7 +188,7 @@ def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     }
 
 
-def write_onnx(trained: TrainedHead, folder: Path) -> str:
+def write_onnx(trained: Trained, folder: Path) -> str:
     """Write model.onnx, for images if a timm backbone made the features.
 
     Otherwise the graph takes features. For images it also writes prepare.py, and
@@ -203,25 +203,29 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
     if _is_timm(extraction):
         module: nn.Module = _classifier(trained)
         given, takes = _random_images(module), "images"
-        facts = described(trained, tensors_of(trained.head))
+        facts = described(trained, tensors_of(trained.linear))
         write_json(folder / "head.json", facts)
         write_code("pictures.py", folder / "prepare.py")
     else:
-        module = Scores(_torch_head(trained))
-        given = torch.randn(_TRIED, len(trained.head.weights))
+        module = _Scores(_torch_head(trained))
+        given = torch.randn(TRIED, len(trained.linear.weights))
         takes = "features"
     about = metadata(trained.guarantee)
     about["class_names"] = json.dumps(trained.facts["class_names"])
-    _save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
+    save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
     with torch.inference_mode():
         scores = module(given)[0]
-    _compare(scores, _run_onnx(folder / "model.onnx", given), "--to torch")
+    compare(scores, run_onnx(folder / "model.onnx", given), "--to torch")
     return takes
 
 
-def _save_onnx(
+def save_onnx(
     module: nn.Module, given: Tensor, name: str, about: dict[str, str], path: Path
 ) -> None:
+    """Write a module as an ONNX graph with the metadata `about`.
+
+    `given` is an example of its input, which the graph calls `name`.
+    """
     import onnx  # noqa: F401  # missing: `cli.missing` says what to install
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
@@ -240,7 +244,7 @@ def _save_onnx(
     program.save(str(path))
 
 
-def _run_onnx(path: Path, given: Tensor) -> Tensor:
+def run_onnx(path: Path, given: Tensor) -> Tensor:
     """Return the scores of a written graph, computed by onnxruntime."""
     import onnxruntime
 
@@ -251,7 +255,7 @@ def _run_onnx(path: Path, given: Tensor) -> Tensor:
     )
 
 
-def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
+def compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
     """Raise ValueError unless a written file reproduces the head's scores."""
     size = max(1.0, float(ours.abs().max()))
     moved = float((ours - theirs).abs().max())
@@ -262,7 +266,7 @@ def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
         )
 
 
-def _classifier(trained: TrainedHead) -> Classifier:
+def _classifier(trained: Trained) -> _Classifier:
     """Return backbone, normalization and head, as in the extraction.
 
     Raises ValueError if the features are not a timm model's, or the weights differ.
@@ -285,19 +289,19 @@ def _classifier(trained: TrainedHead) -> Classifier:
         )
     kind = extraction["normalization"]
     norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)
-    return Classifier(backbone, norm, _torch_head(trained)).eval()
+    return _Classifier(backbone, norm, _torch_head(trained)).eval()
 
 
 def _is_timm(extraction: dict[str, Any]) -> bool:
     return (extraction.get("transform") or {}).get("library") == "timm"
 
 
-def _folded(trained: TrainedHead) -> TrainedHead:
+def _folded(trained: Trained) -> Trained:
     """Return the same head with center and scale in its weights.
 
     A head with a unit norm or a feature clip stays unchanged.
     """
-    head, transform = trained.head, trained.head.transform
+    head, transform = trained.linear, trained.linear.transform
     if transform.unit_norm or head.feature_clip is not None:
         return trained
     weights, intercept = head.weights, head.intercept
@@ -329,4 +333,4 @@ def _name_of_classifier(model: nn.Module) -> str:
 
 def _random_images(classifier: Any) -> Tensor:
     shape = classifier.input_shape
-    return torch.rand(_TRIED, *shape, generator=torch.Generator().manual_seed(0))
+    return torch.rand(TRIED, *shape, generator=torch.Generator().manual_seed(0))

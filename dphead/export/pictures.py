@@ -24,26 +24,33 @@ def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the network's input is not square, or not a center crop.
+        If the network needs another crop than the center of a square.
     UnreadableImage
         If the extraction would refuse the file.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     transform = facts["features"]["transform"]
-    channels, height, width = transform["input_size"]
-    if height != width or transform["crop_mode"] != "center":
+    _, height, width = transform["input_size"]
+    square = height == width and transform["crop_mode"] == "center"
+    if not square and transform["crop_mode"] != "squash":
         raise ValueError(
             "prepare() needs a square input cut from the middle, got "
             f"{transform['input_size']}, {transform['crop_mode']}. Use timm's."
         )
     picture = open_picture(file, folder)
+    if transform["crop_mode"] == "squash":  # a network of `dphead finetune`
+        return _pixels(picture.resize((width, height), Image.Resampling.BICUBIC))
     shorter = math.floor(height / transform["crop_pct"])
     picture = _resized(picture, shorter, transform["interpolation"])
     left = round((picture.width - width) / 2)
     top = round((picture.height - height) / 2)
-    cut = picture.crop((left, top, left + width, top + height))
-    pixels = np.asarray(cut, np.float32) / 255
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+    return _pixels(picture.crop((left, top, left + width, top + height)))
+
+
+def _pixels(picture: Image.Image) -> np.ndarray:
+    pixels = np.asarray(picture, np.float32) / 255
+    channels = len(picture.getbands())
+    return pixels.reshape(picture.height, picture.width, channels).transpose(2, 0, 1)
 
 
 def _resized(picture: Image.Image, shorter: int, interpolation: str) -> Image.Image:

@@ -1,10 +1,11 @@
-"""Load the head of a dphead run as a PyTorch module.
+"""Load the head or the network of a dphead run as a PyTorch module.
 
 `dphead export` writes this file as `head.py`. The file imports only torch and
 safetensors at its top.
 
 head, classes = load_head(folder)            # of `dphead export --to torch`
 model, prepare, classes = load_model(folder) # of `dphead export --to timm`
+network, classes = load_network(folder)      # of `dphead finetune`, --to torch
 """
 
 import json
@@ -91,9 +92,42 @@ class Head(nn.Linear):
 
         Do not index a list with -1, which is its last entry in Python.
         """
-        known = torch.isfinite(scores).all(dim=-1)
-        best = scores.argmax(dim=-1)
-        return torch.where(known, best, torch.full_like(best, -1))
+        return _classes(scores)
+
+
+class Network(nn.Module):
+    """Compute scores of images (n, channels, h, w) from 0 to 1, or of feature maps.
+
+    The network normalizes its input as in training: subtract `mean`, divide by `std`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, shape: Any, mean: Tensor, std: Tensor):
+        super().__init__()
+        self.model, self.shape = model, tuple(shape)
+        self.register_buffer("mean", mean.float())
+        self.register_buffer("std", std.float())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return scores (n, n_classes) of rows."""
+        rows = rows.reshape(-1, *self.shape)
+        return self.model((rows - self.mean) / self.std).float()
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return probabilities (..., n_classes) of scores, or NaN."""
+        return torch.softmax(scores, dim=-1)
+
+    def classes(self, scores: Tensor) -> Tensor:
+        """Return the index (...) of the highest score, or -1 as `Head.classes`."""
+        return _classes(scores)
+
+
+def _classes(scores: Tensor) -> Tensor:
+    known = torch.isfinite(scores).all(dim=-1)
+    best = scores.argmax(dim=-1)
+    return torch.where(known, best, torch.full_like(best, -1))
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -116,6 +150,34 @@ def load_head(folder: str | Path) -> tuple[Head, list[str]]:
     # keep the file's types: float64 if float32 cannot hold the weights
     head.load_state_dict(load_file(Path(folder) / "head.safetensors"), assign=True)
     return head.eval(), facts["class_names"]
+
+
+def load_network(
+    folder: str | Path, model: nn.Module | None = None
+) -> tuple[Network, list[str]]:
+    """Return the network in eval mode, and its class names.
+
+    `model` is required if the network is a module of your own: one of the same shape.
+    Raises ValueError without it.
+    """
+    facts = _facts(folder)
+    own, classes = facts["network"], facts["class_names"]
+    name, channels = own["model"], facts["shape"][0]
+    if model is None and ":" in name:
+        raise ValueError(f"{name} is code of your own. Pass model={name}(...).")
+    if model is None and name.startswith(("wrn-", "tb21-")):
+        from dphead.finetune.architectures import by_name
+
+        norms = (own["groups"], own["standardize"], own["norm"])
+        model = by_name(name, len(classes), channels, *norms)
+    if model is None:
+        import timm
+
+        model = timm.create_model(name, num_classes=len(classes), in_chans=channels)
+    scales = (torch.empty(size) for size in facts["scales"])
+    network = Network(model, facts["shape"], *scales)
+    network.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    return network.eval(), classes
 
 
 def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], Any]:

@@ -31,28 +31,49 @@ _GUARANTEE = (
 
 
 @dataclass(frozen=True)
-class TrainedHead:
-    """Hold a head to export.
+class Trained:
+    """Hold a head or a network to export.
 
     Attributes
     ----------
     run : Path
         The run folder.
-    head : LinearHead
-        The head.
+    head : LinearHead or None
+        The head; None for a network.
     facts : dict
-        The run's head.json.
+        The run's head.json, or model.json with the report's `extraction`.
     guarantee : dict
         The result of `guarantee_of`.
     weights : Path or None
         Weights file of the backbone.
+    model : str, nn.Module or None
+        The user's own network, as in `load_network`.
     """
 
     run: Path
-    head: LinearHead
+    head: LinearHead | None
     facts: dict[str, Any]
     guarantee: dict[str, Any]
     weights: Path | None
+    model: Any = None
+
+    @property
+    def linear(self) -> LinearHead:
+        """Return the head of an export of a head."""
+        assert self.head is not None
+        return self.head
+
+    @property
+    def kind(self) -> str:
+        """Return "head" or "network"."""
+        return "network" if self.head is None else "head"
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of values in a row."""
+        if self.head is None:
+            return int(np.prod(self.facts["network"]["shape"]))
+        return len(self.head.weights)
 
 
 def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
@@ -107,17 +128,17 @@ def _narrow(value: np.ndarray) -> np.ndarray:
     return narrow if same else np.array(value, np.float64, order="C")
 
 
-def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+def described(trained: Trained, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the head.json of an export: all facts except the tensors."""
     return {
         "format": _FORMAT,
         "class_names": trained.facts["class_names"],
         "n_features": tensors["weight"].shape[1],
-        "link": loss_named(trained.head.loss).link,
-        "unit_norm": trained.head.transform.unit_norm,
+        "link": loss_named(trained.linear.loss).link,
+        "unit_norm": trained.linear.transform.unit_norm,
         "center": "center" in tensors,
         "scale": "scale" in tensors,
-        "feature_clip": trained.head.feature_clip,
+        "feature_clip": trained.linear.feature_clip,
         "features": trained.facts["extraction"],
     }
 

@@ -3,7 +3,7 @@
 import textwrap
 
 from dphead.analysis.protected import made_of_images
-from dphead.export.trained import TrainedHead
+from dphead.export.trained import Trained
 
 _TORCH = """
 import sys
@@ -72,12 +72,46 @@ classifier = load_head("{folder}")
 features = np.random.randn(3, {n_features}).astype("float32")  # yours
 print(classifier.predict(features), classifier.predict_proba(features))
 """
+_NETWORK_IMAGES = """
+import sys
+
+import torch
+
+sys.path.insert(0, "{folder}")
+from head import load_network  # needs torch and safetensors, not dphead
+from prepare import prepare  # needs numpy and Pillow
+
+network, classes = load_network("{folder}")
+images = torch.from_numpy(prepare("picture.png", "{folder}"))[None]
+best = network.classes(network(images))
+# -1: a row that is not finite has no class
+print([classes[k] if k >= 0 else None for k in best])
+"""
+_NETWORK_FEATURES = _TORCH.replace("load_head", "load_network")
+_NETWORK_TIMM = """
+import timm
+import torch
+from PIL import Image
+
+model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
+config = timm.data.resolve_model_data_config(model)
+transform = timm.data.create_transform(**config, is_training=False)
+# decode.py of this folder reads images of more kinds as in training
+image = transform(Image.open("picture.png").convert("RGB"))
+scores = model(image[None])[0]
+print(model.pretrained_cfg["label_names"][scores.argmax()])
+"""
 _EXAMPLES = {
     ("torch", "features"): _TORCH,
     ("timm", "images"): _TIMM,
     ("onnx", "images"): _ONNX_IMAGES,
     ("onnx", "features"): _ONNX_FEATURES,
     ("sklearn", "features"): _SKLEARN,
+}
+_OF_NETWORKS = _EXAMPLES | {
+    ("torch", "images"): _NETWORK_IMAGES,
+    ("torch", "features"): _NETWORK_FEATURES,
+    ("timm", "images"): _NETWORK_TIMM,
 }
 _DECODER = (
     "`decode.py` (numpy and Pillow) decodes image files as in the extraction: "
@@ -88,27 +122,33 @@ WIDTH = 100  # columns of prose; chosen
 _SHOWN_CLASSES = 20  # largest number of listed classes; chosen
 
 
-def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
+def example(trained: Trained, to: str, takes: str, folder: str) -> str:
     """Return Python code that loads an export and uses it once.
 
     `takes` is the input: "images" or "features".
     """
-    n_features = len(trained.head.weights)
-    return _EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
+    examples = _EXAMPLES if trained.kind == "head" else _OF_NETWORKS
+    text = examples[to, takes].strip()
+    return text.format(folder=folder, n_features=trained.n_features)
 
 
-def in_words(trained: TrainedHead, takes: str) -> str:
+def in_words(trained: Trained, takes: str) -> str:
     """Describe the input of an export."""
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
     if takes == "features":
-        return f"{len(trained.head.weights)} features a row, as {network} makes them"
-    channels, height, width = extraction["transform"]["input_size"]
+        return f"{trained.n_features} features a row, as {network} makes them"
+    if trained.kind == "head":
+        size = extraction["transform"]["input_size"]
+    else:
+        size = trained.facts["network"]["shape"]
+        network = trained.facts["network"]["model"]["model"]
+    channels, height, width = size
     colors = "color" if channels == 3 else "gray"
     return f"{colors} images of {height} x {width}, for {network}"
 
 
-def readme(trained: TrainedHead, takes: str, code: str) -> str:
+def readme(trained: Trained, takes: str, code: str) -> str:
     """Return the text of README.md, with `code` from `example`."""
     names = trained.facts["class_names"]
     shown = ", ".join(names[:_SHOWN_CLASSES])
@@ -121,11 +161,11 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
     how = " trained with differential privacy" if private else ", NOT PRIVATE"
     kept = (
         " The guarantee covers the training data, not the inputs that you classify. "
-        "Using this head costs no privacy. Training it further on the same data is "
-        "not covered."
+        f"Using this {trained.kind} costs no privacy. Training it further on the same "
+        "data is not covered."
     )
     parts = [
-        f"# A classifier head{how}",
+        f"# A classifier {trained.kind}{how}",
         _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),

@@ -67,7 +67,7 @@ class _Block(nn.Module):
         return short + self.conv2(self.pre2(self.conv1(y)))
 
 
-class WideResNet(nn.Module):
+class _WideResNet(nn.Module):
     """Build WRN-depth-width, without dropout [De22 C.1].
 
     Parameters
@@ -126,7 +126,7 @@ class WideResNet(nn.Module):
         return self.head(maps.mean(dim=(2, 3)))
 
 
-def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
+def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
     """Return a tanh CNN of TB21.
 
     Parameters
@@ -192,3 +192,19 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
             inputs = outputs
         layers.append(halve())
     return nn.Sequential(*layers, *dense(16 * inputs, 128))
+
+
+def by_name(
+    name: str,
+    n_classes: int,
+    channels: int,
+    groups: int,
+    standardize: bool,
+    norm: Literal["before", "after"],
+) -> nn.Module:
+    """Return the network "wrn-DEPTH-WIDTH" or "tb21-NAME" with torch's weights."""
+    kind, rest = name.split("-", 1)
+    if kind == "tb21":
+        return _tb21_cnn(rest, n_classes)
+    depth, width = map(int, rest.split("-"))
+    return _WideResNet(depth, width, n_classes, channels, groups, standardize, norm)

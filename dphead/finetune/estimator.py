@@ -1,8 +1,10 @@
 """Train a network on images as a scikit-learn classifier."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -28,14 +30,29 @@ from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
+from dphead.finetune.saved import load_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
+from dphead.finetune.sources import source_of_pixels
 from dphead.fit.loop import Planned, check_fit
-from dphead.fit.run_folder import public_facts
-from dphead.planning.plan import Target, check_unit
+from dphead.fit.options import RunOptions
+from dphead.fit.report import NOT_TESTED
+from dphead.fit.run_folder import (
+    Prepared,
+    beside_others,
+    check_folder,
+    locked,
+    make_report,
+    public_facts,
+    write_records,
+)
+from dphead.planning.plan import Plan, Target, check_unit
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.verified import VerifiedSum
+
+if TYPE_CHECKING:
+    from dphead.export.exporting import Exported
 
 _MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 
@@ -157,19 +174,42 @@ class DPFinetuneClassifier(PrivateClassifier):
         )
         settings = self._settings()
         network = self._network(settings, x.shape[1:], len(names))
-        trained: Any = self._carry_out(
+        target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
+        method, plan, _ = make_training(settings, target, facts, network)
+        result = self._carry_out(
             TrainingData(
                 lambda: rows,
                 facts,
                 names,
                 notice=lambda: unmatched_labels(given_labels, names),
             ),
-            lambda: self._plan(settings, network, rows, facts),
+            lambda: self._checked(method.solver, plan, network, rows, facts),
             description=f"finetune {settings.model}",
             notes=ungrouped,
-        ).head
+        )
+        state: Any = result.head
         self.classes_, self.network_ = names, network
-        self.weights_ = trained.average
+        self.weights_ = state.average
+        spec = network.spec
+        source = source_of_pixels(
+            spec.shape,
+            [str(name) for name in names],
+            (spec.mean, spec.std),
+            declared="classes=",
+            pixels={},
+            grouped=groups is not None,
+        )
+        self._run = {
+            "source": source,
+            "facts": facts,
+            "method": method,
+            "plan": plan,
+            "name": f"finetune {settings.model}",
+            "settings": settings.record(),
+            "space": source.feature_space,
+        }
+        # `ledger_` holds the ledger, which cannot be pickled
+        self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
         return self
 
     def _settings(self) -> Settings:
@@ -192,17 +232,105 @@ class DPFinetuneClassifier(PrivateClassifier):
         loss: Loss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 
-    def _plan(
-        self, settings: Settings, network: Network, rows: Rows, facts: ProblemInfo
+    def _checked(
+        self, solver: Any, plan: Plan, network: Network, rows: Rows, facts: ProblemInfo
     ) -> Planned:
         """Return the training and its checked sums."""
-        target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
-        method, plan, _ = make_training(settings, target, facts, network)
-        solver: Any = method.solver
-        batch = settings.batch_size or facts.n_rows
+        batch = round(facts.n_rows * solver.sampling_prob / solver.epoch_steps)
         verified = VerifiedSum(TorchSums(network, self.memory, batch=batch))
         check_fit(verified, solver, rows, plan, facts)
         return Planned(solver, plan, verified)
+
+    def save(self, folder: str | Path, tuning: str | None = None) -> None:
+        """Write a run folder, as `dphead finetune` does.
+
+        `dphead check`, `predict`, `evaluate`, `report` and `export` accept the folder.
+
+        Parameters
+        ----------
+        folder : str or Path
+            A new folder.
+        tuning : str, default=None
+            How the settings were chosen, for the report: a value of
+            `dphead.fit.report.TUNING`. None means "NOT ACCOUNTED".
+
+        Raises
+        ------
+        ValueError
+            If the folder holds a finished run.
+        """
+        check_is_fitted(self, "weights_")
+        out, ledger = Path(folder), self.ledger_
+        check_folder(out, [])
+        options = RunOptions(
+            features=Path(),
+            out=out,
+            ledger=ledger.path,
+            preset=self.preset,
+            tuning=tuning,
+        )
+        run = beside_others(Prepared(options=options, warnings=[], **self._run))
+        # the notes already name other ledgers
+        run = replace(run, warnings=list(self.privacy_.notes))
+        result = replace(self._result, ledger=ledger)
+        facts = {
+            "class_names": run.source.class_names,
+            "class_kind": self.classes_.dtype.kind,
+            "feature_space": run.space,
+            "pixels": {},
+        }
+        with locked(out):
+            sha256 = save_network(out, self.network_, result.head, facts)
+            report = make_report(run, result, NOT_TESTED, "NOT ACCOUNTED", sha256)
+            write_records(options, report, ledger)
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, model: str | nn.Module | None = None
+    ) -> "DPFinetuneClassifier":
+        """Return the classifier of a run folder of `save` or `dphead finetune`.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The run folder.
+        model : str or nn.Module, default=None
+            A network of your own, as in training.
+
+        Returns
+        -------
+        DPFinetuneClassifier
+            A classifier that predicts. It cannot be saved again.
+        """
+        network, state, facts = load_network(folder, model=model)
+        kind = {"i": int, "u": int, "f": float, "b": "True".__eq__}
+        as_given = kind.get(facts.get("class_kind", "U"), str)
+        found = cls(model=network.spec.model.model)
+        found.classes_ = np.array([as_given(name) for name in facts["class_names"]])
+        found.network_, found.weights_ = network, state.average
+        return found
+
+    def export(self, to: str, folder: str | Path) -> "Exported":
+        """Write the network for other software, as `dphead export` does.
+
+        Parameters
+        ----------
+        to : {"torch", "timm", "onnx"}
+            Format of the export. "timm" needs a timm model.
+        folder : str or Path
+            A new or empty folder.
+
+        Returns
+        -------
+        Exported
+            The written files, and code that loads them.
+        """
+        from dphead.export.exporting import export
+
+        own = self.model if isinstance(self.model, nn.Module) else self.network_.model
+        with TemporaryDirectory() as made:
+            self.save(run := Path(made) / "run")
+            return export(run, to, folder, model=own)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores (n, n_classes), or (n,) for two classes.

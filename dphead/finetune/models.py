@@ -18,7 +18,7 @@ from dphead_extract.backbones.weights import first_line, read_state
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dphead.finetune.architectures import WideResNet, tb21_cnn
+from dphead.finetune.architectures import by_name
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
 from dphead.solvers.settings import is_a, shown
@@ -68,23 +68,14 @@ def build(
         elif spec.of_timm:
             model = _of_timm(spec.model, n_classes, channels)
         else:
-            model = _of_paper(spec, n_classes, channels)
+            norms = (spec.groups, spec.standardize, spec.norm)
+            model = by_name(spec.model, n_classes, channels, *norms)
             _initialize(model)
     refuse_mixing(model)
     if spec.weights is not None:
         load_weights(model, spec.weights)
     _choose(model, spec.layers)
     return model
-
-
-def _of_paper(spec: ModelSpec, n_classes: int, channels: int) -> nn.Module:
-    """Return a Wide-ResNet or a CNN of TB21."""
-    kind, name = spec.model.split("-", 1)
-    if kind == "tb21":
-        return tb21_cnn(name, n_classes)
-    depth, width = map(int, name.split("-"))
-    norms = (spec.groups, spec.standardize, spec.norm)
-    return WideResNet(depth, width, n_classes, channels, *norms)
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:

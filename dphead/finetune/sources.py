@@ -13,7 +13,7 @@ from dphead_extract.index import ImageIndex
 from dphead.data.features import load_features
 from dphead.finetune.images import load_images
 from dphead.finetune.models import pixel_scale
-from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.saved import Opened
 from dphead.fit import files
@@ -112,25 +112,45 @@ def _load_images(
         shape=shape,
         pixels=True,
         split=images.splits[0],
-        source=Source(
-            n_features=int(np.prod(shape)),
-            class_names=images.classes,
-            dataset_id=None,
-            feature_space=f"images {shape} {declared or ''}".rstrip(),
-            classes_declared=images.declared,
-            extraction={
-                "backbone": "pixels",
-                "transform": {
-                    "mean": np.broadcast_to(mean, 3).tolist(),
-                    "std": np.broadcast_to(std, 3).tolist(),
-                    "image_size": shape[1:],
-                    **declared,
-                },
-                "normalization": {"kind": "none"},
-            },
+        source=source_of_pixels(
+            shape,
+            images.classes,
+            (mean, std),
+            declared=images.declared,
+            pixels=declared,
             grouped=images.grouped,
         ),
         digests=images.digests,
+    )
+
+
+def source_of_pixels(
+    shape: tuple[int, int, int],
+    classes: list[str],
+    scale: tuple[Scale, Scale],
+    *,
+    declared: str,
+    pixels: dict[str, Any],
+    grouped: bool,
+) -> Source:
+    """Return the public facts of images (channels, h, w), scaled by (mean, std).
+
+    `declared` says how the classes were declared, and `pixels` the range of pixels.
+    """
+    mean, std = (np.broadcast_to(value, 3).tolist() for value in scale)
+    transform = {"mean": mean, "std": std, "image_size": shape[1:], **pixels}
+    return Source(
+        n_features=int(np.prod(shape)),
+        class_names=classes,
+        dataset_id=None,
+        feature_space=f"images {shape} {pixels or ''}".rstrip(),
+        classes_declared=declared,
+        extraction={
+            "backbone": "pixels",
+            "transform": transform,
+            "normalization": {"kind": "none"},
+        },
+        grouped=grouped,
     )
 
 

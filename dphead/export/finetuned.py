@@ -1,0 +1,158 @@
+"""Export a network of `dphead finetune`, from images or feature maps to scores.
+
+Each written file is loaded again and its scores are compared.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from dphead.export.heads import write_code
+from dphead.export.networks import TRIED, compare, run_onnx, save_onnx
+from dphead.export.torch_head import Network, load_network
+from dphead.export.trained import Trained, metadata, write_json
+from dphead.finetune import saved
+
+_FOR_ALL = "torch or onnx"  # formats of every network
+
+
+def _network(trained: Trained) -> tuple[Network, dict[str, Any]]:
+    """Return the network with its normalization, in eval mode, and its head.json."""
+    own, state, facts = saved.load_network(trained.run, model=trained.model)
+    spec = own.spec
+    pixels = [np.reshape(v, (-1, 1, 1)) for v in (spec.mean, spec.std)]
+    mean, std = pixels if spec.pixels else (np.zeros(1), np.ones(1))
+    if state.center is not None:
+        mean = state.center.reshape(spec.shape)
+    if state.scale is not None:
+        with np.errstate(divide="ignore"):  # a scale of zero
+            std = 1 / state.scale.reshape(spec.shape)
+    network = Network(own.model, spec.shape, torch.tensor(mean), torch.tensor(std))
+    # resizing to the network's size, in timm's words
+    resize = {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"}
+    shape = {"input_size": list(spec.shape), **resize}
+    extraction = trained.facts["extraction"]
+    named = {
+        "class_names": facts["class_names"],
+        "network": asdict(spec.model) | {"weights": None, "layers": ()},
+        "shape": spec.shape,
+        "scales": [list(mean.shape), list(std.shape)],
+        "features": extraction | {"transform": extraction["transform"] | shape},
+    }
+    return network.eval(), named
+
+
+def _given(network: Network, pixels: bool) -> Tensor:
+    """Return random rows of the network."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand((TRIED, *network.shape), generator=generator)
+    return rows if pixels else rows.flatten(1)
+
+
+def write_torch(trained: Trained, folder: Path) -> str:
+    """Write model.safetensors, head.json, and a head.py that loads them."""
+    network, facts = _network(trained)
+    takes = _write_facts(trained, folder, facts)
+    about = {"format": "pt"} | metadata(trained.guarantee)
+    state = {k: v.contiguous().clone() for k, v in network.state_dict().items()}
+    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    write_code("torch_head.py", folder / "head.py")
+    write_code("../finetune/architectures.py", folder / "architectures.py")
+    own = network.model if ":" in facts["network"]["model"] else None
+    loaded, _ = load_network(folder, own)
+    given = _given(network, takes == "images")
+    with torch.inference_mode():
+        compare(network(given), loaded(given), "--to onnx")
+    return takes
+
+
+def write_onnx(trained: Trained, folder: Path) -> str:
+    """Write model.onnx, which has the normalization of its input."""
+    network, facts = _network(trained)
+    takes = _write_facts(trained, folder, facts)
+    about = metadata(trained.guarantee)
+    about["class_names"] = json.dumps(facts["class_names"])
+    given = _given(network, takes == "images")
+    save_onnx(_Answers(network).eval(), given, takes, about, folder / "model.onnx")
+    with torch.inference_mode():
+        scores = network(given)
+    compare(scores, run_onnx(folder / "model.onnx", given), "--to torch")
+    return takes
+
+
+def write_timm(trained: Trained, folder: Path) -> str:
+    """Write config.json and model.safetensors, for `timm.create_model`.
+
+    Raises
+    ------
+    ValueError
+        If the network is not a timm model.
+    """
+    import timm
+
+    network, facts = _network(trained)
+    name = facts["network"]["model"]
+    model: Any = network.model
+    if not timm.is_model(name):
+        raise ValueError(
+            f"--to timm needs a network of timm, got {name}. Use --to {_FOR_ALL}."
+        )
+    takes = _write_facts(trained, folder, facts)
+    about = {"format": "pt"} | metadata(trained.guarantee)
+    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    keys = ("input_size", "crop_pct", "crop_mode", "interpolation")
+    transform = {key: facts["features"]["transform"][key] for key in keys}
+    transform |= {k: getattr(network, k).flatten().tolist() for k in ("mean", "std")}
+    classes = facts["class_names"]
+    built: Any = model.pretrained_cfg
+    source = {k: built.get(k) for k in ("first_conv", "classifier")}
+    config = source | transform | {"num_classes": len(classes)}
+    arguments: dict[str, Any] = {"in_chans": network.shape[0]}
+    if built.get("fixed_input_size"):  # else timm builds the size of the images
+        arguments["img_size"] = list(built["input_size"][1:])
+    write_json(
+        folder / "config.json",
+        {
+            "architecture": name,
+            "num_classes": len(classes),
+            "num_features": model.num_features,
+            "label_names": classes,
+            "model_args": arguments,
+            "pretrained_cfg": config,
+        },
+    )
+    loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    given = _given(network, pixels=True)
+    with torch.inference_mode():
+        theirs = loaded((given - network.mean) / network.std)
+        compare(network(given), theirs, "--to onnx")
+    return takes
+
+
+def _write_facts(trained: Trained, folder: Path, facts: dict[str, Any]) -> str:
+    """Write head.json and, for images, prepare.py; return "images" or "features"."""
+    write_json(folder / "head.json", facts)
+    if not trained.facts["network"]["pixels"]:
+        return "features"
+    write_code("pictures.py", folder / "prepare.py")
+    return "images"
+
+
+class _Answers(nn.Module):
+    """Turn rows into scores, probabilities and classes, as a graph."""
+
+    def __init__(self, network: Network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores, probabilities (n, n_classes), and classes (n,)."""
+        scores = self.network(rows)
+        return scores, self.network.probabilities(scores), self.network.classes(scores)

@@ -1,0 +1,125 @@
+"""Networks of `dphead finetune` in other software's formats: the classes that `dphead
+predict` gives.
+"""
+
+import csv
+import io
+import shutil
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from commands import fitted
+from dphead_extract.features.format import write_features
+from dphead_extract.sources.classes import Classes
+from exports import without_dphead
+from finetune.core import images
+from PIL import Image
+
+from dphead.export.exporting import export
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.run import finetune
+from dphead.finetune.settings import Settings
+
+NAMES = ["bird", "cat", "dog"]
+OWN = """
+from torch import nn
+
+def network(n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a function of a model's name that gives its run folder."""
+    folder = tmp_path_factory.mktemp("finetuned")
+    x, y = images(60)
+    labels = np.array(NAMES)[y]
+    np.savez(folder / "images.npz", images=x.transpose(0, 2, 3, 1), labels=labels)
+    maps = np.random.default_rng(0).random((60, 81 * 49), np.float32)
+    write_features(folder / "maps.h5", maps, y, class_names=NAMES)
+    clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0}
+
+    @cache
+    def train(model):
+        settings = Settings(model, groups=4, batch_size=60, steps=3, learning_rate=0.1)
+        options = FinetuneOptions(
+            features=folder / "images.npz",
+            out=folder / model.replace(":", "-"),
+            epsilon=np.inf,
+            classes=Classes(NAMES),
+            image_size=32 if model.startswith("test") else 8,
+            settings=settings,
+        )
+        if model == "tb21-sn-mnist":
+            table = clips | {"noise_multiplier": 8.0}
+            settings = replace(settings, normalization=table)
+            maps = {"features": folder / "maps.h5", "shape": (81, 7, 7)}
+            options = replace(options, settings=settings, image_size=None, **maps)
+        finetune(options)
+        return options.out
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        ("wrn-10-1", "torch"),
+        ("wrn-10-1", "onnx"),
+        ("test_vit", "timm"),
+        ("test_vit", "torch"),
+    ],
+)
+def test_the_example_of_an_export_gives_the_class_of_predict(
+    model, to, trained, tmp_path
+):
+    run = trained(model)
+    done = export(run, to, tmp_path / "out")
+    assert "images of" in done.takes
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pixels = images(3, size=20, seed=5)[0][1].transpose(1, 2, 0)
+    Image.fromarray(pixels).save(photos / "picture.png")
+    shutil.copyfile(photos / "picture.png", tmp_path / "picture.png")
+    (row,) = csv.DictReader(io.StringIO(fitted("predict", run, photos).out))
+    assert row["class"] in without_dphead(tmp_path, done.example)
+    text = (tmp_path / "out/README.md").read_text()
+    assert text.startswith("# A classifier network")
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_a_network_of_maps_takes_the_rows_of_a_features_file(to, trained, tmp_path):
+    """Their released normalization is in the export, which was compared with it."""
+    done = export(trained("tb21-sn-mnist"), to, tmp_path / "out")
+    assert done.takes.startswith("3969 features a row")
+    assert without_dphead(tmp_path, done.example).count(",") == 2
+
+
+def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
+    (tmp_path / "ones_own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    run = trained("ones_own:network")
+    with pytest.raises(ValueError, match="Pass --model ones_own:network"):
+        export(run, "torch", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    fitted("export", run, "--to", "torch", "-o", "out", "--model", "ones_own:network")
+    code = (
+        "import sys; sys.path.insert(0, 'out')\n"
+        "from head import load_network\nfrom ones_own import network\n"
+        "print(load_network('out', network(3))[1])"
+    )
+    assert without_dphead(tmp_path, code).strip() == str(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"), [("sklearn", "is for heads"), ("timm", "a network of timm")]
+)
+def test_a_format_that_cannot_hold_the_network_is_refused(
+    to, message, trained, tmp_path
+):
+    with pytest.raises(ValueError, match=message):
+        export(trained("wrn-10-1"), to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
