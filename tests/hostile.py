@@ -17,7 +17,7 @@ from dphead_extract.features.format import open_features, write_features
 from features import digests_of
 from hostile_rows import Pair, asked, pairs
 
-from dphead.analysis.audit_rows import NO_CLASS, exact, way_of
+from dphead.analysis.audit_rows import NO_CLASS, way_of
 from dphead.analysis.audit_transcript import (
     ROWS_BEYOND_CAP,
     Problem,
@@ -28,13 +28,13 @@ from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import CHUNK
 from dphead.data.features import FeaturesRows
 from dphead.planning.plan import Plan
-from dphead.privacy.contract import ReleaseSpec, Rows
+from dphead.privacy.contract import ReleaseSpec, Rows, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.passes import NO_ROWS
+from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
 # Chosen, not measured.
@@ -184,7 +184,9 @@ def _total(
     if spec.sampling_prob < 1:
         within: Any = getattr(rows, "within")  # noqa: B009  # both sources have it
         indices = np.flatnonzero(world.sampled & within)
-    return exact(query, params, rows, spec, block_sum, indices, kept)
+    task = SumTask(query, params, spec.clip_norm, rows, indices)
+    unit = query.unit(spec.clip_norm, params.transform.append)
+    return checked_sum(task, block_sum, kept) * unit
 
 
 def measure(

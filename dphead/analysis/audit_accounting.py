@@ -9,13 +9,12 @@ not an upper bound.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.fft import irfft, rfft
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.stats import norm
 
 from dphead.privacy.contract import ReleaseSpec
@@ -37,36 +36,23 @@ def recomputed_epsilon(
 
     Return None for groups in sampled batches, and for losses beyond the grid.
     """
-    kinds = Counter(
+    full = [s for s in specs if s.sampling_prob == 1 and s.epoch_steps == 1]
+    # each unit has `cap` rows, each with 1 / sigma of the noise's deviation
+    mu = math.hypot(*((s.group_cap or 1) / s.noise_multiplier for s in full))
+    sampled = Counter(
         (s.noise_multiplier, s.sampling_prob, s.epoch_steps, s.group_cap or 1)
         for s in specs
+        if s.sampling_prob < 1 or s.epoch_steps > 1
     )
-    return _epsilon(tuple(kinds.items()), delta, relation)
-
-
-_Kinds = tuple[tuple[tuple[float, float, int, int], int], ...]
-
-
-@lru_cache(maxsize=64)
-def _epsilon(kinds: _Kinds, delta: float, relation: str) -> float | None:
-    """Return the epsilon of releases from the number of each kind.
-
-    A kind is (sigma, q, steps of an epoch, group cap).
-    """
-    full = [(key, n) for key, n in kinds if key[1] == 1 and key[2] == 1]
-    # each unit has `cap` rows, each with 1 / sigma of the noise's deviation
-    mu = math.sqrt(sum(n * (cap / sigma) ** 2 for (sigma, *_, cap), n in full))
-    sampled = tuple((key, n) for key, n in kinds if key[1] < 1 or key[2] > 1)
     if not sampled:
         return _gaussian_epsilon(mu, delta)
-    if any(cap > 1 for (*_, cap), _ in sampled):
+    if any(cap > 1 for *_, cap in sampled):
         return None
-    found = [_composed_epsilon(mu, sampled, delta, d) for d in _directions(relation)]
+    directions = ("removed", "added")
+    if relation == "replace_one":
+        directions = ("replaced",)
+    found = [_composed_epsilon(mu, sampled, delta, d) for d in directions]
     return None if None in found else max(e for e in found if e is not None)
-
-
-def _directions(relation: str) -> tuple[str, ...]:
-    return ("replaced",) if relation == "replace_one" else ("removed", "added")
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
@@ -85,25 +71,20 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
     high = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)  # zCDP's epsilon is larger
-    return _root(excess, high)
-
-
-def _root(function: Callable[[float], float], high: float) -> float:
-    found: Any = brentq(function, 0.0, high, xtol=1e-12)
-    return float(found)
+    return root_scalar(excess, bracket=(0.0, high), xtol=1e-12).root
 
 
 def _composed_epsilon(
-    mu: float,
-    sampled: _Kinds,
-    delta: float,
-    direction: str,
+    mu: float, sampled: Counter[Any], delta: float, direction: str
 ) -> float | None:
-    """Return the smallest epsilon of one direction at `delta`."""
+    """Return the smallest epsilon of one direction at `delta`.
+
+    `sampled` counts releases by (sigma, q, steps of an epoch, group cap).
+    """
     half = round(_LARGEST_LOSS / _LOSS_GRID)
     size = 2 * half
     parts = []
-    for (sigma, prob, steps, _), count in sampled:
+    for (sigma, prob, steps, _), count in sampled.items():
         if steps > 1:
             losses, chances = _epoch(1 / sigma, steps, direction)
             count = -(-count // steps)
@@ -119,12 +100,8 @@ def _composed_epsilon(
         spread = float(np.sqrt(((losses - mean) ** 2) @ chances))
         if count * abs(mean) + 12 * spread * math.sqrt(count) > _LARGEST_LOSS / 2:
             return None
-        place = np.clip(losses / _LOSS_GRID, -half + 1, half - 2)
-        low = np.floor(place).astype(int)
-        share = place - low
-        row = np.bincount((low + half) % size, chances * (1 - share), size)
-        row += np.bincount((low + 1 + half) % size, chances * share, size)
-        transform *= rfft(np.roll(row, -half)) ** count
+        place = np.clip(losses / _LOSS_GRID, -half + 1, half - 2) + half
+        transform *= rfft(np.roll(_on_grid(place, chances, size), -half)) ** count
     chances = np.maximum(np.roll(irfft(transform, size), half), 0.0)
     losses = (np.arange(size) - half) * _LOSS_GRID
 
@@ -137,7 +114,15 @@ def _composed_epsilon(
         return 0.0
     if excess(_LARGEST_LOSS / 2) > 0:
         return None
-    return _root(excess, _LARGEST_LOSS / 2)
+    return root_scalar(excess, bracket=(0.0, _LARGEST_LOSS / 2), xtol=1e-12).root
+
+
+def _on_grid(place: np.ndarray, chances: np.ndarray, size: int) -> np.ndarray:
+    """Divide each probability between the two grid points around its place."""
+    low = np.floor(place).astype(int)
+    share = place - low
+    row = np.bincount(low, chances * (1 - share), size)
+    return row + np.bincount(low + 1, chances * share, size)
 
 
 def _normal_cells(
@@ -184,16 +169,12 @@ def _epoch(mu: float, steps: int, direction: str) -> tuple[np.ndarray, np.ndarra
     # the other steps have mean 1 and rarely exceed it by much
     size = 2 ** math.ceil(math.log2(2 * _RATIO_CELLS + steps / width))
 
-    def on_grid(mean: float) -> np.ndarray:
+    def transform(mean: float) -> np.ndarray:
         chances = _normal_cells(z, [mean], [1.0])
-        place = ratios / width
-        low = np.floor(place).astype(int)
-        share = place - low
-        row = np.bincount(low, chances * (1 - share), size)
-        return rfft(row + np.bincount(low + 1, chances * share, size))
+        return rfft(_on_grid(ratios / width, chances, size))
 
-    own = on_grid(0.0 if direction == "added" else mu)
-    total = irfft(own * on_grid(0.0) ** (steps - 1), size)
+    own = transform(0.0 if direction == "added" else mu)
+    total = irfft(own * transform(0.0) ** (steps - 1), size)
     place = np.flatnonzero(total > 1e-18)
     place = place[place > 0]
     losses = np.log(place * (width / steps))

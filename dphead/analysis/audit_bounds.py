@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import beta, rankdata
+from scipy.special import ndtri
+from scipy.stats import beta
 
-from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
+from dphead.analysis.tradeoff import max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
 # false-positive rates of an evaluated trade-off curve; chosen, not measured
@@ -27,26 +27,11 @@ _CURVE_RATES = np.concatenate(
 def _rate_upper_bound(
     events: float | np.ndarray, trials: float, error: float
 ) -> np.ndarray:
-    """Return the Clopper-Pearson upper bound on a rate.
-
-    The bound is at least the true rate with probability at least 1 - error.
-
-    Parameters
-    ----------
-    events : float or array
-        Number of times the event happened.
-    trials : float
-        Number of trials.
-    error : float
-        Probability that the bound fails.
-    """
+    """Return the Clopper-Pearson upper bound on a rate, wrong with odds `error`."""
+    events = np.asarray(events, float)
     with np.errstate(invalid="ignore"):
-        bound = beta.ppf(
-            1 - error,
-            np.asarray(events, float) + 1,
-            np.maximum(trials - np.asarray(events, float), 0),
-        )
-    return np.where(np.asarray(events) >= trials, 1.0, bound)
+        bound = beta.ppf(1 - error, events + 1, np.maximum(trials - events, 0))
+    return np.where(events >= trials, 1.0, bound)
 
 
 def epsilon_bound(
@@ -95,20 +80,15 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
 
 
 def _mu_of_advantage(advantage: float) -> float:
-    """Return the mu of the Gaussian mechanism with this largest advantage.
-
-    The result is 2 Phi^-1((1 + advantage) / 2).
-    """
+    """Return the mu of the Gaussian mechanism with this largest advantage."""
     return 2 * float(ndtri((1 + advantage) / 2))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold a plan's claim, and what a perfect attack would measure.
+    """Hold a plan's claim, and what a perfect attack on it would measure.
 
-    The attack is on a mechanism that exactly meets the claim. Thresholds and ceilings
-    depend on the claim only and are set before any fit. Ceilings are expected counts
-    under the claim's trade-off curve.
+    The results depend on the claim only and are fixed before any fit.
 
     Attributes
     ----------
@@ -133,64 +113,23 @@ class Claim:
         """Return the largest advantage that the releases allow."""
         return max_advantage(self.events, self.relation)
 
-    @cached_property
-    def curve(self) -> np.ndarray:
-        """Return the smallest false-negative rate at each of CURVE_RATES."""
-        return tradeoff(self.events, _CURVE_RATES, self.relation)
-
-    def threshold(self, fits: float, confidence: float) -> float:
-        """Return the threshold on scores for `epsilon_bound`."""
-        return self.best(fits, (1 - confidence) / 2)[0]
-
     def best(self, fits: float, error: float) -> tuple[float, float]:
-        """Return the log-likelihood ratio with the largest expected `epsilon_bound`.
+        """Return the threshold on scores with the largest expected `epsilon_bound`.
 
-        The second value is that expected bound.
+        The second value is that expected bound, from the claim's trade-off curve.
         """
-        misses = self.curve
+        misses = tradeoff(self.events, _CURVE_RATES, self.relation)
         bounds = epsilon_bound(
             fits * _CURVE_RATES, fits * misses, fits, self.delta, error
         )
         best = int(np.argmax(bounds))
-        bound = float(bounds[best])
-        if self.mu is not None:
-            ratio = -self.mu * ndtri(_CURVE_RATES[best]) - self.mu**2 / 2
-            return float(ratio), bound
         near = slice(max(0, best - 1), best + 2)
-        rates = _CURVE_RATES[near]
-        near_misses = misses[near]
-        slope = (near_misses[0] - near_misses[-1]) / (rates[-1] - rates[0])
-        return math.log(max(slope, 1e-300)), bound
-
-    def ceilings(self, fits: float, error: float) -> dict[str, float | None]:
-        """Return the expected results of a perfect attack.
-
-        Bounds are for `fits` draws in each world; AUC and advantages are for infinitely
-        many.
-        """
-        reached = advantage_lower_bound(fits * (1 - self.advantage), fits, error / 2)
-        mu = _mu_of_advantage(reached)
-        return {
-            "epsilon_lower_bound": self.best(fits, error / 2)[1],
-            "mu_lower_bound": mu,
-            "epsilon_from_mu": epsilon_from_mu(mu, self.delta)
-            if self.mu is not None
-            else None,
-            "auc": self._auc(),
-            "advantage": self.advantage,
-            "advantage_of_epsilon_delta": advantage_bound(self.epsilon, self.delta),
-        }
-
-    def _auc(self) -> float:
-        """Return the area over the trade-off curve.
-
-        For a Gaussian, the area is Phi(mu / sqrt(2)).
-        """
+        # the likelihood ratio is the curve's slope
+        slope = np.ptp(misses[near]) / np.ptp(_CURVE_RATES[near])
+        ratio = math.log(max(slope, 1e-300))
         if self.mu is not None:
-            return float(ndtr(self.mu / math.sqrt(2)))
-        rates = np.append(0.0, _CURVE_RATES)
-        missed = np.append(1.0, self.curve)
-        return 1 - float(np.trapezoid(missed, rates))
+            ratio = -self.mu * float(ndtri(_CURVE_RATES[best])) - self.mu**2 / 2
+        return ratio, float(bounds[best])
 
 
 def statements(
@@ -200,7 +139,7 @@ def statements(
     threshold: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the bounds and estimates of an audit, each with its ceiling.
+    """Return the bounds and estimates of an audit, with those of a perfect attack.
 
     Parameters
     ----------
@@ -211,7 +150,7 @@ def statements(
     claim : Claim
         The promise.
     threshold : float
-        `Claim.threshold`, fixed before the fits.
+        First result of `Claim.best`, fixed before the fits.
     confidence : float
         Joint confidence of the two bounds.
 
@@ -223,18 +162,22 @@ def statements(
     Notes
     -----
     The error 1 - confidence is split over the two bounds, so a correct mechanism fails
-    with at most that probability. AUC and advantage are estimates without a verdict.
-    Poisson batches have no mu, so the advantage must not exceed the claim's.
+    with at most that probability. Poisson batches have no mu, so the advantage must not
+    exceed the claim's. A perfect attack has bounds for this number of fits, and the
+    advantage of infinitely many.
     """
-    error, n = 1 - confidence, scores.shape[1]
+    error, n = (1 - confidence) / 2, scores.shape[1]
+
+    def bounds_on_mu(mistakes: float) -> tuple[float, float, float | None]:
+        advantage = advantage_lower_bound(mistakes, n, error)
+        mu = _mu_of_advantage(advantage)
+        return advantage, mu, epsilon_from_mu(mu, claim.delta) if claim.mu else None
+
     out, hit = (int(row.sum()) for row in scores > threshold)
-    epsilon = float(epsilon_bound(out, n - hit, n, claim.delta, error / 2))
+    epsilon = float(epsilon_bound(out, n - hit, n, claim.delta, error))
     false, true = (int(row.sum()) for row in scores > 0)
-    advantage = advantage_lower_bound(false + n - true, n, error / 2)
-    mu = _mu_of_advantage(advantage)
-    has_mu = claim.mu is not None
-    largest = math.sqrt(own_mu2.max())
-    too_large = claim.mu is not None and largest > claim.mu * (1 + 1e-9)
+    advantage, mu, from_mu = bounds_on_mu(false + n - true)
+    _, best_mu, best_from_mu = bounds_on_mu(n * (1 - claim.advantage))
     own = math.sqrt(own_mu2.mean())
     return {
         "epsilon": claim.epsilon,
@@ -245,26 +188,15 @@ def statements(
         "confidence": confidence,
         "epsilon_lower_bound": epsilon,
         "mu_lower_bound": mu,
-        "advantage_lower_bound": advantage,
-        "epsilon_from_mu": epsilon_from_mu(mu, claim.delta) if has_mu else None,
-        "auc": auc_of(scores),
+        "epsilon_from_mu": from_mu,
         "advantage": (true - false) / n,
-        "ceilings": claim.ceilings(n, error),
-        "canary_mu": {
-            "mean": own,
-            "least": math.sqrt(own_mu2.min()),
-            "largest": largest,
+        "ceilings": {
+            "epsilon_lower_bound": claim.best(n, error)[1],
+            "mu_lower_bound": best_mu,
+            "epsilon_from_mu": best_from_mu,
+            "advantage": claim.advantage,
         },
-        "canary_epsilon": epsilon_from_mu(own, claim.delta) if has_mu else None,
-        "canary_share": own / claim.mu if claim.mu else None,
-        "passed": bool(
-            epsilon <= claim.epsilon and advantage <= claim.advantage and not too_large
-        ),
+        "canary_mu": own,
+        "canary_epsilon": epsilon_from_mu(own, claim.delta) if claim.mu else None,
+        "passed": epsilon <= claim.epsilon and advantage <= claim.advantage,
     }
-
-
-def auc_of(scores: np.ndarray) -> float:
-    """Return the area under the ROC curve of (2, n) scores, ties counted half."""
-    n = scores.shape[1]
-    ranks = rankdata(np.concatenate([scores[1], scores[0]]))
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / n**2)

@@ -3,28 +3,29 @@
 `release` adds the noise, as in a fit; code here must not.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
-from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows, SumTask
+from dphead.privacy.contract import Block, Known, ReleaseSpec, SumTask
 from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP, Allocation
-from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
-T = TypeVar("T")
+_KEPT_SUMS = 8  # chosen, not measured
 NO_CLASS = -1  # label of a row that adds zero to every sum
 
 
 class NoLedger:
     """Act as a fit's ledger without recording anything.
 
-    Audited rows are public or synthetic, and spend no budget.
+    Audited rows are synthetic and spend no budget.
     """
 
     def __init__(self) -> None:
@@ -61,9 +62,7 @@ class UnrecordedSpec(ReleaseSpec):
 
 
 class AuditRows(ArrayRows):
-    """Hold public rows in memory, in the blocks of `ArrayRows`.
-
-    Each full pass yields the same block objects, so that `Sums` recognizes them.
+    """Hold synthetic rows in the last slots; the missing slots have no class.
 
     Parameters
     ----------
@@ -72,9 +71,8 @@ class AuditRows(ArrayRows):
     y : (n,) int
         Their classes.
     n_rows : int
-        Number of slots, at least n. The missing slots come first, are zero and have no
-        class or group.
-    groups : (n,) int, optional
+        Number of slots, at least n.
+    groups : (n,) int
         Groups of the given rows.
     group_cap : int, optional
         Cap on the rows of a group.
@@ -85,18 +83,16 @@ class AuditRows(ArrayRows):
         x: np.ndarray,
         y: np.ndarray,
         n_rows: int,
-        groups: np.ndarray | None = None,
+        groups: np.ndarray,
         group_cap: int | None = None,
     ) -> None:
         self.missing = n_rows - len(x)
-        whole = np.zeros((n_rows, x.shape[1]), np.float32)
-        whole[self.missing :] = x
-        labels, units = np.full(n_rows, NO_CLASS), np.full(n_rows, NO_GROUP)
-        labels[self.missing :] = y
-        if groups is not None:
-            units[self.missing :] = groups
-        super().__init__(whole, labels, groups=units, group_cap=group_cap)
-        self._all = list(super().blocks())
+        before = (self.missing, 0)
+        labels = np.pad(y, before, constant_values=NO_CLASS)
+        units = np.pad(groups, before, constant_values=NO_GROUP)
+        rows = np.pad(x, (before, (0, 0)))
+        super().__init__(rows, labels, groups=units, group_cap=group_cap)
+        self._all = list(super().blocks())  # every fit reads the same blocks
 
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
@@ -106,64 +102,25 @@ class AuditRows(ArrayRows):
         yield from self._all if everyone else super().blocks(indices)
 
 
-class Repeated:
-    """Keep the values computed at a statistic's first parameters.
-
-    Every fit starts from the same parameters. Later parameters depend on releases and
-    do not repeat.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[Any, tuple[np.ndarray | None, Any]] = {}
-
-    def __call__(
-        self,
-        place: int,
-        query: Statistic,
-        params: Params,
-        clip_norm: float,
-        compute: Callable[[], T],
-    ) -> T:
-        """Return compute(), or the kept value for the same parameters.
-
-        `place` identifies the rows.
-        """
-        t = params.transform
-        if t.center is not None or t.scale is not None:
-            return compute()
-        key = place, query, t.unit_norm, t.append, clip_norm
-        if key not in self._kept:
-            self._kept[key] = params.weights, compute()
-        weights, value = self._kept[key]
-        return (
-            value
-            if np.array_equal(np.asarray(weights), np.asarray(params.weights))
-            else compute()
-        )
-
-
 class Sums:
-    """Sum a statistic's integers over public rows without thread pools.
+    """Sum a statistic's integers over audited rows, without thread pools.
 
-    The class is a `BlockSum` that keeps the sums of the first pass. At the initial
-    parameters of a fit, the sum of a fixed block is the same in every fit. Padding
-    blocks add nothing and are skipped. Every slot is still checked, and `release` draws
-    new noise each time. `source` holds the rows.
+    Every slot is checked as in a fit. Blocks of missing slots add nothing and are
+    skipped. The last few sums of full passes are kept, because every fit starts from
+    the same parameters. Sums are not compared with the reference, because the audit's
+    own tests must find a wrong sum.
     """
 
     parallel = False
 
     def __init__(self, source: AuditRows) -> None:
         self.source = source
-        self._repeated = Repeated()
-        # ids of blocks that live as long as the rows, unlike Poisson batches
+        # blocks that live as long as the rows, unlike those of samples
         self._fixed = {id(block.x) for block in source.blocks()}
+        self._kept: OrderedDict[Any, np.ndarray] = OrderedDict()
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False: an audit checks rows by its own tests.
-
-        Sums are not compared with the reference.
-        """
+        """Return False: sums are not compared with the reference."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
@@ -186,56 +143,26 @@ class Sums:
         if (rows.index < self.source.missing).all():
             return out
         way = way_of(ask.query)
-
-        def compute() -> np.ndarray:
-            return way.add(ask, way.rows(ask, rows), y, used, np.zeros_like(out))
-
-        if id(rows.x) in self._fixed:
-            out += self._repeated(
-                id(rows.x), ask.query, ask.params, ask.clip_norm, compute
-            )
-        else:
-            out += compute()
+        if id(rows.x) not in self._fixed:
+            return way.add(ask, way.rows(ask, rows), y, used, out)
+        key = id(rows.x), ask.query, ask.clip_norm, pickle.dumps(ask.params)
+        if key not in self._kept:
+            zeros = np.zeros_like(out)
+            self._kept[key] = way.add(ask, way.rows(ask, rows), y, used, zeros)
+        self._kept.move_to_end(key)
+        out += self._kept[key]
+        while len(self._kept) > _KEPT_SUMS:
+            self._kept.popitem(last=False)
         return out
 
     def total(self, query: Statistic, params: Params, spec: ReleaseSpec) -> np.ndarray:
-        """Return the sum over all rows as `release` computes it.
-
-        The auditor may know this sum.
-        """
-        return exact(query, params, self.source, spec, self)
+        """Return the sum over all rows before `release` adds noise, as float64."""
+        task = SumTask(query, params, spec.clip_norm, self.source)
+        unit = query.unit(spec.clip_norm, params.transform.append)
+        return checked_sum(task, self, NO_ROWS) * unit
 
 
 def way_of(query: Statistic) -> BlockSum:
     """Return the statistic's own block sum, or else this processor's."""
     brought = getattr(query, "block_sum", None)
     return CpuSums() if brought is None else brought()
-
-
-def exact(
-    query: Statistic,
-    params: Params,
-    rows: Rows,
-    spec: ReleaseSpec,
-    block_sum: BlockSum,
-    indices: np.ndarray | None = None,
-    kept: KeptRows = NO_ROWS,
-) -> np.ndarray:
-    """Return the sum before `release` adds noise, as float64.
-
-    Parameters
-    ----------
-    query, params, spec : Statistic, Params and ReleaseSpec
-        The release.
-    rows : Rows
-        The rows, which must be public.
-    block_sum : BlockSum
-        The summation backend.
-    indices : array, optional
-        The slots of a sample. Default: all.
-    kept : KeptRows
-        Rows of earlier passes. Default: none.
-    """
-    ask = SumTask(query, params, spec.clip_norm, rows, indices)
-    unit = query.unit(spec.clip_norm, params.transform.append)
-    return checked_sum(ask, block_sum, kept) * unit

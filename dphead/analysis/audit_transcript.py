@@ -1,15 +1,15 @@
-"""Run fits of public rows through `release`, and read them as an auditor.
+"""Run fits of synthetic rows through `release`, and read them as an auditor.
 
-Fits here are not charged, so the rows must be public or synthetic.
+Fits here are not charged, so no private row may be audited.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums
+from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
@@ -19,13 +19,12 @@ from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import ProblemInfo, Response, Solver
 from dphead.sums.verified import VerifiedSum
 
-# Chosen, not measured. rows of synthetic problems beside the canary; the rest are slots
-# of unreadable images
-_SHARED_ROWS = 15
+# Chosen, not measured.
+_SHARED_ROWS = 15  # rows beside the canary; the other slots are unreadable images
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
 ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
-_MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
+_MAX_CANARIES = 10  # problems of one audit; each holds the rows twice
 
 
 @dataclass(frozen=True)
@@ -60,53 +59,23 @@ class Problem:
     copies: int = 1
 
     def world(self, inside: bool) -> AuditRows:
-        """Return the rows with the canary or without it.
+        """Return the rows with the canary in the last slots, or without it.
 
         Under add_remove, the canary's slots are missing.
         """
+        n_rows, copies = self.facts.n_rows, self.copies
         row = self.canary if inside else self.neighbor
-        n_rows = self.facts.n_rows
         if row is None and self.relation == "add_remove":
-            return self._rows(self.x, self.y, 0, n_rows - self.copies)
-        x, y = self.unit(row)
-        all_x = np.vstack([self.x, x])
-        all_y = np.append(self.y, y)
-        return self._rows(all_x, all_y, len(y), n_rows)
-
-    def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows (copies, d) and classes (copies,) of the canary's slots.
-
-        `row` is the row in these slots, or None.
-        """
+            n_rows, copies = n_rows - copies, 0
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
-        return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
-
-    def apart(self) -> list[AuditRows]:
-        """Return three separate sets of rows.
-
-        The sets are the shared rows, the canary's slots without the canary, and the
-        canary.
-        """
-        units = [self.unit(self.neighbor), self.unit(self.canary)]
-        others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
-        apart = [self._rows(x, y, len(y), len(y)) for x, y in units]
-        return [others, *apart]
-
-    def _rows(
-        self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
-    ) -> AuditRows:
-        """Return rows with the last `in_unit` as one group, and no other groups."""
-        groups = np.where(np.arange(len(y)) < len(y) - in_unit, NO_GROUP, 0)
-        return AuditRows(x, y, n_rows, groups, self.group_cap)
+        all_x = np.vstack([self.x, np.tile(x, (copies, 1))])
+        all_y = np.append(self.y, np.full(copies, label))
+        groups = np.append(np.full(len(self.y), NO_GROUP), np.zeros(copies, int))
+        return AuditRows(all_x, all_y, n_rows, groups, self.group_cap)
 
 
 def worst_case(
-    facts: ProblemInfo,
-    plan: Plan,
-    *,
-    agree: bool = False,
-    label: int = 0,
-    seed: int | None = None,
+    facts: ProblemInfo, plan: Plan, *, label: int = 0, seed: int | None = None
 ) -> Problem:
     """Return a synthetic problem with a canary as visible as the clip norms allow.
 
@@ -116,8 +85,6 @@ def worst_case(
         The sizes.
     plan : Plan
         The plan to audit.
-    agree : bool, default False
-        Whether the shared rows have the canary's class.
     label : int, default 0
         The canary's class.
     seed : int, optional
@@ -136,88 +103,49 @@ def worst_case(
     Notes
     -----
     The canary is CANARY_NORM times as long as the largest clip norm. The shared rows
-    equal the canary, with the next class, which keeps the canary's residual large
-    during training, or with its own class (`agree`). With sampled batches there are no
-    shared rows, because their secret sampling would only hide the canary. With a group
-    cap, the canary is a group of more rows than the cap. Under replace_one the neighbor
-    is the opposite row, or one at 120 degrees if a second moment is released.
+    equal the canary and have the next class, which keeps the canary's residual large
+    during training. With sampled batches there are no shared rows, because their secret
+    sampling would only hide the canary. With a group cap, the canary is a group of more
+    rows than the cap. Under replace_one the neighbor is the opposite row, or one at 120
+    degrees if a second moment is released.
     """
+    cap = plan.group_cap
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
-    if sampled and plan.group_cap is not None:
+    if sampled and cap is not None:
         raise ValueError(
-            f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
-            "and Poisson batches. Drop one of them."
+            "an audit of groups needs full batches, got sampled batches and "
+            f"group_cap={cap}. Leave out batch_size or group_cap."
         )
-    copies = (
-        1
-        if plan.group_cap is None
-        else min(facts.n_rows, plan.group_cap + ROWS_BEYOND_CAP)
-    )
+    copies = 1 if cap is None else min(facts.n_rows, cap + ROWS_BEYOND_CAP)
     count = 0 if sampled else min(_SHARED_ROWS, facts.n_rows - copies)
     axes = np.eye(facts.n_features, 2)
     if seed is not None:
-        axes = np.random.default_rng(seed).standard_normal(axes.shape)
-        axes /= np.linalg.norm(axes, axis=0)
-        axes[:, 1] -= (axes[:, 0] @ axes[:, 1]) * axes[:, 0]
-        axes[:, 1] /= max(np.linalg.norm(axes[:, 1]), 1e-300)
+        draws = np.random.default_rng(seed).standard_normal(axes.shape)
+        axes = np.linalg.qr(draws)[0]
     norm = _CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
-    row = norm * axes[:, 0]
+    row = (norm * axes[:, 0]).astype(np.float32)
     neighbor = None
     if plan.relation == "replace_one":
-        moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
-        other = norm * (axes @ [-0.5, np.sqrt(0.75)]) if moments else -row
-        neighbor = (other.astype(np.float32), label)
-    row = row.astype(np.float32)
-    beside = label if agree else (label + 1) % facts.n_classes
-    others = np.tile(row, (count, 1)), np.full(count, beside)
-    return Problem(
-        facts, plan.relation, *others, (row, label), neighbor, plan.group_cap, copies
-    )
+        other = -row
+        if facts.n_features > 1 and any("Gram" in s.query for s in plan.specs):
+            other = (norm * (axes @ [-0.5, np.sqrt(0.75)])).astype(np.float32)
+        neighbor = other, label
+    others = np.tile(row, (count, 1)), np.full(count, (label + 1) % facts.n_classes)
+    return Problem(facts, plan.relation, *others, (row, label), neighbor, cap, copies)
 
 
 def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
-    """Return a problem for each class, at most MOST_CANARIES.
+    """Return a problem for each class, at most MAX_CANARIES.
 
     The first canary lies on the first axis, the others in random directions.
     """
-    count = min(_MOST_CANARIES, facts.n_classes, fits)
+    count = min(_MAX_CANARIES, facts.n_classes, fits)
     labels = np.random.default_rng(0).permutation(np.arange(1, facts.n_classes))
-    problems = [worst_case(facts, plan)]
-    for label in labels[: count - 1]:
-        problems.append(worst_case(facts, plan, label=int(label), seed=int(label)))
-    return problems
-
-
-def with_public_rows(
-    problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray
-) -> Problem:
-    """Return the problem with public rows instead of synthetic ones.
-
-    The canary takes the last slots.
-
-    Parameters
-    ----------
-    problem : Problem
-        The synthetic problem.
-    plan : Plan
-        The plan to audit.
-    x, y : (n_rows, n_features) and (n_rows,) arrays
-        The public rows and their classes.
-
-    Raises
-    ------
-    ValueError
-        If batches are sampled. Sampling is secret, so the likelihood would be a sum
-        over all subsets.
-    """
-    if any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs):
-        raise ValueError(
-            "audits of sampled batches need synthetic rows, got public ones. Pass "
-            "the sizes instead."
-        )
-    return replace(
-        problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies]
-    )
+    others = [
+        worst_case(facts, plan, label=int(label), seed=int(label))
+        for label in labels[: count - 1]
+    ]
+    return [worst_case(facts, plan), *others]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,10 +176,10 @@ class Reading:
         Squared distance of the two worlds, divided by sd squared.
     noise : array
         The added noise, divided by sd.
-    along : float or None
-        Its part along the worlds' difference; None if the worlds do not differ.
+    score : float or None
+        Its component along the worlds' difference; None if they do not differ.
     share : float
-        The worlds' difference divided by the sensitivity.
+        The worlds' distance divided by the sensitivity.
     has_canary : bool
         Whether the canary's slot was summed.
     """
@@ -260,22 +188,17 @@ class Reading:
     ratio: float
     own: float
     noise: np.ndarray
-    along: float | None
+    score: float | None
     share: float
     has_canary: bool
 
 
 class Witness:
-    """Hold the auditor's knowledge of the rows.
-
-    The auditor knows the contributions of the shared rows, the neighbor and the canary
-    at any parameters.
-    """
+    """Read releases as an auditor who knows the exact sums of both worlds."""
 
     def __init__(self, problem: Problem) -> None:
-        self._sums = [Sums(rows) for rows in problem.apart()]
+        self.worlds = [Sums(problem.world(inside)) for inside in (False, True)]
         self._canary = problem.facts.n_rows - 1  # the last slot
-        self._repeated = Repeated()
 
     def read(self, seen: Seen, inside: bool) -> Reading:
         """Compare a release with both worlds; `inside` names its own.
@@ -284,31 +207,33 @@ class Witness:
         appears twice. Sums over all entries therefore equal sums over independent
         entries. The standard deviation comes from the plan, not from the release.
         """
-        query, params, spec = seen.query, seen.params, seen.spec
-
-        def totals() -> tuple[np.ndarray, ...]:
-            return tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
-
-        others, without, canary = self._repeated(
-            0, query, params, spec.clip_norm, totals
-        )
-        value = seen.released.value.ravel() - others
-        row, sd = planned(seen)
-        difference = canary - without
+        spec = seen.spec
+        sums = [world.total(seen.query, seen.params, spec) for world in self.worlds]
+        # with sampled batches there are no shared rows
+        shared = sums[0] if seen.sample is None else np.zeros_like(sums[0])
+        value = seen.released.value - shared
+        shifts = [total - shared for total in sums]
+        sensitivity, sd = planned(seen)
+        difference = sums[1] - sums[0]
         distance = float(np.linalg.norm(difference))
         present = seen.sample is None or self._canary in seen.sample[-1:]
-        noise = value - (canary if inside else without) * present
-        along = float(difference @ noise) / (distance * sd) if distance else None
-        own = (distance / sd) ** 2
-        share = distance / (row * (spec.group_cap or 1))
+        noise = value - shifts[inside] * present
+        score = (
+            float(np.vdot(difference, noise)) / (distance * sd) if distance else None
+        )
         ratios = [
-            log_mixture(
-                float(shift @ value), float(shift @ shift), sd**2, spec.sampling_prob
+            _log_mixture(
+                float(np.vdot(shift, value)),
+                float(np.vdot(shift, shift)),
+                sd**2,
+                spec.sampling_prob,
             )
-            for shift in (without, canary)
+            for shift in shifts
         ]
-        shaped = (noise / sd).reshape(seen.released.value.shape)
-        return Reading(sd, ratios[1] - ratios[0], own, shaped, along, share, present)
+        ratio = ratios[1] - ratios[0]
+        share = distance / (sensitivity * (spec.group_cap or 1))
+        own = (distance / sd) ** 2
+        return Reading(sd, ratio, own, noise / sd, score, share, present)
 
 
 def planned(seen: Seen) -> tuple[float, float]:
@@ -326,7 +251,7 @@ def planned(seen: Seen) -> tuple[float, float]:
     return twice * row, row * spec.noise_multiplier
 
 
-def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any:
+def _log_mixture(along: float, length2: float, variance: float, prob: float) -> float:
     """Return the log of the density ratio of (1 - q) N(0) + q N(shift) to N(0).
 
     `along` is the value's inner product with the shift, and `length2` the shift's
@@ -335,7 +260,7 @@ def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any
     ratio = (along - length2 / 2) / variance
     if prob == 1:
         return ratio
-    return np.logaddexp(np.log1p(-prob), np.log(prob) + ratio)
+    return float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
 
 
 class _Watched:
@@ -370,7 +295,7 @@ def transcript(
         if ask.label != spec.label:
             raise RuntimeError(
                 f"a solver must follow its plan, got request {ask.label!r} at release "
-                f"{i}."
+                f"{i}, which is planned as {spec.label!r}."
             )
         released = release(
             ask.query,

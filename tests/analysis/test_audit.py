@@ -17,11 +17,7 @@ from dphead.analysis.audit_bounds import (
     epsilon_bound,
     statements,
 )
-from dphead.analysis.audit_transcript import (
-    with_public_rows,
-    worst_case,
-    worst_cases,
-)
+from dphead.analysis.audit_transcript import worst_case, worst_cases
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
@@ -91,8 +87,8 @@ def test_null_scores_give_zero_with_the_stated_coverage():
 
 
 def test_ceilings_are_what_perfect_scores_reach():
-    """Gaussian scores from a fixed seed: each bound lies by its ceiling, AUC and
-    advantage by their exact values.
+    """Gaussian scores from a fixed seed: each bound lies by its ceiling, the advantage
+    by its exact value.
     """
     claim = gaussian_claim(8.0)
     n = 100_000
@@ -100,7 +96,7 @@ def test_ceilings_are_what_perfect_scores_reach():
     rng = np.random.default_rng(5)
     means = np.array([[-1], [1]]) * mu**2 / 2
     scores = mu * rng.standard_normal((2, n)) + means
-    cut = claim.threshold(n, 0.9999)
+    cut = claim.best(n, 5e-5)[0]
     found = statements(scores, np.full((2, n), mu**2), claim, cut, 0.9999)
     ceilings = found["ceilings"]
     for name in ("epsilon_lower_bound", "mu_lower_bound", "epsilon_from_mu"):
@@ -108,7 +104,6 @@ def test_ceilings_are_what_perfect_scores_reach():
     assert found["passed"]
     # four standard errors at most: the variance of each rate is below 1/4
     spread = 4 * math.sqrt(0.5 / n)
-    assert found["auc"] == pytest.approx(ceilings["auc"], abs=spread)
     assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
     assert found["advantage"] == pytest.approx(ceilings["advantage"], abs=spread)
 
@@ -143,14 +138,14 @@ def test_every_method_passes_and_its_canary_reaches_its_share(
     """
     found = audited(method, settings, 50, relation=relation)
     assert found["passed"]
-    assert found["canary_mu"]["largest"] <= found["mu"]
+    assert found["canary_mu"] <= found["mu"]
     assert found["canary_epsilon"] <= 8
+    reached = found["canary_mu"] / found["mu"]
     if share < 1 and method == "dp-sgd":
-        assert found["canary_share"] >= share
+        assert reached >= share
     else:
-        assert found["canary_share"] == pytest.approx(
-            share, abs=3e-3
-        )  # a clipped row is one of 4,095 steps, less the margin for rounding
+        # a clipped row is one of 4,095 steps, less the margin for rounding
+        assert reached == pytest.approx(share, abs=3e-3)
 
 
 def test_poisson_batches_are_audited_with_the_mixture():
@@ -167,28 +162,9 @@ def test_poisson_batches_are_audited_with_the_mixture():
     assert found["advantage"] == pytest.approx(ceiling, abs=0.05 + 5 * spread)
 
 
-def test_public_rows_take_the_place_of_synthetic_ones():
-    """Odds of a false alarm 1e-7."""
-    facts = ProblemInfo(300, 5, 3)
-    rng = np.random.default_rng(2)
-    solver, plan = planned("dp-ls", {}, facts=facts)
-    problem = with_public_rows(
-        worst_case(facts, plan),
-        plan,
-        rng.standard_normal((300, 5)),
-        rng.integers(0, 3, 300),
-    )
-    found = audit.attack(solver, plan, [problem], 50, confidence=SURE)
-    assert found["passed"]
-    assert found["canary_share"] == pytest.approx(1, abs=3e-3)
-    _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
-    with pytest.raises(ValueError, match="need synthetic rows"):
-        with_public_rows(problem, poisson, problem.x, problem.y)
-
-
 def test_a_plan_without_noise_is_refused():
     _, plan = planned("dp-ls", {}, epsilon=math.inf)
-    with pytest.raises(ValueError, match="an audit needs a private plan"):
+    with pytest.raises(ValueError, match="an audit needs a finite"):
         audit.claim_of(plan)
 
 
@@ -199,7 +175,7 @@ def test_a_claim_below_the_epsilon_of_the_releases_fails():
     found = audit.attack(solver, smaller, [worst_case(SMALL, plan)], 5)
     assert found["recomputed_epsilon"] == pytest.approx(8)
     broken = {law["name"] for law in found["laws"]["failed"]}
-    assert broken == {"epsilon computed again"}
+    assert broken == {"recomputed epsilon"}
 
 
 def test_the_plan_says_how_much_noise_there_must_be_and_not_the_release(monkeypatch):
@@ -214,7 +190,7 @@ def test_the_plan_says_how_much_noise_there_must_be_and_not_the_release(monkeypa
     )
     found = audited("prototypes", FLAT, 100, confidence=0.9999)
     broken = {law["name"] for law in found["laws"]["failed"]}
-    assert {"deviation of the noise", "deviation that a release states"} <= broken
+    assert "deviation of the noise" in broken
 
 
 def test_canaries_have_every_class_and_random_directions():

@@ -49,10 +49,10 @@ def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     # at the clip, the canary is all that a row can be (under replace_one two rows would
     # have to be opposite)
     assert (
-        found["canary_mu"]["mean"] == pytest.approx(claim.mu, rel=0.01)
+        found["canary_mu"] == pytest.approx(claim.mu, rel=0.01)
         or relation == "replace_one"
     )
-    assert found["canary_mu"]["mean"] <= claim.mu * (1 + 1e-6)
+    assert found["canary_mu"] <= claim.mu * (1 + 1e-6)
 
 
 def test_random_allocation_is_audited(monkeypatch):
@@ -71,7 +71,7 @@ def test_random_allocation_is_audited(monkeypatch):
     monkeypatch.setattr(Allocation, "rows", rows)
     found = auditing.attack(solver, plan, [problem], 4)
     broken = {law["name"] for law in found["laws"]["failed"]}
-    assert {"a row once in a sample", "a row once in an epoch"} <= broken
+    assert "each row once an epoch" in broken
 
 
 def test_less_noise_than_claimed_is_seen():
@@ -125,9 +125,9 @@ def test_the_command_audits_a_network(tmp_path):
     command = f"{sizes} {network} -o {tmp_path}".split()
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "laws of noise, samples and scores: 0 broken" in done.output
+    assert "tests of noise, samples and sums: 0 failed" in done.output
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["method"] == "network wrn-10-1"
     done = CliRunner().invoke(cli, [*sizes.split(), "--network", "wrn-10-1"])
     assert done.exit_code != 0
-    assert "takes --shape" in str(done.exception)
+    assert "needs `--shape`" in str(done.exception)
