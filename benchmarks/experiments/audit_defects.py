@@ -222,7 +222,7 @@ def _again_each_step(
 
 # --- sums, sensitivities, charges -----------------------------------------------------
 _add, _within = CpuSums.add, transform.within
-_UNCOMPARED: Patch = (passes, "_compare", lambda *_: None)
+_UNCOMPARED: Patch = (passes, "check_equal", lambda *_: None)
 
 
 def _clipped_at(factor: int) -> list[Patch]:

@@ -6,11 +6,9 @@ Only the run with the best score is published: not K, and not the other runs, th
 scores or their time. The epsilon of the choice covers all runs; the best run's own
 epsilon is not a guarantee.
 
-The smaller of two bounds counts. One comes from the privacy profile of one run
-(`selection_profile.py`), and is almost always smaller. The other comes from its Renyi
-curve (Papernot, Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy").
-Neither is a sum of Gaussian releases, so ledgers cannot hold it, and this module is for
-planning only.
+The bound comes from the Renyi curve of one run (Papernot, Steinke 2022, "Hyperparameter
+Tuning with Renyi Differential Privacy"). It is not a sum of Gaussian releases, so
+ledgers cannot hold it, and this module is for planning only.
 """
 
 import math
@@ -20,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.selection_profile import profile_epsilon
 from dphead.planning.calibration import PLD_TOLERANCE, smallest_scale
 from dphead.privacy.accounting import (
     RDP_ORDERS,
     GaussianEvent,
     check,
     epsilon_from_rdp,
-    in_one_step,
     rdp_curve,
     require,
     total_mu,
@@ -36,7 +32,6 @@ from dphead.privacy.accounting import (
 # named distributions of K; other shapes > 0 are truncated negative binomials
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 _TOLERANCE = 1e-6  # relative tolerance of the noise of full batches
-BOUNDS = ("auto", "profile", "rdp")
 
 
 def selection_rdp(
@@ -94,7 +89,6 @@ def selection_epsilon(
     delta: float,
     shape: float = 1.0,
     relation: str = "zero_out",
-    bound: str = "auto",
 ) -> float:
     """Return the epsilon of the whole choice at `delta`.
 
@@ -104,47 +98,20 @@ def selection_epsilon(
         As in `selection_rdp`.
     delta : float
         The delta at which epsilon is given.
-    bound : str, default "auto"
-        "profile", "rdp" (improved conversion), or "auto", the smaller of both. Only the
-        profile applies to allocated rows, and to Poisson batches under replace_one or
-        with groups.
 
     Returns
     -------
     float
-        Epsilon.
+        An upper bound on epsilon, by the improved conversion of the Renyi curve.
 
     Raises
     ------
     ValueError
-        If `mean`, `shape` or `delta` is out of range, or the requested bound does not
-        apply.
-
-    Guarantee
-    ---------
-    It is an upper bound (proofs/selection.md).
+        If `mean`, `shape` or `delta` is out of range, or `rdp_curve` has no bound.
     """
     check(delta, relation)
-    known = f"bound must be one of {BOUNDS}"
-    require(bound in BOUNDS, known, "bound", bound)
-    _check_number_of_runs(mean, shape)
-    found = math.inf
-    if bound != "rdp":
-        found = profile_epsilon(trial, mean, delta, shape, relation)
-        if any(e.epoch_steps > 1 for e in trial):
-            known = in_one_step(trial)
-            found = min(found, profile_epsilon(known, mean, delta, shape, relation))
-    if bound == "rdp" or (bound == "auto" and _has_rdp(trial, relation)):
-        curve = selection_rdp(trial, mean, shape, relation)
-        found = min(found, epsilon_from_rdp(RDP_ORDERS, curve, delta))
-    return found
-
-
-def _has_rdp(trial: Sequence[GaussianEvent], relation: str) -> bool:
-    """Return whether `rdp_curve` has a bound."""
-    random = [e for e in trial if e.count and not e.is_full]
-    one_row = all(e.rows_per_unit == e.epoch_steps == 1 for e in random)
-    return not random or (relation != "replace_one" and one_row)
+    curve = selection_rdp(trial, mean, shape, relation)
+    return epsilon_from_rdp(RDP_ORDERS, curve, delta)
 
 
 def _check_number_of_runs(mean: float, shape: float) -> None:
