@@ -126,7 +126,10 @@ def _scores(
 
 
 def claim_of(plan: Plan) -> Claim:
-    """Return the claim of a plan; raise ValueError for a plan without privacy."""
+    """Return the claim of a plan.
+
+    Raises ValueError for a plan without privacy.
+    """
     if not plan.private:
         raise ValueError(
             f"an audit needs a finite `--epsilon`, got {plan.epsilon}. Add "
@@ -197,7 +200,7 @@ def attack(
 
 
 def _certain(record: Record, claim: Claim, again: float | None) -> Iterator[Finding]:
-    """Yield the findings that involve no chance: p is 0 or 1."""
+    """Yield the findings with p = 0 or 1, which do not depend on noise."""
     ok = record.share <= 1 + _ROUNDING
     shown = f"{record.share:.6g} of the sensitivity"
     yield Finding("movement by the canary", "all releases", float(ok), shown)

@@ -41,7 +41,7 @@ def epsilon_bound(
     delta: float,
     error: float,
 ) -> np.ndarray:
-    """Return a lower bound on epsilon at `delta`, or 0 if there is none.
+    """Return a lower bound on epsilon at `delta`, at least 0.
 
     The bound is ln((1 - beta - delta) / alpha).
 
@@ -66,7 +66,7 @@ def epsilon_bound(
 
 
 def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
-    """Return a lower bound on the advantage 1 - alpha - beta; at least 0.
+    """Return a lower bound on the advantage 1 - alpha - beta, at least 0.
 
     `mistakes` is the total of both kinds of mistakes, with `fits` draws in each world.
 
@@ -105,7 +105,7 @@ class Claim:
 
     @property
     def mu(self) -> float | None:
-        """Return the claim's mu; None with Poisson batches."""
+        """Return the claim's mu, or None with sampled batches."""
         return total_mu(self.events)
 
     @cached_property

@@ -156,7 +156,7 @@ class NoiseRecord:
         return np.array(self.kept[:whole]).reshape(-1, releases, len(self.watched))
 
     def findings(self, releases: int) -> Iterator[Finding]:
-        """Test the noise; `releases` is the number of this kind in one fit."""
+        """Test the noise of `releases` releases per fit."""
         yield from self._deviations(releases)
         yield from self._normalities()
         draws = np.array(self.kept)
@@ -212,7 +212,7 @@ class NoiseRecord:
                 yield _normality(f"{self.label}, scores {name} the canary", part)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
-        """Count equal and opposite draws, which correct noise does not have."""
+        """Count draws that repeat or mirror each other; correct noise has none."""
         step = self.sd_units / self._scale[self.watched]
         units = np.rint(draws * step)
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]
@@ -252,7 +252,10 @@ class SampleRecord:
         self._common = np.zeros((2, 2), int)
 
     def add(self, mask: np.ndarray, has_canary: bool | None) -> None:
-        """Record a sample as (slots,) bool; `has_canary` is None without a canary."""
+        """Record a sample as (slots,) bool.
+
+        `has_canary` is None in the world without a canary.
+        """
         if has_canary is not None:
             self._canary.append(has_canary)
         self._counts += mask

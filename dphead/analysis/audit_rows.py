@@ -39,12 +39,12 @@ class NoLedger:
         return self._allocated % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """Return the next sequence number; no release is ever committed."""
+        """Return the next sequence number and None, because nothing is committed."""
         self._next += 1
         return self._next, None
 
     def following(self) -> None:
-        """Return None: the next release is unknown."""
+        """Return None, because the next release is unknown."""
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Drop the value."""
@@ -57,12 +57,12 @@ class UnrecordedSpec(ReleaseSpec):
     """
 
     def row(self) -> dict[str, Any]:
-        """Return an empty row."""
+        """Return an empty row, which the ledger of an audit ignores."""
         return {}
 
 
 class AuditRows(ArrayRows):
-    """Hold synthetic rows in the last slots; the missing slots have no class.
+    """Hold synthetic rows in the last slots; all other slots are empty.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Sums:
         self._kept: OrderedDict[Any, np.ndarray] = OrderedDict()
 
     def is_compared(self, query: Statistic) -> bool:
-        """Return False: sums are not compared with the reference."""
+        """Return False, so that sums are not compared with the reference."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:

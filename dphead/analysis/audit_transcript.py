@@ -113,8 +113,8 @@ def worst_case(
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
     if sampled and cap is not None:
         raise ValueError(
-            "an audit of groups needs full batches, got sampled batches and "
-            f"group_cap={cap}. Leave out batch_size or group_cap."
+            f"`--group-cap` needs full batches, got Poisson batches and {cap}. Remove "
+            "`--group-cap`, or choose a method with full batches."
         )
     copies = 1 if cap is None else min(facts.n_rows, cap + ROWS_BEYOND_CAP)
     count = 0 if sampled else min(_SHARED_ROWS, facts.n_rows - copies)
@@ -201,7 +201,9 @@ class Witness:
         self._canary = problem.facts.n_rows - 1  # the last slot
 
     def read(self, seen: Seen, inside: bool) -> Reading:
-        """Compare a release with both worlds; `inside` names its own.
+        """Compare a release with both worlds.
+
+        `inside` is True if the canary is in the fit.
 
         Symmetric noise has half the variance off the diagonal, and each such entry
         appears twice. Sums over all entries therefore equal sums over independent
@@ -294,8 +296,8 @@ def transcript(
     for i, spec in enumerate(specs):
         if ask.label != spec.label:
             raise RuntimeError(
-                f"a solver must follow its plan, got request {ask.label!r} at release "
-                f"{i}, which is planned as {spec.label!r}."
+                f"Internal error: the solver requested {ask.label!r} at release {i}, "
+                f"which is planned as {spec.label!r}. Please report it."
             )
         released = release(
             ask.query,

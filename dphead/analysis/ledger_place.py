@@ -38,7 +38,7 @@ def ledger_home() -> Path:
 
 
 def _home_of_user() -> str:
-    """Return the user's home folder without $HOME; "" if the system knows none."""
+    """Return the user's home folder without $HOME, or "" if there is none."""
     try:
         return str(Path.home())
     except RuntimeError:

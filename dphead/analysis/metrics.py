@@ -45,7 +45,7 @@ def predicted_classes(scores: np.ndarray) -> np.ndarray:
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     """Return the fraction of rows with their label among the k highest scores.
 
-    Ties count against the label, so equal scores are not a success.
+    Ties count against the label, so equal scores are never a success.
 
     Parameters
     ----------
@@ -69,8 +69,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     labels = _positions(labels, scores)
     if not 1 <= k <= scores.shape[1]:
         raise ValueError(
-            f"k must be in 1..n_classes={scores.shape[1]}, got {k=}. Choose a smaller "
-            "one."
+            f"`k` must be from 1 to {scores.shape[1]}, the number of classes, got {k}."
         )
     own = scores[np.arange(len(labels)), labels]
     at_least = (scores >= own[:, None]).sum(axis=1)  # includes the label's own
@@ -229,8 +228,8 @@ def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.shape != predicted.shape or not len(labels):
         raise ValueError(
-            "labels and predictions must be one of each a row, at least one, got "
-            f"{labels.shape=}, {predicted.shape=}. Check the rows to measure on."
+            "`labels` must have one entry per prediction, got shape "
+            f"{labels.shape} for predictions of shape {predicted.shape}."
         )
     return labels
 
@@ -239,7 +238,7 @@ def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
         raise ValueError(
-            f"labels must be in 0..{scores.shape[1] - 1}, got others. Drop rows "
-            "without a label."
+            f"`labels` must be from 0 to {scores.shape[1] - 1}, got {labels.min()} to "
+            f"{labels.max()}. Remove rows without a label."
         )
     return labels.astype(np.int64)

@@ -160,8 +160,8 @@ def check_drawable(path: str | Path) -> None:
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise ValueError(
-            f"a plot must be one of {sorted(formats)}, got path={str(path)!r}. Use "
-            ".png, .svg or .pdf."
+            f"`--plot` must end in one of {', '.join(sorted(formats))}, got {path}. "
+            "Use a name such as curve.svg."
         )
 
 

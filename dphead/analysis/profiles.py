@@ -99,10 +99,7 @@ def profile_epsilon(
         If the name is unknown, or `delta` or `relation` is invalid.
     """
     if name not in PROFILES:
-        raise ValueError(
-            f"profile must be one of {tuple(PROFILES)}, got {name=}. Choose one of "
-            "them."
-        )
+        raise ValueError(f"`name` must be one of {', '.join(PROFILES)}, got {name!r}.")
     accountant, orders, _ = PROFILES[name]
     sampled = total_mu(events) is None
     if accountant == "pld" and not sampled:
@@ -258,19 +255,20 @@ def shuffled_epsilon(
     """
     if relation not in RELATIONS or relation == "add_remove":
         raise ValueError(
-            f"shuffled batches need zero_out or replace_one, got {relation=}. Adding "
-            "a row changes all later batches: use Poisson batches."
+            "`--shuffled-epochs` needs `--relation zero_out` or `replace_one`, got "
+            f"{relation!r}. One more row would change all later batches. Use Poisson "
+            "batches (`--sampling-prob`)."
         )
     if not (epochs >= 0 and noise_multiplier > 0):
         raise ValueError(
-            f"epochs and noise must be positive, got {epochs=}, {noise_multiplier=}. "
-            "Correct them."
+            "`--shuffled-epochs` and `--noise-multiplier` must be positive, got "
+            f"{epochs} and {noise_multiplier}."
         )
     extra = total_mu(extra_events)
     if extra is None:
         raise ValueError(
-            "extra_events must be full batches, got extra_events=Poisson batches. "
-            "Account for them separately."
+            "`extra_events` must be full batches, got Poisson batches. Account for "
+            "Poisson batches separately."
         )
     mu = math.hypot(
         (2 if relation == "replace_one" else 1) * math.sqrt(epochs) / noise_multiplier,

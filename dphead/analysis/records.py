@@ -136,8 +136,8 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
     report = read_json(file, "report")
     if report.get("schema") != SCHEMA:
         raise ValueError(
-            f"a report must have schema {SCHEMA}, got schema={report.get('schema')!r} "
-            f"in {file}. Check the path."
+            f"{file} is not a report of schema {SCHEMA}, got schema "
+            f"{report.get('schema')!r}. Pass a run folder of `dphead fit`."
         )
     # not within `data`, where a class may be named "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
@@ -262,8 +262,8 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
         )
         if not fits:
             raise ValueError(
-                f"a report must hold {name} ({kind.__name__}), got {value!r} in "
-                f"{file}. Fit again."
+                f"{file} has no valid {name} ({kind.__name__}), got {value!r}. Restore "
+                "the file from a backup."
             )
 
 
@@ -292,8 +292,7 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
         return Plan(*guarantee, g["group_cap"], means, specs=specs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"the releases of a report must be valid, got {error} in {file}. Restore "
-            "the file."
+            f"{file} has invalid releases: {error}. Restore the file from a backup."
         ) from error
 
 
@@ -399,7 +398,7 @@ def _ledger_fits(
             return None
     elif not Path(path).is_file():
         if given is not None:
-            raise ValueError(f"a ledger must exist, got ledger={path}. Check the path.")
+            raise ValueError(f"`--ledger` {path} does not exist.")
         return None
     # a server's URL is of all its data sets, and is not for messages
     on_server = is_on_server(given)
@@ -413,8 +412,8 @@ def _ledger_fits(
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
         raise ValueError(
-            f"the ledger belongs to another data set, got dataset_id={theirs} in "
-            f"{path}. The run's is {own}."
+            f"The ledger {path} belongs to data set {theirs}, but the run used data "
+            f"set {own}. Pass the run's ledger as `--ledger`."
         )
     said = report["ledger"].get("budget")
     if said != budget:
@@ -441,7 +440,6 @@ def _key(row: dict[str, Any]) -> str:
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:
     return ValueError(
-        f"a report must agree with its releases, head and ledger, got {name}={found} "
-        f"where {but}. {file} or a compared file was modified: restore it, or fit "
-        "again."
+        f"{file} has {name} {found}, but {but}. One of the two files was modified "
+        "after the fit. Restore both from a backup."
     )

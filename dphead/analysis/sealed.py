@@ -52,20 +52,20 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         facts = json.loads(read_text(path, _RECORD_BYTES))
         if not isinstance(facts, dict):
-            raise ValueError(f"{type(facts).__name__} for an object")
+            raise ValueError(f"{type(facts).__name__} instead of an object")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"a run must hold a {what} in JSON, got {path}, which is not text. Pass a "
-            "run folder, or restore the file."
+            f"{path} is not a {what} in JSON, because it is not text. Pass a run "
+            "folder, or restore the file from a backup."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"a run must hold a {what} in JSON, got {path} ({error}). Check the path."
+            f"{path} is not a {what} in JSON: {error}. Pass a run folder."
         ) from error
     if facts.get("sha256", _digest(facts)) != _digest(facts):
         raise ValueError(
-            f"the {what} must be unmodified, got {path} changed or damaged. Restore "
-            "the file, or run again."
+            f"The {what} {path} was modified after it was written. Restore the file "
+            "from a backup."
         )
     return facts
 
@@ -121,15 +121,15 @@ def read_sealed(
         held = tensors.read_bytes()
         if facts["format"] != _FORMAT:
             raise ValueError(
-                f"the {name}'s format must be {_FORMAT}, got format={facts['format']}. "
-                "Update dphead."
+                f"{folder / name}.json has format {facts['format']}, but this version "
+                f"of dphead reads format {_FORMAT}. Update dphead."
             )
         found = (hashlib.sha256(held).hexdigest(), _digest(facts))
         kept = tuple(facts.get(key) for key in _DIGESTS)
         if kept not in (found, (None, None)):
             raise ValueError(
-                f"{name}.json and {name}.safetensors must be unmodified, got others "
-                f"in {folder}. Restore a copy, or train again."
+                f"{name}.json or {name}.safetensors in {folder} was modified after "
+                "training. Restore both files from a backup."
             )
         return load(held), facts
     except (
@@ -141,10 +141,10 @@ def read_sealed(
         json.JSONDecodeError,
         SafetensorError,
     ) as error:
-        todo = "Fit" if name == "head" else "Train"
+        todo = "fit" if name == "head" else "finetune"
         raise ValueError(
-            f"a run folder must hold {name}.json and {name}.safetensors, got "
-            f"path={folder} ({error!r}). {todo} first."
+            f"{folder} has no readable {name}.json and {name}.safetensors ({error}). "
+            f"Pass a run folder of `dphead {todo}`."
         ) from error
 
 
@@ -165,8 +165,8 @@ def explain_damage(what: str, where: object) -> Iterator[None]:
     ) as error:
         text = str(error).strip().split("\n")[0][:200]
         raise ValueError(
-            f"{what} must have dphead's format, got {type(error).__name__} ({text}) "
-            f"in {where}. Restore a copy, or run again."
+            f"{where} is not {what} in dphead's format: {type(error).__name__} "
+            f"({text}). Restore the file from a backup."
         ) from error
 
 

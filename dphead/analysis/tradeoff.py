@@ -1,7 +1,7 @@
 """Bound membership-inference attacks: trade-off curves, true-positive rates, advantage.
 
-An attack decides whether a row was used for training. For an unused row, another row
-has its place (`replaced`), or its place is empty. Each bound states its case.
+An attack decides whether a row was used for training. An unused row is replaced by
+another row, or absent. Each bound states its case.
 """
 
 import math
@@ -24,8 +24,8 @@ from dphead.privacy.accounting import (
 REPORTED_RATES = (0.001, 0.01, 0.1)
 # the rate used in reports with one number; chosen
 FALSE_POSITIVE_RATE = 0.01
-# the place of an unused row, by whether it is replaced
-PLACES = {True: "has another in its place", False: "leaves its place empty"}
+# the compared data set without a row, by whether the row is replaced
+PLACES = {True: "is replaced by another", False: "is absent"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -110,9 +110,9 @@ def delta_curve(
 
     Notes
     -----
-    It is exact for full batches, and otherwise from privacy loss distributions. For
-    allocated rows it is the smaller of two bounds, as in `accounting.epsilon`: the
-    bound for allocation, and the bound for one full batch per epoch.
+    Delta is exact for full batches, and otherwise computed from privacy loss
+    distributions. Allocated rows have two bounds, for allocation and for one full batch
+    per epoch. The smaller one is returned, as by `accounting.compose_epsilon`.
     """
     mu = total_mu(events)
     if mu is not None:
@@ -157,7 +157,7 @@ def tradeoff(
 
     Notes
     -----
-    It is the exact curve for full batches. Otherwise it is the supremum over `points`
+    The curve is exact for full batches. Otherwise it is the supremum over `points`
     epsilons of max(0, 1 - delta - e^eps fpr, e^-eps (1 - delta - fpr)).
 
     References
@@ -193,8 +193,8 @@ def _tradeoff_function(
 def is_replaced(relation: str) -> bool:
     """Return whether the default comparison replaces an unused row by another.
 
-    With a public number of rows, another row takes the place. With a private number
-    (add_remove), an unused row is missing.
+    With a public number of rows, another row replaces it. With a private number
+    (add_remove), an unused row is absent.
     """
     return relation != "add_remove"
 
@@ -217,8 +217,7 @@ def true_positive_rates(
     relation : str
         The neighboring relation of the releases.
     replaced : bool, optional
-        Whether another row has the place of an unused row. Default:
-        `is_replaced(relation)`.
+        Whether an unused row is replaced by another. Default: `is_replaced(relation)`.
 
     Returns
     -------
@@ -228,7 +227,7 @@ def true_positive_rates(
     Raises
     ------
     ValueError
-        If a rate is outside [0, 1], or for an empty place under replace_one.
+        If a rate is outside [0, 1], or for `replaced=False` under replace_one.
 
     Notes
     -----
@@ -243,13 +242,13 @@ def true_positive_rates(
     rates = np.asarray(fpr, float)
     if not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(
-            f"fpr must lie in [0, 1], got {fpr=}. Pass a rate such as 0.001."
+            f"`fpr` must be from 0 to 1, got {fpr}. Pass a rate such as 0.001."
         )
     if replaced is None:
         replaced = is_replaced(relation)
     if relation == "replace_one" and not replaced:
         raise ValueError(
-            "replace_one needs replaced=True, got an empty place. Use zero_out or "
+            "`replaced=False` is not valid with replace_one. Use zero_out or "
             "add_remove."
         )
     false_negatives = _tradeoff_function(events, relation)
@@ -405,8 +404,8 @@ def advantage_bound(epsilon: float, delta: float) -> float:
     """
     if not (epsilon >= 0 and 0 <= delta <= 1):
         raise ValueError(
-            f"epsilon must be at least 0 and delta in [0, 1], got {epsilon=}, "
-            f"{delta=}. Correct them."
+            "`epsilon` must be at least 0 and `delta` from 0 to 1, got "
+            f"{epsilon} and {delta}."
         )
     low = math.exp(-epsilon)  # unlike e^eps, this cannot overflow
     return (-math.expm1(-epsilon) + 2 * delta * low) / (1 + low)

@@ -164,7 +164,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
         named = has & {"plot", "shuffled_epochs", "accountant"}
     if problem.endswith("given") or named:
         names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
-        raise click.UsageError(f"{problem} {names}. Correct the options.")
+        raise click.UsageError(f"{problem} {names}.")
     if not has & {"delta", "preset"}:
         raise click.UsageError("--delta is required unless --preset sets it.")
 
@@ -343,10 +343,7 @@ def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[st
 
     mean, law = given["select_mean"], given["select_distribution"]
     if mean > _MOST_RUNS:
-        raise ValueError(
-            f"--select-mean must be at most {_MOST_RUNS:,}, got {mean:g}. Choose fewer "
-            "runs."
-        )
+        raise ValueError(f"--select-mean must be at most {_MOST_RUNS:,}, got {mean:g}.")
     delta, relation, shape = given["delta"], given["relation"], SHAPES[law]
     if given["noise_multiplier"] is None:
         budget = given["epsilon"]

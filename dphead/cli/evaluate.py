@@ -75,8 +75,8 @@ class Asked:
         if given[unused]:
             kind = "head" if network else "network"
             raise ValueError(
-                f"--{unused} needs a run folder of a {kind}, got "
-                f"{unused}={given[unused]}. Drop it."
+                f"`--{unused}` needs a run folder of a {kind}, got {self.run}. Remove "
+                f"`--{unused}`."
             )
 
     @property
@@ -117,7 +117,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
 
 
 def _without_class(count: int) -> str:
-    """Say how many rows have no class, and why."""
+    """Return the number of rows without a class, with the reason."""
     rows = "1 row is" if count == 1 else f"{count:,} rows are"
     return f"{rows} unreadable or not finite: no class"
 
@@ -133,19 +133,19 @@ def _shown_metrics(
     }
     if vote:
         voted = f"{100 * metrics['vote_accuracy']:.2f} %"
-        parts["By vote"] = [f"{tied(voted)} ({vote} views an image)"]
+        parts["By vote"] = [f"{tied(voted)} ({vote} views per image)"]
     if metrics["top5"] is not None:
         parts["Top 5"] = [f"{100 * metrics['top5']:.2f} %"]
     balanced = f"{100 * metrics['balanced_accuracy']:.2f} %"
-    parts["Balanced"] = [f"{tied(balanced)} (mean of the classes)"]
+    parts["Balanced"] = [f"{tied(balanced)} (mean of the class accuracies)"]
     gap = f"{100 * metrics['calibration_error']:.2f} %"
-    parts["Confidence"] = [f"off by {tied(gap)} in the mean (calibration error)"]
+    parts["Confidence"] = [f"off by {tied(gap)} on average (calibration error)"]
     parts["Classes"] = _shown_classes(metrics, names)
     return parts
 
 
 def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
-    """Return the accuracy of each class that has rows, the weakest first."""
+    """Return a line for each class that has rows, lowest accuracy first."""
     each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
     there = [k for k, count in enumerate(counts) if count]
     there.sort(key=lambda k: (each[k], k))
@@ -154,7 +154,7 @@ def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
         for k in there[:_SHOWN_CLASSES]
     ]
     rest = len(there) - len(lines)
-    return [*lines, f"and {rest:,} others, all with --json"] if rest else lines
+    return [*lines, f"and {rest:,} more classes; --json lists all"] if rest else lines
 
 
 def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
@@ -170,9 +170,9 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
     own = PixelRange.of(trained)
     if given != own:
         raise ValueError(
-            "the pixel range must match the training images, "
-            f"{own.record() or 'none declared'}, got {given.record()}. Drop --bits and "
-            "--intensity."
+            "`--bits` and `--intensity` must match the training images "
+            f"({own.record() or 'not declared'}), got {given.record()}. Remove "
+            "`--bits` and `--intensity`."
         )
 
 

@@ -17,8 +17,8 @@ from dphead.cli.choices import PATH
 def report(run: Path, card: bool, out: Path | None) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
-    Each is made of report.json alone, whose epsilon is computed again first, and holds
-    public values only.
+    The card depends on report.json only and has public values only. The command first
+    recomputes the report's epsilon.
     """
     from dphead.analysis.card.kept import rendered
     from dphead.analysis.records import read_run

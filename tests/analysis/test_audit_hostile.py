@@ -85,7 +85,7 @@ def test_poisson_batches_of_groups_are_measured():
     found = hostile.measure(solver, plan, FACTS)
     assert found["passed"]
     assert 0.99 < found["largest_share"] <= 1
-    with pytest.raises(ValueError, match="an audit of groups needs full batches"):
+    with pytest.raises(ValueError, match="`--group-cap` needs full batches"):
         worst_case(FACTS, plan)
 
 

@@ -43,12 +43,10 @@ def test_the_tradeoff_curve_is_the_accountants(tmp_path, figures, sigma):
     assert [t.get_text() for t in right.texts] == [
         f"{100 * p[1][0]:.3g} %" for p in points
     ]
-    assert (
-        figures[0].get_suptitle() == "a title (an unused row has another in its place)"
-    )
+    assert figures[0].get_suptitle() == "a title (an unused row is replaced by another)"
 
 
 def test_what_cannot_be_drawn_is_refused_before_it_is_computed(tmp_path):
-    with pytest.raises(ValueError, match="a plot must be one of"):
+    with pytest.raises(ValueError, match="must end in one of"):
         plots.tradeoff_plot(tmp_path / "curve.h5", [GaussianEvent(1.0)])
     assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,9 @@ def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):
     """As the features file that was typed for the run."""
     path = tmp_path / "f.h5"
     path.write_bytes(b"\x89HDF")
-    with pytest.raises(ValueError, match=r"f\.h5, which is not text\. Pass a run"):
+    with pytest.raises(
+        ValueError, match=r"f\.h5 is not .*because it is not text\. Pass a run"
+    ):
         read_json(path, "report")
 
 
@@ -43,12 +45,12 @@ def test_facts_of_before_there_were_digests_are_read(tmp_path):
 def test_what_is_no_record_is_one_line(text, tmp_path):
     (tmp_path / "f.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     for name in ("f.json", "missing.json"):
-        with pytest.raises(ValueError, match="a run must hold a record in JSON"):
+        with pytest.raises(ValueError, match="is not a record in JSON"):
             read_json(tmp_path / name, "record")
 
 
 def test_records_of_another_form_are_one_line():
-    said = "a thing must have dphead's format"
+    said = "here is not a thing in dphead's format"
     for wrong, key in (({}, "a"), (3, "a"), ([], "a"), ([], 1), (None, 0)):
         held: Any = wrong
         with pytest.raises(ValueError, match=said), explain_damage("a thing", "here"):

@@ -91,11 +91,11 @@ def test_advantage_bounds_of_de_et_al_table_9():
 
 
 def test_bad_rates_are_refused():
-    with pytest.raises(ValueError, match="fpr must lie"):
+    with pytest.raises(ValueError, match="`fpr` must be"):
         true_positive_rates(FULL, [1.5])
-    with pytest.raises(ValueError, match="empty place"):
+    with pytest.raises(ValueError, match="replaced=False"):
         true_positive_rates(FULL, [0.5], "replace_one", replaced=False)
-    with pytest.raises(ValueError, match="epsilon must be"):
+    with pytest.raises(ValueError, match="`epsilon` must be"):
         advantage_bound(-1.0, 0.1)
     assert advantage_bound(float("inf"), 0.0) == 1.0
 

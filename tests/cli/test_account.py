@@ -164,7 +164,7 @@ def test_a_choice_among_runs_shows_its_total():
             "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",
             "full batches",
         ),
-        ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "a plot must be one of"),
+        ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "must end in one of"),
         (
             "--delta 1e-5 --epsilon 1 --method dp-ls",
             "--n-classes, --n-features, --n-rows",

@@ -64,7 +64,7 @@ def test_evaluate_measures_the_head_on_the_rows(made):
     assert found["top5"] is None
     text = " ".join(fitted("evaluate", run, test).out.split())
     assert f"{100 * found['accuracy']:.2f}" in text
-    assert f"{100 * found['calibration_error']:.2f} % in the mean" in text
+    assert f"{100 * found['calibration_error']:.2f} % on average" in text
     for share, count, name in zip(
         found["per_class_accuracy"], found["per_class_n"], CLASSES, strict=True
     ):
@@ -151,7 +151,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((run, splits), "--split"),
         ((run, splits, "--split", "third"), "split must be one of"),
         ((run, tmp_path / "missing.h5"), "missing.h5"),
-        ((tmp_path, splits, "--split", "test"), "Fit first"),
+        ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
         ((tmp_path / "nowhere", splits, "--split", "test"), "does not exist"),
     ):
         assert message in refused(dphead("predict", *arguments))

@@ -94,7 +94,7 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
         "a head (the last layer) by dp-ls, on 240 rows x 12 features, 3 classes",
         "epsilon 1, delta 1e-05 for one row (relation zero_out); charged to",
         "a membership-inference attack on this head detects at most this share of",
-        "3.68 % if an unused row has another in its place, 1.98 % if an unused row",
+        "3.68 % if an unused row is replaced by another, 1.98 % if an unused row",
         "! Not protected: class names, settings, the number of rows; several",
         "on 90 test rows: private: not in the report",
         "epsilon 3 at delta 1e-05 for all fits of the data set epsilon 1 spent in 1 "
@@ -129,7 +129,7 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
     text = " ".join(done.out.split())
     assert f"a membership-inference attack on {taken} detects at most" in text
     replaced = detection_limits([GaussianEvent(1 / mu)], "zero_out")[True]
-    assert f"{percent_up(replaced)} if an unused row has another" in text
+    assert f"{percent_up(replaced)} if an unused row is replaced by another" in text
 
 
 def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):

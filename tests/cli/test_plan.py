@@ -113,7 +113,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     for options, words in (
         (("--epsilon", "inf"), "write numbers: 0.5,1,2, each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
-        (("--plot", "curve.h5"), "a plot must be one of"),
+        (("--plot", "curve.h5"), "must end in one of"),
         (("--set", "nothing=1"), "dp-ls has the settings"),
         (("--split", "test"), "must be one of"),
         (("--n-rows", "9"), "A fit needs as many rows as classes"),

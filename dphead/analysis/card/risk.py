@@ -28,7 +28,7 @@ class Limits:
     epsilon : float
         The epsilon of the bounds.
     replaced : bool
-        Whether another row has the place of an unused row.
+        Whether an unused row is replaced by another.
     hits : tuple of float
         True-positive rates at the false-positive rates REPORTED_RATES.
     guess : float
@@ -69,8 +69,7 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):
         raise ValueError(
-            f"bounds on an attack need a finite epsilon, got {g['epsilon']}. Fit with "
-            "noise."
+            f"bounds on an attack need a finite epsilon, got {g['epsilon']}."
         )
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)

@@ -68,7 +68,7 @@ def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
 def places(report: dict[str, Any]) -> dict[str, Any]:
     """Return the default comparison of the bounds, and the names of both."""
     replaced = is_replaced(report["guarantee"]["neighboring_relation"])
-    other = "place empty" if replaced else "another in place"
+    other = "absent" if replaced else "replaced"
     return {"replaced": replaced, "place": PLACES[replaced], "other_place": other}
 
 
