@@ -200,7 +200,7 @@ def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_pa
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
     with pytest.raises(ValueError, match="to must be one of"):
         export(run, "keras", tmp_path / "out")
-    with pytest.raises(ValueError, match="Fit first"):
+    with pytest.raises(ValueError, match="run folder of `dphead fit`"):
         export(tmp_path, "torch", tmp_path / "out")
     with pytest.raises(ValueError, match="features of a timm network, got backbone="):
         export(run, "timm", tmp_path / "out")
