@@ -30,8 +30,8 @@ _RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
 # computed from report.json; `analysis.card.kept` compares them with it
-DERIVED = {"report.html", "README.md"}
-_RUN_FILES |= DERIVED
+DERIVED = {"report.html", "README.md", "dpia.html"}
+_RUN_FILES |= DERIVED | {"about.toml"}
 _PRIVATE_METRICS = (
     "accuracy",
     "train_loss",

@@ -12,26 +12,47 @@ from dphead.cli.choices import PATH
 @click.argument("run", type=PATH)
 @click.option("--card", is_flag=True, help="A Hugging Face model card: RUN/README.md.")
 @click.option(
+    "--dpia",
+    is_flag=True,
+    help="An annex for a data protection impact assessment: RUN/dpia.html.",
+)
+@click.option(
+    "--about",
+    type=PATH,
+    help="TOML file with institution, purpose, contact, date and limits. Copied to "
+    "RUN/about.toml, which is the default.",
+)
+@click.option(
     "-o", "--output", "out", type=PATH, help="Write elsewhere; - is standard output."
 )
-def report(run: Path, card: bool, out: Path | None) -> None:
+def report(
+    run: Path, card: bool, dpia: bool, about: Path | None, out: Path | None
+) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
-    The card depends on report.json only and has public values only. The command first
-    recomputes the report's epsilon.
+    The card depends on report.json and about.toml only and has public values only. The
+    command first recomputes the report's epsilon.
     """
-    from dphead.analysis.card.kept import rendered
+    from dphead.analysis.card.about import read_about
+    from dphead.analysis.card.kept import ABOUT, rendered
     from dphead.analysis.records import read_run
     from dphead.privacy.atomic_write import write_text
 
-    name = "README.md" if card else "report.html"
+    if card and dpia:
+        raise click.UsageError("`--card` and `--dpia` exclude each other. Remove one.")
+    name = "README.md" if card else "dpia.html" if dpia else "report.html"
     finished: Any = read_run(run)
-    text = rendered(name, finished.report)
+    folder = run if run.is_dir() else run.absolute().parent
+    kept = folder / ABOUT
+    stated = read_about(about or kept) if about or kept.is_file() else None
+    text = rendered(name, finished.report, stated)
     if str(out) == "-":
         click.echo(text, nl=False)
         return
-    out = out or (run if run.is_dir() else run.absolute().parent) / name
+    if about is not None and out is None and about.absolute() != kept.absolute():
+        write_text(kept, about.read_text())
+    out = out or folder / name
     write_text(out, text)
     click.echo(f"{out}")
     if "TODO" in text:
-        click.echo("fill in what is TODO: a report cannot know it")
+        click.echo("Replace each TODO: a report does not have these facts.")

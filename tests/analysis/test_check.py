@@ -287,7 +287,7 @@ def test_a_report_that_was_changed_is_an_input_error(run, name):
         place = place[part]
     place[last] = value
     (run / "report.json").write_text(json.dumps(report))
-    with pytest.raises(ValueError, match="Restore|Pass a run folder") as error:
+    with pytest.raises(ValueError, match=r"Restore|Pass a run folder") as error:
         read_run(run)
     assert "report" in str(error.value)
 
@@ -340,7 +340,7 @@ def test_a_changed_file_is_refused_wherever_it_was_changed(run, name):
         if says_the_same(changed, whole):
             continue
         (run / name).write_bytes(changed)
-        with pytest.raises(ValueError, match="Restore|Pass a run folder"):
+        with pytest.raises(ValueError, match=r"Restore|Pass a run folder"):
             read_run(run)
 
 
@@ -360,5 +360,5 @@ def test_a_damaged_ledger_is_no_witness(run):
 def test_records_of_another_form_are_one_line(run):
     for part in (3, None, [], {"name": 3}):
         change(run, method=part)
-        with pytest.raises(ValueError, match="Restore|Pass a run folder"):
+        with pytest.raises(ValueError, match=r"Restore|Pass a run folder"):
             check(read_run(run))

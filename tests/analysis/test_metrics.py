@@ -143,5 +143,5 @@ def test_rows_without_a_class_are_counted_and_wrong(rows):
     ],
 )
 def test_unusable_input_is_refused(call):
-    with pytest.raises(ValueError, match="`labels` must|`k` must"):
+    with pytest.raises(ValueError, match=r"`labels` must|`k` must"):
         call()

@@ -99,7 +99,7 @@ def unknown_loss(folder):
 def test_what_is_no_head_is_refused(tmp_path, damage):
     save_head(tmp_path, head(HEADS["unit"]), FACTS)
     damage(tmp_path)
-    with pytest.raises(ValueError, match="Restore|Update|Pass a run folder|must be"):
+    with pytest.raises(ValueError, match=r"Restore|Update|Pass a run folder|must be"):
         load_head(tmp_path)
 
 

@@ -6,29 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from dphead import __version__
+from dphead.analysis.card.about import About, read_about
 from dphead.analysis.check import DERIVED, Finding
 from dphead.analysis.sealed import explain_damage
 
 _RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
     "README.md": "dphead.analysis.card.model_card:model_card",
+    "dpia.html": "dphead.analysis.card.page:dpia",
 }
 _OPTIONS = {  # file: arguments of `dphead report` that write it
     "report.html": "RUN/",
     "README.md": "RUN/ --card",
+    "dpia.html": "RUN/ --dpia",
 }
+ABOUT = "about.toml"  # the institution's statement in a run folder
 assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
 
 
-def rendered(name: str, report: dict[str, Any]) -> str:
-    """Return the text of a file in RENDERERS for a report.
+def rendered(name: str, report: dict[str, Any], about: About | None = None) -> str:
+    """Return the text of a derived file, such as "report.html", for a report.
 
     Raises ValueError if the report has another form.
     """
     module, function = _RENDERERS[name].split(":")
-    make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
+    make: Callable[..., str] = getattr(import_module(module), function)
     with explain_damage("a run", "its report"):
-        return make(report)
+        return make(report, about)
 
 
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
@@ -41,7 +45,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
         why += f", or dphead {written} wrote it, and this is {__version__}"
     for name in _RENDERERS:
         path = run / name
-        if path.is_file() and path.read_bytes() != _expected(name, report):
+        if path.is_file() and path.read_bytes() != _expected(name, report, run):
             yield Finding(
                 "private metrics stored",
                 f"{name} is not what report.json gives",
@@ -50,9 +54,10 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _expected(name: str, report: dict[str, Any]) -> bytes | None:
+def _expected(name: str, report: dict[str, Any], run: Path) -> bytes | None:
     """Return the expected text of a file, or None if this report cannot have it."""
     try:
-        return rendered(name, report).encode()
+        about = read_about(run / ABOUT) if (run / ABOUT).is_file() else None
+        return rendered(name, report, about).encode()
     except ValueError:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dphead.analysis.card import words
+from dphead.analysis.card.about import About
 from dphead.analysis.card.page import (
     class_bars,
     expected_bar,
@@ -19,25 +19,28 @@ from dphead.analysis.card.page import (
 )
 from dphead.analysis.protected import made_of_images, name_unit_in
 
-WIDTH = 100  # columns of prose; chosen
+_WIDTH = 100  # columns of prose; chosen
 
 
-def model_card(report: dict[str, Any]) -> str:
-    """Return the README.md of a report from `make_report` or `read_run`."""
+def model_card(report: dict[str, Any], about: About | None = None) -> str:
+    """Return the README.md of a report from `make_report` or `read_run`.
+
+    `about` fills in the use and the origin of the images.
+    """
     facts = facts_of(report)
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
     network = (report["data"]["extraction"] or {}).get("backbone")
-    trained = "with differential privacy" if facts["private"] else "NOT PRIVATE"
+    privacy = "with differential privacy" if facts["private"] else "NOT PRIVATE"
     of_images = made_of_images(report["data"]["extraction"])
     classifier = "Image classifier" if of_images else "Classifier"
     text = template("model_card.md.j2").render(
         facts,
         front=f"---\n{_dumped(metadata(report))}---\n",
-        title=f"{classifier} {facts['kind']}, {trained}",
-        about=_about(report, network),
+        title=f"{classifier} {facts['kind']}, {privacy}",
+        about=about,
+        trained=_trained(report, network),
         network=network,
         of_images=of_images,
-        tuned=words.TUNED[report["tuning"]],
         budget=_budget(report),
         accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
         classes=class_bars(report),
@@ -77,7 +80,7 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _about(report: dict[str, Any], network: str | None) -> str:
+def _trained(report: dict[str, Any], network: str | None) -> str:
     data = report["data"]
     on = "" if network is None else f" on features of {network}"
     return (
@@ -98,4 +101,4 @@ def _budget(report: dict[str, Any]) -> str:
 
 
 def _dumped(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH)
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=_WIDTH)

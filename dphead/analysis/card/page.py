@@ -10,15 +10,18 @@ from functools import cache
 from typing import Any
 
 from dphead.analysis.card import words
+from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
-from dphead.analysis.card.risk import limits_of
+from dphead.analysis.card.risk import Limits, limits_of
 from dphead.analysis.protected import kind_of, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100  # columns of prose in Markdown; chosen
-SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # limits to fit the page; chosen
+_WIDTH = 100  # columns of prose in Markdown; chosen
+# limits to fit the page; chosen
+_SHOWN_RELEASES, _SHOWN_CLASSES, _SHOWN_NAMES = 8, 16, 24
+_DOTS_RATE = 0.1  # ten of a hundred unused images are false positives; chosen
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,68 @@ class Bar:
     high: float | None = None
 
 
-def page(report: dict[str, Any]) -> str:
-    """Return the HTML of a report from `make_report` or `read_run`."""
+def page(report: dict[str, Any], about: About | None = None) -> str:
+    """Return the privacy card of a report as HTML.
+
+    Parameters
+    ----------
+    report : dict
+        A report from `make_report` or `read_run`.
+    about : About, optional
+        The institution's statement.
+    """
+    return _html("page.html.j2", report, about)
+
+
+def dpia(report: dict[str, Any], about: About | None = None) -> str:
+    """Return an annex for a data protection impact assessment as HTML.
+
+    The parameters are those of `page`.
+    """
+    return _html("dpia.html.j2", report, about)
+
+
+def _html(name: str, report: dict[str, Any], about: About | None) -> str:
     releases, classes = report["guarantee"]["releases"], class_bars(report)
     facts = facts_of(report)
-    return template("page.html.j2").render(
+    names = report["data"]["class_names"]
+    return template(name).render(
         facts,
+        about=about,
+        verdict=verdict(about, report) if about else ("", ""),
         sentence=facts["sentence"] or facts["statement"],
+        dots=_dots(facts["limits"]),
         curve=curve_of(facts["limits"]) if facts["private"] else None,
-        releases=releases[:SHOWN_RELEASES],
-        more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
+        releases=releases[:_SHOWN_RELEASES],
+        more_releases=sum(r["count"] for r in releases[_SHOWN_RELEASES:]),
         budget=_budget_bar(report),
         about_sum=words.about_total(report),
         expected=expected_bar(report),
         test=test_bar(report),
-        classes=classes[:SHOWN_CLASSES],
-        more_classes=max(0, len(classes) - SHOWN_CLASSES),
+        class_names=names[:_SHOWN_NAMES],
+        more_names=max(0, len(names) - _SHOWN_NAMES),
+        classes=classes[:_SHOWN_CLASSES],
+        more_classes=max(0, len(classes) - _SHOWN_CLASSES),
+        glossary={
+            name: text.format(thing=facts["thing"])
+            for name, text in words.GLOSSARY.items()
+        },
     )
+
+
+def _dots(limits: list[Limits]) -> list[tuple[str, int]]:
+    """Return (name, dots of 100) for guessing and for any attack, at DOTS_RATE.
+
+    A dot is a training image that the attack detects. Bounds are rounded up.
+    """
+    own = next((one for one in limits if one.own), None)
+    if own is None:
+        return []
+    hit = own.hits[REPORTED_RATES.index(_DOTS_RATE)]
+    return [
+        ("guessing", round(100 * _DOTS_RATE)),
+        ("at most, by any attack", math.ceil(100 * hit - 1e-9)),
+    ]
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +109,9 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "private": private,
         "kind": kind_of(report),
         "thing": name_unit_in(report),
+        "member": "group" if report["guarantee"]["group_cap"] else name_unit_in(report),
         "unit": words.unit_of(report),
+        "tuned": words.TUNED[report["tuning"]],
         "sentence": words.sentence(report, limits) if private else "",
         "statement": words.statement(report),
         "limits": limits,
@@ -101,13 +151,13 @@ def template(name: str) -> Any:
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Return prose in lines of WIDTH, at an indentation of `indent` characters.
+    """Return prose in lines of 100 columns, at an indentation of `indent` characters.
 
     With indent 2, lines after the first are indented too.
     """
     filled = textwrap.fill(
         " " * indent + text,
-        WIDTH,
+        _WIDTH,
         subsequent_indent=" " * indent if indent == 2 else "",
         break_long_words=False,
         break_on_hyphens=False,
@@ -148,11 +198,7 @@ def _budget_bar(report: dict[str, Any]) -> Bar | None:
 def expected_bar(report: dict[str, Any]) -> Bar | None:
     """Return the privately released accuracy with its interval, or None."""
     found = report["expected_accuracy"]
-    if found is None:
-        return None
-    value, low, high = (found[key] for key in ("accuracy", "low", "high"))
-    text = f"{_percent(value)} (90 %: {_percent(low)} to {_percent(high)})"
-    return Bar("expected on new data", value, text, low, high)
+    return None if found is None else _interval_bar("expected on new data", found)
 
 
 def test_bar(report: dict[str, Any]) -> Bar | None:
@@ -169,15 +215,32 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
 
 
 def class_bars(report: dict[str, Any]) -> list[Bar]:
-    """Return the accuracy of each class on public test rows, the worst first."""
-    test = report["test"]
-    if test is None:
-        return []
+    """Return the accuracy of each class, lowest first.
+
+    Public test rows give exact values. Otherwise the values are the released ones, with
+    their intervals. The list is empty if there are none.
+    """
+    test, released = report["test"], report.get("class_accuracy")
     names = report["data"]["class_names"]
-    rows = zip(names, test["per_class_accuracy"], test["per_class_n"], strict=True)
-    bars = [
-        Bar(name, value, f"{_percent(value, 0)} of {n:,}")
-        for name, value, n in rows
-        if n > 0
-    ]
+    if test is not None:
+        rows = zip(names, test["per_class_accuracy"], test["per_class_n"], strict=True)
+        bars = [
+            Bar(name, value, f"{_percent(value, 0)} of {n:,}")
+            for name, value, n in rows
+            if n > 0
+        ]
+    elif released is not None:
+        bars = [
+            _interval_bar(name, one)
+            for name, one in zip(names, released["each"], strict=True)
+        ]
+    else:
+        return []
     return sorted(bars, key=lambda bar: bar.value)
+
+
+def _interval_bar(name: str, found: dict[str, float]) -> Bar:
+    """Return a released accuracy with its 90 % interval."""
+    value, low, high = (found[key] for key in ("accuracy", "low", "high"))
+    text = f"{_percent(value)} (90 %: {_percent(low)} to {_percent(high)})"
+    return Bar(name, value, text, low, high)

@@ -23,17 +23,34 @@ from dphead.analysis.tradeoff import (
 
 PUBLIC = "What is declared public"
 TUNED = {
-    "none": "the settings are dphead's defaults, and no earlier fit saw these data",
-    "post-processing": "they were chosen from what was released already",
-    "public data": "they were chosen on public data",
+    "none": "dphead's defaults; no earlier fit used these data",
+    "post-processing": "chosen from values that were already released",
+    "public data": "chosen on public data",
     "charged": "every trial was charged to the same ledger",
-    "NOT ACCOUNTED": "nothing says that their choice did not use the same data",
+    "NOT ACCOUNTED": "the choice may have used the same data without a charge",
+}
+
+
+GLOSSARY = {  # term: meaning, of rows called `thing`
+    "ε (epsilon)": "bound on how much one person's data change the released values",
+    "δ (delta)": "probability-like slack of the bound by ε; below 1/n",
+    "μ (mu)": "exact parameter of Gaussian differential privacy, if batches are full",
+    "unit of privacy": "what the guarantee protects: one {thing}, or one group",
+    "neighboring relation": "which two data sets the guarantee compares",
+    "membership inference": "an attack that decides whether one {thing} was used",
+    "true-positive rate": "fraction of training {thing}s that an attack detects",
+    "false-positive rate": "fraction of unused {thing}s that an attack takes for used",
+    "release": "one noisy sum over the training {thing}s",
+    "clip norm": "largest contribution of one {thing} to a sum",
+    "noise multiplier": "standard deviation of the noise divided by the sensitivity",
+    "sampling rate": "probability of one {thing} in one batch",
+    "ledger, budget": "record of all fits on a data set, and their limit",
 }
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Hold something outside the guarantee.
+    """Describe a limit of the guarantee, as returned by `not_covered`.
 
     `warned` marks a finding in this run. Other entries hold for every run.
     """
@@ -99,24 +116,28 @@ def not_covered(report: dict[str, Any]) -> list[Missing]:
 def _always(report: dict[str, Any]) -> list[Missing]:
     kind, cap = kind_of(report), report["guarantee"]["group_cap"]
     thing = name_unit_in(report)
+    one = _capital(f"{'an' if thing == 'image' else 'a'} {thing}")
     public = ["the class names", "the settings"]
     public.append("the frozen network" if kind == "head" else "the initial weights")
     if report["guarantee"]["neighboring_relation"] != "add_remove":
         public.append(f"the number of {thing}s ({report['data']['n_rows']:,})")
     found = [Missing(PUBLIC, ", ".join(public))]
     if cap is None:
-        person = f"Each {thing} of a person is protected, not all of them together"
+        person = f"Each {thing} of a person is protected, but not all {thing}s together"
         found.append(Missing(f"People with several {thing}s", person))
     else:
-        found.append(Missing("A group column that is wrong", "It says who is who"))
+        wrong = f"{one} in the wrong group is not protected with its person"
+        found.append(Missing("A wrong group column", wrong))
+        several = f"{one} counts for one group, so other people in it are not covered"
+        found.append(Missing(f"{_capital(thing)}s that show several people", several))
     test = report["test_is"]
     if test is not None:
         shown = "are exact" if test == "public" else "stay with the data holder"
-        found.append(Missing(f"The test {thing}s", f"Figures on them {shown}"))
+        found.append(Missing(f"The test {thing}s", f"Results on test {thing}s {shown}"))
     budget = report["ledger"]["budget"]
     if budget is None:
         found.append(
-            Missing(f"Other fits on the same {thing}s", "No limit for all was fixed")
+            Missing(f"Other fits on the same {thing}s", "No limit for them was fixed")
         )
     found.append(
         Missing(
@@ -136,14 +157,14 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("dphead", _joined(report["dphead"], origin.get("commit"), "commit")),
         ("Method", _joined(method["name"], method["preset"], "preset")),
         ("Settings", f"{method['source']}; tuning: {report['tuning']}"),
-        ("Network", made.get("backbone")),
-        ("Chosen among", _selected(report.get("selection"))),
-        ("Its weights, sha256", made.get("weights_sha256")),
+        ("Backbone", made.get("backbone")),
+        ("Backbones tried", _selected(report.get("selection"))),
+        ("Backbone weights, sha256", made.get("weights_sha256")),
         ("Normalization", (made.get("normalization") or {}).get("kind")),
         ("Features, digest", data["feature_space"]),
         ("Data set, id", data["dataset_id"]),
         ("Fit, id", report["ledger"]["fit_id"]),
-        ("Weights trained here, sha256", origin.get("tensors_sha256")),
+        ("Trained weights, sha256", origin.get("tensors_sha256")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
@@ -157,7 +178,7 @@ def _selected(selection: dict[str, Any] | None) -> str | None:
         f"{100 * one['trial_accuracy']['accuracy']:.1f} %)"
         for one in selection["networks"]
     ]
-    return f"{', '.join(tried)}, by released counts of small heads, in this epsilon"
+    return f"{', '.join(tried)}; the trials are part of this epsilon"
 
 
 def _joined(first: str, second: str | None, what: str) -> str:

@@ -125,11 +125,11 @@ def test_classes_are_shown_where_test_rows_are_public_and_never_otherwise(folder
     private = text((folder / "private/report.html").read_text())
     public = text((folder / "public/report.html").read_text())
     test = json.loads((folder / "public/report.json").read_text())["test"]
-    for name in ("Classes, on public", "on public test rows"):
+    for name in ("Accuracy of each class on public", "on public test rows"):
         assert name in public and name not in private
     assert f"{100 * test['accuracy']:.2f} %" in public
-    assert "that on the test rows is the data holder's alone" in private
-    assert "Figures on them stay with the data holder" in private
+    assert "the accuracy on test rows stays with the data holder" in private
+    assert "Results on test rows stay with the data holder" in private
 
 
 def changed(report, **parts):

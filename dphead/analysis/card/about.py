@@ -1,0 +1,144 @@
+"""Read what an institution says about a run (about.toml), and compare its limits.
+
+A report has no institution, purpose or contact. The card shows them as they were
+typed, so they must be public.
+"""
+
+import datetime
+import math
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dphead.analysis.rounding import rounded_up
+
+_MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
+_NORMAL_90 = 1.645  # two-sided 90 % quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class About:
+    """Hold the public facts that an institution states about a run.
+
+    Attributes
+    ----------
+    institution, purpose, contact : str
+        Who trained the head, for which use, and whom to ask.
+    date : date
+        Date of the statement.
+    images : str
+        Origin of the training images.
+    patients : int or None
+        Public number of people in the training images.
+    max_epsilon : float or None
+        Largest acceptable epsilon of all fits on the images.
+    min_accuracy : float or None
+        Smallest acceptable accuracy, from 0 to 1.
+    signatory : str
+        Role of the person who signs the card.
+    """
+
+    institution: str
+    purpose: str
+    contact: str
+    date: datetime.date
+    images: str = ""
+    patients: int | None = None
+    max_epsilon: float | None = None
+    min_accuracy: float | None = None
+    signatory: str = ""
+
+
+_LARGEST = {"patients": 10**9, "max_epsilon": 10**6, "min_accuracy": 1}
+
+
+def read_about(path: Path) -> About:
+    """Return the facts in a TOML file.
+
+    Raises
+    ------
+    ValueError
+        If the file is not TOML, lacks a required key, or has an unknown key or an
+        invalid value.
+    """
+    try:
+        given = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(
+            f"`--about` {path} is not a TOML file: {error}. docs/card.md has an "
+            "example."
+        ) from error
+    known = {field.name: str(field.type) for field in fields(About)}
+    required = ("institution", "purpose", "contact", "date")
+    if missing := [name for name in required if name not in given]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}. Add a line for each.")
+    if unknown := sorted(set(given) - set(known)):
+        raise ValueError(
+            f"{path} has unknown keys: {', '.join(unknown)}. Known keys are "
+            f"{', '.join(known)}."
+        )
+    for name, value in given.items():
+        if name in _LARGEST:
+            whole = name != "patients" or isinstance(value, int)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            valid = whole and number and 0 < value <= _LARGEST[name]
+            form = f"a positive number up to {_LARGEST[name]:,}"
+        elif name == "date":
+            valid = type(value) is datetime.date
+            form = "a date such as 2026-11-27, without quotes"
+        else:
+            valid = isinstance(value, str) and 0 < len(value.strip()) <= _MAX_TEXT
+            form = f"a text of 1 to {_MAX_TEXT} characters"
+        if not valid:
+            shown = str(value)[:60]
+            raise ValueError(f"`{name}` in {path} must be {form}, got {shown!r}.")
+    return About(**given)
+
+
+def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
+    """Return (status, sentence) on the institution's limits.
+
+    The status is "within", "outside" or "open", or "" without limits. Epsilon is the
+    total of all fits in the ledger. It is open if other ledgers may count fits too.
+    """
+    found: list[tuple[str, str]] = []
+    if about.max_epsilon is not None:
+        ledger = report["ledger"]
+        epsilon = max(report["guarantee"]["epsilon"], ledger["total_epsilon"])
+        status = "within" if epsilon <= about.max_epsilon else "outside"
+        if status == "within" and (ledger["elsewhere"] or ledger["path"] == ":memory:"):
+            status = "open"
+        shown = rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
+        found.append((status, f"ε is {shown}, limit {about.max_epsilon:g}"))
+    if about.min_accuracy is not None:
+        limit = about.min_accuracy
+        known = _accuracy(report)
+        if known is None:
+            found.append(("open", "no accuracy was released"))
+        else:
+            low, high, name = known
+            status = "within" if low >= limit else "outside" if high < limit else "open"
+            shown = f"{name} is {100 * low:.1f} to {100 * high:.1f} %"
+            found.append((status, f"{shown}, limit {100 * limit:g} %"))
+    statuses = {status for status, _ in found}
+    for status, first in (
+        ("outside", "Outside the stated limits"),
+        ("open", "Not decided by this report"),
+        ("within", "Within the stated limits"),
+    ):
+        if status in statuses:
+            return status, f"{first}: {'; '.join(text for _, text in found)}."
+    return "", ""
+
+
+def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
+    """Return the 90 % interval of the accuracy and its name, or None."""
+    test, expected = report["test"], report["expected_accuracy"]
+    if test is not None:
+        margin = _NORMAL_90 * test["accuracy_se"]
+        low, high = test["accuracy"] - margin, test["accuracy"] + margin
+        return max(0.0, low), min(1.0, high), "accuracy on test images (90 %)"
+    if expected is not None:
+        return expected["low"], expected["high"], "expected accuracy (90 %)"
+    return None

@@ -1,0 +1,112 @@
+"""The institution's statement: its values, its verdict, and the documents with it."""
+
+import datetime
+
+import pytest
+from commands import dphead, features_file, fitted, refused
+
+from dphead.analysis.card.about import About, read_about, verdict
+from dphead.analysis.records import read_run
+
+ABOUT = """
+institution = "St. Example"
+purpose = "Sort <radiographs>"
+contact = "dpo@example.org"
+date = 2026-11-27
+patients = 60
+max_epsilon = 5
+min_accuracy = 0.8
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of groups with public test rows."""
+    folder = tmp_path_factory.mktemp("about")
+    train = features_file(folder / "train.h5", group=[str(i // 4) for i in range(240)])
+    test = features_file(folder / "test.h5", n=90, seed=5)
+    method = ("--method", "dp-ls", "--epsilon", 3, "--group-cap", 4)
+    tested = ("--test", test, "--test-is", "public", "--backend", "numpy")
+    fitted("fit", train, "-o", folder / "run", *method, *tested)
+    (folder / "about.toml").write_text(ABOUT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("date = 2026-11-27", "lacks date"),
+        ('contact = "dpo@example.org"', "lacks contact"),
+        ("patients = 60", "`patients` in .* must be a positive number"),
+        ("max_epsilon = 5", "`max_epsilon` in .* must be a positive number"),
+        (
+            "min_accuracy = 0.8",
+            "`min_accuracy` in .* must be a positive number up to 1",
+        ),
+    ],
+)
+def test_missing_and_wrong_values_are_refused(tmp_path, line, message):
+    path = tmp_path / "about.toml"
+    wrong = {"lacks": ""}.get(message[:5], line.split("=")[0] + "= -80")
+    path.write_text(ABOUT.replace(line, wrong))
+    with pytest.raises(ValueError, match=message):
+        read_about(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('color = "red"', "unknown keys: color"),
+        ('signatory = ""', "`signatory` in .* must be a text"),
+        ("signatory = 3", "`signatory` in .* must be a text"),
+        ("signatory", "is not a TOML file"),
+    ],
+)
+def test_other_keys_and_texts_are_refused(tmp_path, text, message):
+    path = tmp_path / "about.toml"
+    path.write_text(ABOUT + text)
+    with pytest.raises(ValueError, match=message):
+        read_about(path)
+
+
+def test_the_verdict_compares_the_stated_limits(made):
+    report = read_run(made / "run").report
+
+    def found(**limits):
+        day = datetime.date(2026, 11, 27)
+        return verdict(About("a", "b", "c", day, **limits), report)
+
+    assert found() == ("", "")
+    assert found(max_epsilon=3.0)[0] == "within"
+    assert found(max_epsilon=2.9)[0] == "outside"
+    report["test"] |= {"accuracy": 0.9, "accuracy_se": 0.02}
+    for limit, status in ((0.86, "within"), (0.9, "open"), (0.94, "outside")):
+        assert found(min_accuracy=limit)[0] == status
+    # one limit that is exceeded decides
+    assert found(max_epsilon=2.9, min_accuracy=0.1)[0] == "outside"
+    report["ledger"]["elsewhere"] = [{}]
+    assert found(max_epsilon=3.0)[0] == "open"
+    report["test"] = report["expected_accuracy"] = None
+    assert found(min_accuracy=0.1)[1].endswith("no accuracy was released.")
+
+
+def test_the_documents_have_the_statement_and_check_knows_them(made):
+    run = made / "run"
+    fitted("report", run, "--about", made / "about.toml")
+    html = (run / "report.html").read_text()
+    for part in ("St. Example", "240, of 60 people", "Within the stated limits"):
+        assert part in html
+    assert "Sort &lt;radiographs&gt;" in html
+    assert "that show several people" in html
+    fitted("report", run, "--dpia")  # with the copy in the run folder
+    annex = (run / "dpia.html").read_text()
+    assert "Needs legal review" in annex and "St. Example" in annex
+    for heading in ("Art. 35(7)(d)", "EDPB Opinion 28/2024", "NIST SP 800-226"):
+        assert heading in annex
+    fitted("report", run, "--card")
+    assert "Sort &lt;radiographs>" in (run / "README.md").read_text()
+    assert "private metrics stored" not in dphead("check", run).out
+    (run / "about.toml").write_text(ABOUT.replace("60", "61"))
+    said = dphead("check", run).out
+    assert "dpia.html is not what" in said and "report.html is not what" in said
+    assert "exclude each other" in refused(dphead("report", run, "--card", "--dpia"))
