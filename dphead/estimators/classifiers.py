@@ -1052,7 +1052,10 @@ class DPHeadClassifier(DPClassifier):
         model.head_, model.classes_ = head, classes
         model.n_features_in_ = report["data"]["n_features"]
         model._feature_space = report["data"]["feature_space"]
-        model.expected_accuracy_ = head.estimate
+        # head.json has no estimate, because predictions do not need it
+        if (expected := report["expected_accuracy"]) is not None:
+            expected = AccuracyEstimate(**expected)
+        model.expected_accuracy_ = expected
         model._set_coefficients()
         privacy = privacy_of(
             run.plan,

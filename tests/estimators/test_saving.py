@@ -54,6 +54,14 @@ def test_classes_keep_their_type(tmp_path):
         assert found.classes_.tolist() == classes
 
 
+def test_a_loaded_classifier_has_the_expected_accuracy(tmp_path):
+    model = DPHeadClassifier(epsilon=3, delta=1e-3, classes=CLASSES).fit(X, Y)
+    model.save(tmp_path / "run")
+    assert model.expected_accuracy_ is not None
+    found = DPHeadClassifier.load(tmp_path / "run")
+    assert found.expected_accuracy_ == model.expected_accuracy_
+
+
 def test_a_saved_run_passes_the_checks_of_runs(run, model):
     """Its report follows from its releases and from the ledger that it names."""
     found = read_run(run)
