@@ -27,6 +27,17 @@ def name_unit_in(report: dict[str, Any]) -> str:
     return name_unit(report["data"].get("extraction"))
 
 
+def name_new(report: dict[str, Any]) -> str:
+    """Return the name of the rows for which the expected accuracy holds.
+
+    If the source has groups but each row is protected by itself, new rows of the same
+    people are meant: the rows of a person were counted as independent.
+    """
+    rows = f"new {name_unit_in(report)}s"
+    same = report["data"].get("grouped") and report["guarantee"]["group_cap"] is None
+    return f"{rows} of the same people" if same else rows
+
+
 def kind_of(report: dict[str, Any]) -> str:
     """Return the kind of the trained object: "head" or "network"."""
     return "network" if report["method"]["name"].startswith(NETWORK) else "head"

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.protected import NETWORK, kind_of, made_of_images, name_unit_in
+from dphead.analysis.protected import (
+    NETWORK,
+    kind_of,
+    made_of_images,
+    name_new,
+    name_unit_in,
+)
 from dphead.cli.budget import budget_lines
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.server import is_on_server
@@ -193,7 +199,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
         between = tied(f"{low:.1f} to {high:.1f} %")
         yield (
-            f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
+            f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % interval: "
             f"{between}), from released numbers only{publish}"
         )
     yield from worst_class(report)

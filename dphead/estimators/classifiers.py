@@ -15,6 +15,7 @@ from dphead.estimators.base import DPClassifier
 from dphead.estimators.guarantee import privacy_of
 from dphead.fit.head_file import load_head
 from dphead.solvers.gradient import Average
+from dphead.solvers.head import AccuracyEstimate
 from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting
 

@@ -14,7 +14,7 @@ from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import kind_of, name_unit_in
+from dphead.analysis.protected import kind_of, name_new, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -198,7 +198,9 @@ def _budget_bar(report: dict[str, Any]) -> Bar | None:
 def expected_bar(report: dict[str, Any]) -> Bar | None:
     """Return the privately released accuracy with its interval, or None."""
     found = report["expected_accuracy"]
-    return None if found is None else _interval_bar("expected on new data", found)
+    if found is None:
+        return None
+    return _interval_bar(f"expected on {name_new(report)}", found)
 
 
 def test_bar(report: dict[str, Any]) -> Bar | None:
