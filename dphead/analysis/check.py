@@ -95,7 +95,7 @@ def check(run: Run) -> list[Finding]:
 
 
 def _no_privacy(run: Run) -> Iterator[Finding]:
-    """Yield a finding if epsilon is infinite: the fit has no noise and no clipping."""
+    """Yield a finding if epsilon is infinite, without noise and clipping."""
     if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
             "epsilon is infinite, so this head is not private",
@@ -107,7 +107,7 @@ def _no_privacy(run: Run) -> Iterator[Finding]:
 
 
 def _fixed_seed(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the noise has a fixed seed: it can be reproduced."""
+    """Yield a finding if the noise has a fixed seed and can be reproduced."""
     if run.report["guarantee"]["seeded"]:
         why = "Anyone who knows the seed can subtract the noise"
         yield Finding(
@@ -136,18 +136,17 @@ def _delta_too_large(run: Run) -> Iterator[Finding]:
 def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
     """Yield a finding if tuning is undeclared or missing in the ledger."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
-    why = "A choice among runs on the same rows is one more function of these rows"
+    why = "A choice among runs on the same rows also depends on these rows"
     if tuning == "NOT ACCOUNTED":
         todo = (
-            "Choose on public data, or by what trials released that were all charged "
-            "to this ledger (exact scores on private rows are not); say so with "
-            "--tuning"
+            "Choose the settings on public data, or by noisy scores of trials charged "
+            "to this ledger, and state it with --tuning"
         )
         yield Finding(
-            "unaccounted tuning", "nothing says how the settings were chosen", why, todo
+            "unaccounted tuning", "the choice of the settings is not stated", why, todo
         )
     elif tuning == "charged" and fits < 2:
-        what = f"tuning is said to be charged, and the ledger held {fits} fit"
+        what = f"--tuning charged needs earlier fits, but the ledger had {fits} fit"
         yield Finding(
             "unaccounted tuning",
             what,
@@ -164,7 +163,7 @@ def _inferred_classes(run: Run) -> Iterator[Finding]:
             "no declaration of public classes is recorded "
             f"(classes_declared={declared!r})"
         )
-        why = "Classes read off the labels tell that a class has a row"
+        why = "Classes taken from the labels reveal that each class has a row"
         yield Finding(
             "inferred classes", what, why, "Declare them with --classes, and fit again"
         )
@@ -178,8 +177,8 @@ def _unprotected_groups(run: Run) -> Iterator[Finding]:
     if unprotected and math.isfinite(g["epsilon"]):
         yield Finding(
             f"people with several {thing}s",
-            f"the source has groups, and each {thing} was protected for itself alone",
-            f"Whoever has k {thing}s has about k times this epsilon, or more",
+            f"the source has groups, but each {thing} was protected separately",
+            f"For a person with k {thing}s, epsilon is about k times as large or more",
             "Fit again with --group-cap, which protects groups",
         )
 
@@ -191,12 +190,12 @@ def preprocessing(run: Run) -> Iterator[Finding]:
     ).get("extraction")
     name, why = (
         "data-dependent preprocessing",
-        "What was fitted to the rows beforehand leaves with the head, uncharged",
+        "Values fitted to the rows are released with the head without a charge",
     )
     if not facts:
         yield Finding(
             name,
-            "how the features were made is not recorded",
+            "the origin of the features is not recorded",
             why,
             "Use `dphead extract`, and fit again",
         )
@@ -206,17 +205,17 @@ def preprocessing(run: Run) -> Iterator[Finding]:
     if not made_of_images(facts):
         what = (
             f"the features were imported or written from arrays (backbone={backbone!r})"
-            ", and how each row was made is not recorded"
+            ", and the origin of each row is not recorded"
         )
         todo = (
-            "Use `dphead extract`, or show that each row was made for itself alone, by "
-            "something that was not fitted to these rows"
+            "Use `dphead extract`, or show that each row depends on one image and on "
+            "nothing fitted to these rows"
         )
         yield Finding(name, what, why, todo)
     if kind not in _ROW_WISE:
         yield Finding(
             name,
-            f"normalization {kind!r} is not of each row alone",
+            f"normalization {kind!r} may depend on other rows",
             why,
             "Use --normalize local, synthetic, group, unit or none",
         )
@@ -224,16 +223,16 @@ def preprocessing(run: Run) -> Iterator[Finding]:
     if mean is not None and (
         "scatternet" in backbone or tuple(mean) not in _PUBLIC_MEANS
     ):
-        todo = "Show that mean and std are public, or extract with the model's own"
+        todo = "Show that mean and std are public, or extract with the model's mean"
         yield Finding(
             name,
-            f"images were shifted by mean={mean}, which is not a common public one",
+            f"images were shifted by mean={mean}, which is not a common public mean",
             why,
             todo,
         )
     extra = sorted(run.tensors & {"center", "scale"})
     if extra and not any("ChannelMoment" in s.query for s in run.plan.specs):
-        what = f"the head has {' and '.join(extra)}, and no release that gave them"
+        what = f"the head has {' and '.join(extra)}, but no release computed them"
         yield Finding(
             name,
             what,
@@ -249,8 +248,8 @@ def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
         and run.report["tuning"] == "NOT ACCOUNTED"
     ):
         what = (
-            "heads were measured on test rows, and nothing says that these did not "
-            "choose the settings"
+            "heads were measured on test rows, and the results may have influenced the "
+            "settings"
         )
         why = (
             "The best of several test accuracies is too high, and the choice depends "
@@ -260,7 +259,7 @@ def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
             "test set used for selection",
             what,
             why,
-            "Choose without the test rows; measure once, at the end",
+            "Choose the settings without the test rows, and measure once at the end",
         )
 
 
@@ -274,14 +273,14 @@ def _private_metrics(run: Run) -> Iterator[Finding]:
     if test is not None and run.report.get("test_is") != "public":
         yield Finding(
             name,
-            "the report holds test metrics, and the test rows are private",
+            "the report has test metrics, but the test rows are private",
             why,
             "Remove `test`",
         )
     if test is not None and run.report.get("test_rows") == "training rows":
         yield Finding(
             name,
-            "the report's test metrics are of the training rows",
+            "the report has test metrics on the training rows",
             why,
             "Remove `test`; use other rows",
         )
@@ -294,32 +293,32 @@ def _private_metrics(run: Run) -> Iterator[Finding]:
     for key in _metric_keys({k: v for k, v in run.report.items() if k not in known}):
         yield Finding(
             name,
-            f"the report holds {key}",
+            f"the report has {key}",
             why,
             "Remove it, or release it as a counting query",
         )
     for file in sorted(set(run.files) - _RUN_FILES):
         what, moved = (
-            f"{file} is in the run folder and no part of what was released",
+            f"{file} is in the run folder, but is not part of the release",
             "Move it away before publishing",
         )
-        yield Finding(name, what, "It may hold exact functions of private rows", moved)
+        yield Finding(name, what, "It may have exact functions of private rows", moved)
 
 
 def _only_this_fit(run: Run) -> Iterator[Finding]:
     """Yield a finding if the ledger cannot count other fits on the same rows.
 
-    A run on images (`finetune`) has no dataset id: it always names its ledger.
+    A run on images (`finetune`) has no dataset id, and always names its ledger.
     """
     is_network = kind_of(run.report) == "network"
     named = is_network or run.report["data"].get("dataset_id")
     if run.report["ledger"]["path"] == ":memory:" or not named:
-        why = "Every other fit on the same rows adds to this epsilon, unseen"
+        why = "Other fits on the same rows add to this epsilon without being counted"
         yield Finding(
             "other fits uncounted",
             "there is no dataset id, so only this fit is counted",
             why,
-            "Give a ledger",
+            "Fit again with --ledger",
         )
 
 
@@ -329,25 +328,25 @@ def _unrecorded(run: Run) -> Iterator[Finding]:
         return
     ledger = run.report["ledger"]
     known = {f["fit_id"] for f in run.fits}
-    why = "Its total leaves out what was released"
+    why = "Its total omits a fit that was released"
     if ledger["fit_id"] not in known:
-        what = "the data set's ledger does not hold this fit"
+        what = "the data set's ledger does not have this fit"
         yield Finding(
             "fit not in the ledger",
             what,
             why,
-            "Restore the ledger from a copy that holds it",
+            "Restore the ledger from a copy with this fit",
         )
     elif len(run.fits) < ledger["fits"]:
         what = (
-            f"the ledger holds {len(run.fits)} fits, and held {ledger['fits']} when "
-            "this one ended"
+            f"the ledger has {len(run.fits)} fits, but had {ledger['fits']} when this "
+            "fit ended"
         )
         yield Finding(
             "fit not in the ledger",
             what,
             why,
-            "Restore the ledger from a copy that holds them all",
+            "Restore the ledger from a copy with all fits",
         )
 
 
@@ -357,8 +356,8 @@ def _fits_elsewhere(run: Run) -> Iterator[Finding]:
         yield Finding(
             "fits in another ledger",
             f"this run's ledger does not count {where}",
-            "What was spent there adds to this epsilon, and what was seen there may "
-            "have chosen the settings",
+            "Fits there add to this epsilon, and their results may have influenced the "
+            "settings",
             "Fit with the data set's own ledger; state the sum over all ledgers",
         )
 
@@ -368,7 +367,7 @@ def notes(run: Run) -> list[str]:
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(
-            f"the ledger {ledger['path']} is not reachable: only the report's own "
+            f"the ledger {ledger['path']} is not reachable, so only the report's "
             "releases were recomputed"
         )
     elif len(run.fits) > ledger["fits"]:
@@ -380,8 +379,8 @@ def notes(run: Run) -> list[str]:
         )
     if not run.files:
         found.append(
-            "a report alone was checked: not the head, nor what else the run folder "
-            "holds"
+            "only a report was checked, without the head and other files of the run "
+            "folder"
         )
     return found
 

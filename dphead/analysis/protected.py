@@ -52,6 +52,6 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
 
 
 def name_counted(report: dict[str, Any]) -> str:
-    """Return what counts of a report's groups: "images", "rows" or "means"."""
+    """Return the counted unit of a grouped report: "images", "rows" or "means"."""
     mean = report["guarantee"].get("group_mean", False)
     return "means" if mean else f"{name_unit_in(report)}s"

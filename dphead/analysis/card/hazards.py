@@ -22,7 +22,7 @@ MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
 
 @dataclass(frozen=True)
 class Hazard:
-    """Hold one hazard.
+    """Describe one hazard of the card, as returned by `hazards_of`.
 
     Attributes
     ----------
@@ -48,16 +48,16 @@ def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of epsilon, delta and the relation."""
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     if g["private"]:
-        how = f"ε = {g['epsilon']:.4g}; the card says what an attacker gains by it"
+        how = f"ε = {g['epsilon']:.4g}; the card shows the resulting bounds on attacks"
         yield Hazard("Large epsilon", STATED, how)
     else:
-        how = "Noise was off or seeded: the numbers are no guarantee"
+        how = "Noise was off or had a fixed seed, so there is no guarantee"
         yield Hazard("Large epsilon", OPEN, how)
     large = large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]) is not None
     share = f"{g['delta'] * n_rows:.2g}"
     of = f"{share} of 1/n"
     if g["group_cap"] is not None:
-        of = f"at most {share} of 1/groups: n rows are n groups at most"
+        of = f"at most {share} of 1/groups, because n rows are at most n groups"
     how = f"δ = {g['delta']:g}, {of}"
     yield Hazard("Delta that permits whole rows", OPEN if large else MET, how)
     exact = "μ is exact" if g["mu"] is not None else "ε is an upper bound"
@@ -71,33 +71,34 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of the unit of privacy and of several releases."""
     g, ledger, thing = report["guarantee"], report["ledger"], name_unit_in(report)
     if g["group_cap"] is None:
-        how = f"One {thing}: people with several {thing}s are protected for each alone"
+        how = f"One {thing}; each {thing} of a person is protected separately"
     else:
         counted = f"{g['group_cap']} {name_counted(report)}"
         how = f"One group with all its {thing}s; at most {counted} of each count"
     yield Hazard("A unit that is less than a person", STATED, how)
     if ledger["elsewhere"]:
-        how = "Other ledgers hold fits, or may, that this run's ledger does not count"
+        how = "Other ledgers have, or may have, fits that this ledger does not count"
         yield Hazard("Several releases of the same data", OPEN, how)
     elif ledger["budget"] is not None:
-        how = "One ledger counts all fits; a limit was fixed before the first"
+        how = "One ledger counts all fits; a limit was fixed before the first fit"
         yield Hazard("Several releases of the same data", MET, how)
     elif ledger["path"] == ":memory:":
         how = "Only this fit was counted"
         yield Hazard("Several releases of the same data", OPEN, how)
     else:
-        how = "One ledger counts all fits; no limit was fixed before the first"
+        how = "One ledger counts all fits; no limit was fixed before the first fit"
         yield Hazard("Several releases of the same data", OPEN, how)
 
 
 def _algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
     """Yield the hazards of the mechanism and its implementation."""
-    bounded = "Each row is clipped, and its integers are checked against the bound"
+    bounded = "Each row is clipped, and its integers are compared with the bound"
     yield Hazard("Contributions without a bound", MET, bounded)
-    exact = "Sums are of integers; noise is a Gaussian rounded to integers, in its law"
+    exact = "Sums are exact integers; noise is a Gaussian rounded to integers"
     if kind_of(report) == "network":
         exact = (
-            "Gradients are truncated to integers, added exactly; each is made in float"
+            "Gradients are computed in floating point, truncated to integers and added "
+            "exactly"
         )
     yield Hazard("Floating point", MET, exact)
     random = "Noise and samples come from ChaCha20, keyed by the operating system"
@@ -108,10 +109,10 @@ def _algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
     releases = report["guarantee"]["releases"]
     batches = "Full batches"
     if any(r["sampling_prob"] < 1 for r in releases):
-        batches = "Poisson samples, as they are accounted"
+        batches = "Poisson samples, as in the accounting"
     if any(r.get("epoch_steps", 1) > 1 for r in releases):
-        batches = "Each row in one random step of an epoch, as it is accounted"
-    yield Hazard("A sampler that is not the accountant's", MET, batches)
+        batches = "Each row in one random step of an epoch, as in the accounting"
+    yield Hazard("Sampling that differs from the accounting", MET, batches)
     audit = "Proofs, tests, seeded defects and audits are in the source (AUDIT.md)"
     yield Hazard("Defects of the implementation", STATED, audit)
 
@@ -123,26 +124,26 @@ def _around(report: dict[str, Any]) -> Iterator[Hazard]:
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
     made = report["data"]["extraction"]
     if made_of_images(made):
-        how = "Features are made of each image alone, by a network fixed beforehand"
+        how = "Features of an image come from that image and a fixed network"
         yield Hazard("Steps before the mechanism", STATED, how)
     else:
         how = (
-            "How the features were made is not recorded: each row is taken to be made "
-            "for itself, by something not fitted to these rows"
+            "The origin of the features is not recorded; each row is assumed to depend "
+            "on one image only"
         )
         yield Hazard("Steps before the mechanism", OPEN, how)
     how = "The network's own training data have no guarantee from this run"
-    yield Hazard("Data that a network was trained on before", NOT_COVERED, how)
-    how = f"Class names, the number of {thing}s and settings are declared, not found"
+    yield Hazard("Data of the pretrained network", NOT_COVERED, how)
+    how = f"Class names, the number of {thing}s and settings were declared public"
     yield Hazard("Facts published without noise", STATED, how)
     test = report["test_is"]
     how = {
         None: f"No test {thing}s were used",
         "private": f"Accuracy on private test {thing}s is not in the report",
-        "public": f"Test {thing}s were declared public; figures on them are exact",
+        "public": f"Test {thing}s were declared public; their accuracy is exact",
     }[test]
     yield Hazard("Exact accuracy", STATED if test == "public" else MET, how)
-    bias = "Noise costs small classes most"
+    bias = "Noise lowers the accuracy of small classes most"
     if report["test"] is None:
         yield Hazard("Utility and bias", OPEN, f"{bias}; no class was measured here")
     else:
@@ -157,11 +158,11 @@ def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
     thing = name_unit_in(report)
     how = f"Central: the data holder, the machine and its users see the {thing}s"
     yield Hazard("Trust model", STATED, how)
-    how = f"Timings and memory may depend on the {thing}s: keep them private"
+    how = f"Timings and memory use may depend on the {thing}s; keep them private"
     yield Hazard("Side channels", NOT_COVERED, how)
-    how = "Features and ledger are files of their owner alone, not encrypted"
+    how = "Only their owner can read features and ledger, which are not encrypted"
     yield Hazard("Data security and access", NOT_COVERED, how)
-    how = "Collection, consent and deletion are the data holder's"
+    how = "The data holder is responsible for collection, consent and deletion"
     yield Hazard("Data collection", NOT_COVERED, how)
 
 
