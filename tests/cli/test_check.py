@@ -95,7 +95,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkey
     assert finding["name"] == "data-dependent preprocessing"
     assert "imported or written from arrays (backbone='resnet18')" in finding["what"]
     status, how = made_beforehand(tmp_path / "run")
-    assert status == OPEN and "each row is assumed to depend on one image" in how
+    assert status == OPEN and "each row is assumed to be independent" in how
     assert "made of each image alone" not in (tmp_path / "run/report.html").read_text()
     report = report_of(tmp_path / "run")
     card = model_card(report)

@@ -128,8 +128,8 @@ def _around(report: dict[str, Any]) -> Iterator[Hazard]:
         yield Hazard("Steps before the mechanism", STATED, how)
     else:
         how = (
-            "The origin of the features is not recorded; each row is assumed to depend "
-            "on one image only"
+            "The origin of the features is not recorded; each row is assumed to be "
+            "independent of other rows"
         )
         yield Hazard("Steps before the mechanism", OPEN, how)
     how = "The network's own training data have no guarantee from this run"
