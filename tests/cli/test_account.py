@@ -159,7 +159,7 @@ def test_a_choice_among_runs_shows_its_total():
         ("--epsilon 1", "--delta"),
         ("--delta 1e-5 --epsilon nan", "a number from 0"),
         ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
-        ("--delta 1e-5 --epsilon 1 --gaussian 1", "The fixed ones cost"),
+        ("--delta 1e-5 --epsilon 1 --gaussian 1", "the cost of the fixed noise"),
         (
             "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",
             "full batches",

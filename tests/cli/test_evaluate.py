@@ -149,7 +149,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((run, other), "the head's backbone"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
-        ((run, splits, "--split", "third"), "split must be one of"),
+        ((run, splits, "--split", "third"), "must be one of train, test"),
         ((run, tmp_path / "missing.h5"), "missing.h5"),
         ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
         ((tmp_path / "nowhere", splits, "--split", "test"), "does not exist"),
@@ -164,7 +164,7 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     x, y = rows(90, seed=5)
     write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
     write_features(tmp_path / "bare.h5", x, None, CLASSES)
-    assert "classes must equal" in refused(
+    assert "classes differ from" in refused(
         dphead("evaluate", run, tmp_path / "renamed.h5")
     )
     assert "label" in refused(dphead("evaluate", run, tmp_path / "bare.h5"))

@@ -114,5 +114,5 @@ def test_classes_read_off_labels_and_label_sets_are_not_saved(tmp_path):
 
 
 def test_a_folder_is_not_written_twice(model, run):
-    with pytest.raises(ValueError, match="must be new"):
+    with pytest.raises(ValueError, match="holds a finished run"):
         model.save(run)
