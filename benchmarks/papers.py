@@ -32,23 +32,25 @@ OURS = {  # our stored rows for a data set and the papers' kind of features
         "ScatterNet, two scales",
     ),
 }
-NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws, whose number is in
-brackets. The papers tuned their settings on these data and did not count it (FC23: 200
-trials a number), so their ε is that of one fit alone, and in brackets its exact value;
-`auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
-was run). ScatterNet's wavelets are the same on both sides; ours are normalized without
-looking at data, and take opponent colors, the mirror image, a second scale or layers
-of random filters where the last column says so. FC23's and De22's networks are not at
-hand and far larger than MobileNetV2."""
+NOTE = """Test accuracy in %, δ = 1e-5, ± standard deviation over noise draws. The
+number of draws is in brackets. The papers tuned their settings on these data and did
+not count these trials (FC23: 200 trials per reported figure). Their ε therefore covers
+one fit. Its exact value is in brackets. `auto` has no settings to tune: its ε is exact
+and covers everything that was spent. The column "its ε" has the nearest ε that was run.
+Both sides use ScatterNet's wavelets. Ours are normalized without looking at data. The
+last column names opponent colors, the mirror image, a second scale and layers of random
+filters. FC23's and De22's backbones are unavailable, and far larger than
+MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
 )
-SHORT_NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws (three of ours).
-Features are fixed on both sides: wavelets, and for ours layers of random filters
-(`deep-patches`; not for Fashion-MNIST). The published head ([Tramèr, Boneh
-2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and its ε is that of
-one fit. `auto` tunes nothing, and its ε is all that was spent."""
+SHORT_NOTE = """Test accuracy in %, δ = 1e-5, ± standard deviation over noise draws
+(dphead: three draws). Both sides use fixed features: wavelets, and for dphead also
+layers of random filters (`deep-patches`; not for Fashion-MNIST). The published head
+([Tramèr, Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and
+its ε covers one fit. `auto` tunes no settings, and its ε covers everything that was
+spent."""
 Rows = list[dict[str, Any]]
 
 

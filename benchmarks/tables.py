@@ -20,37 +20,46 @@ from benchmarks.prose import table, wrapped
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
 
-HEADS = {  # what rows in results/heads/ are of
-    "mnist-scatternet": "MNIST, ScatterNet as it is (60,000 × 3,969)",
+HEADS = {  # features of the rows in results/heads/
+    "mnist-scatternet": "MNIST, ScatterNet without normalization (60,000 × 3,969)",
     "mnist-scatternet-synthetic": "MNIST, ScatterNet normalized by synthetic images",
-    "mnist-scatternet-local": "MNIST, ScatterNet by places, the default",
+    "mnist-scatternet-local": "MNIST, ScatterNet, per-image normalization (default)",
     "mnist-deep-patches": "MNIST, patches of ScatterNet's maps (60,000 × 9,216)",
-    "fashion-mnist-scatternet": "Fashion-MNIST, ScatterNet as it is (60,000 × 3,969)",
+    "fashion-mnist-scatternet": (
+        "Fashion-MNIST, ScatterNet without normalization (60,000 × 3,969)"
+    ),
     "fashion-mnist-scatternet-synthetic": (
         "Fashion-MNIST, ScatterNet normalized by synthetic images"
     ),
     "fashion-mnist-scatternet-local": (
-        "Fashion-MNIST, ScatterNet by places, the default"
+        "Fashion-MNIST, ScatterNet, per-image normalization (default)"
     ),
     "fashion-mnist-scatternet-scales": (
-        "Fashion-MNIST, ScatterNet by places, of two scales (60,000 × 5,733)"
+        "Fashion-MNIST, ScatterNet, per-image normalization, two scales "
+        "(60,000 × 5,733)"
     ),
     "fashion-mnist-deep-patches": (
         "Fashion-MNIST, patches of ScatterNet's maps (60,000 × 9,216)"
     ),
-    "cifar10-scatternet": "CIFAR-10, ScatterNet as it is (50,000 × 15,552)",
+    "cifar10-scatternet": (
+        "CIFAR-10, ScatterNet without normalization (50,000 × 15,552)"
+    ),
     "cifar10-scatternet-synthetic": (
         "CIFAR-10, ScatterNet normalized by synthetic images"
     ),
-    "cifar10-scatternet-opponent": "CIFAR-10, the same in opponent colors",
+    "cifar10-scatternet-opponent": (
+        "CIFAR-10, ScatterNet normalized by synthetic images, opponent colors"
+    ),
     "cifar10-scatternet-local": (
-        "CIFAR-10, ScatterNet by places, opponent colors, mirrored"
+        "CIFAR-10, ScatterNet, per-image normalization, opponent colors, mirrored"
     ),
     "cifar10-deep-patches": (
-        "CIFAR-10, patches of ScatterNet's maps, in the same way (50,000 × 9,216)"
+        "CIFAR-10, patches of ScatterNet's maps, opponent colors, mirrored "
+        "(50,000 × 9,216)"
     ),
     "cifar10-deep-patches-scales": (
-        "CIFAR-10, the same of two scales (50,000 × 18,432)"
+        "CIFAR-10, patches of ScatterNet's maps, two scales, opponent colors, mirrored "
+        "(50,000 × 18,432)"
     ),
     "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
 }
@@ -63,30 +72,31 @@ TITLES = HEADS | {
 }
 INTRODUCTION = """# The papers' tables
 
-Claimed beside measured, in %: mean ± sd over paired noise draws (draw k has seed k).
-Verdict: *reproduced* if the difference is at most max(0.3, 2 √(sd²/k + sd_claim²)),
-else *above* or *below*. Each claim was run with noise calibrated by the paper's own
-accountant, and again with the tightest one (exact, or PLD for Poisson batches); the ε
-of each run under both is beside it. `python -m benchmarks run PAPER/TABLE` runs what is
-missing; every row, with its settings, commit, machine and ε under every profile, is in
-`results/claims/`.
+Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
+(draw k has seed k). The verdict is *reproduced* if the difference is at most max(0.3, 2
+√(sd²/k + sd_claim²)), and otherwise *above* or *below*. Each claim was run with noise
+calibrated by the paper's accountant, and again with the tightest accountant (exact, or
+PLD for Poisson batches). The table shows the ε of each run under both accountants.
+`python -m benchmarks run PAPER/TABLE` runs missing rows. `results/claims/` has every
+row with its settings, commit, machine and ε under every profile.
 """
-SCATTERNET = """Test accuracy in %, mean ± sd over noise draws (one draw where there is
-no sd). Each line adds to the one before it: as it is, `--normalize none`; by synthetic
-images, `--normalize synthetic`; by places, the default, `--normalize local`; two
-scales, `--scatter-j 1,2`; `--colors opponent`; `--mirror`; `--backbone deep-patches`.
-Each was chosen on held-out training rows, except patches of Fashion-MNIST's maps (one
-scale), which lose on test rows. Only lines by places and of patches are of today's
-`auto`; the others' took fewer steps above ε = 0.5, which may cost them a point at ε = 3
-(CIFAR-10, held-out rows: 66.2, 66.8 and 67.2 with 91, 200 and 400 steps), and shorter
-ones."""
-SUMMARY = """Each printed number counts once. One that was run in several ways
-(settings, accountants) counts as reproduced if one of them reproduces it, else as
-above, else as below; TABLES.md has every way, and explains what is below. *Arithmetic*
-numbers follow from a formula: they agree if they are the printed one to its digits, for
-one of the numbers of training rows that the paper names. The command that an
-accelerator needs stands below each paper. Not printed: settings or digits that the
-paper or its text lacks."""
+SCATTERNET = """Test accuracy in %, mean ± standard deviation over noise draws. A number
+without a standard deviation is one draw. Options: without normalization, `--normalize
+none`; by synthetic images, `--normalize synthetic`; per-image normalization,
+`--normalize local` (the default); two scales, `--scatter-j 1,2`; opponent colors,
+`--colors opponent`; mirrored, `--mirror`; patches of maps, `--backbone deep-patches`.
+Each option was chosen on held-out training rows. Exception: patches of Fashion-MNIST's
+maps (one scale) lose on test rows. Rows with per-image normalization or patches are
+from today's `auto`. In the other rows, an earlier `auto` took fewer and shorter steps
+above ε = 0.5. This may cost a point at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8 and
+67.2 with 91, 200 and 400 steps)."""
+SUMMARY = """Each printed number counts once. A number that was run in several ways
+(settings, accountants) counts as reproduced if one run reproduces it, else as above if
+one run is above, else as below. TABLES.md shows every run, and explains the numbers
+below. *Arithmetic* numbers follow from a formula. They agree if the formula gives the
+printed digits for one of the training set sizes that the paper names. Below each paper
+is the command that needs an accelerator. *Not printed*: the paper and its text lack
+settings or digits."""
 Row = dict[str, Any]
 PAGES = tuple(
     Path(name)
@@ -156,7 +166,10 @@ def render() -> dict[str, str]:
     }
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
-        note = f"Test accuracy in %, mean ± sd over noise draws. {_source(rows)}"
+        note = (
+            "Test accuracy in %, mean ± standard deviation over noise draws. "
+            f"{_source(rows)}"
+        )
         tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
     tables["scatternet"] = f"{scatternet_table()}\n\n{SCATTERNET}"
     costs = read(RESULTS / "cost.jsonl")
@@ -168,7 +181,7 @@ def render() -> dict[str, str]:
     ]
     if costs:
         tables["cost"] = (
-            f"{cost_table(costs)}\n\nWhole process, from command to report. "
+            f"{cost_table(costs)}\n\nTime of the whole command, with the report. "
             f"{_source(costs)}"
         )
     if read(audit_defects.OUT):

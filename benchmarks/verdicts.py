@@ -34,12 +34,13 @@ RUN = ("reproduced", "above", "below", NOT_RUN)
 VERDICTS = (*RUN, AGREES, DIFFERS, ACCELERATOR, NOT_PUBLIC, CITED)
 HEADER = ("row", "ε", "claimed", "measured", "settings", "ε exact")
 HEADER = (*HEADER, "ε as the paper counts", "verdict")
-OWN = """A row of our own, with a public network that is at hand: CIFAR-10 from
-MobileNetV2 of ImageNet-1K at 128 px. Our defaults with the paper's number of epochs, no
-search, exact accounting, δ = 1e-5; the paper has no such row."""
-OWN_DE22 = """A row of our own, MobileNetV2 at 128 px: the last layer by De22's Table 21
-(full batches, since 2^18 is more than all rows, normalized update, learning rate 25.6,
-EMA), exact accounting, δ = 1e-5, no search."""
+OWN = """Our own row, not in the paper: CIFAR-10 on MobileNetV2 features (ImageNet-1K,
+128 px). Settings: our defaults with the paper's number of epochs, no search, exact
+accounting, δ = 1e-5."""
+OWN_DE22 = """Our own row, not in the paper: the last layer on MobileNetV2 features (128
+px) with the settings of De22's Table 21 (full batches, because 2^18 exceeds the number
+of rows; normalized update, learning rate 25.6, EMA). Exact accounting, δ = 1e-5, no
+search."""
 Row = dict[str, Any]
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}
 
