@@ -1,12 +1,13 @@
-"""mkdocs: pages that are made of the project's other files, when the site is built.
+"""mkdocs: pages that are made from the project's other files when the site is built.
 
-The README is the first page, Markdown from elsewhere keeps its path, the commands' help
-and the API's list are asked of the code. A link to a file that is no page becomes its
-path.
+The README is the first page, Markdown files outside docs/ keep their paths, and the
+code gives the commands' help, the examples and the Python reference. A link to a file
+that is no page becomes the file's path.
 """
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = (  # beside docs/: what becomes a page, by its path in the project
+PAGES = (  # pages outside docs/, by their paths in the project
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("dphead/privacy/*.md", "dphead/privacy/proofs/*.md", "benchmarks/TABLES.md"),
     "benchmarks/results/*/README.md",
@@ -22,20 +23,30 @@ PAGES = (  # beside docs/: what becomes a page, by its path in the project
 PICTURES = ("benchmarks/results/*/*.png",)
 NOTEBOOK_LINK = re.compile(r'href="([^":]+\.(?:md|ipynb))"')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
-MODULES = {  # what is public, by what it is for
-    "Estimators": ("dphead.estimators",),
-    "Networks": ("dphead.finetune.estimator",),
-    "A run from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
-    "What a budget buys": ("dphead.fit.forecast",),
-    "Own methods": ("dphead.solvers.base", "dphead.solvers.head"),
-    "What attackers are limited to": ("dphead.analysis.tradeoff",),
-    "Checks": (
+MODULES = {  # public functions and classes besides the estimators, by purpose
+    "Fit from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
+    "Forecast accuracy": ("dphead.fit.forecast",),
+    "Add a method": ("dphead.solvers.base", "dphead.solvers.head"),
+    "Bound attackers": ("dphead.analysis.tradeoff",),
+    "Check a run": (
         "dphead.analysis.check.check",
         "dphead.analysis.check.Finding",
         "dphead.analysis.records.read_run",
     ),
-    "Features files": ("dphead_extract.features.format",),
+    "Read and write features files": ("dphead_extract.features.format",),
 }
+# search shows tasks before results and proofs; 1 for pages that are not listed
+BOOST = {"dphead/": 0.2, "benchmarks/": 0.2, "reference/": 0.7, "ARCHITECTURE": 0.2}
+
+
+def on_config(config: Any) -> Any:
+    """Link the repository, if pyproject.toml names it."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    if "Source" in urls:
+        config.repo_url = urls["Source"]
+        config.edit_uri = "edit/main/"
+        config.theme["features"] += ["content.action.edit"]
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -43,6 +54,9 @@ def on_files(files: Files, config: Any) -> Files:
     made = {site(path): (ROOT / path).read_text("utf-8") for path in found(PAGES)}
     made["reference/commands.md"] = commands_page()
     made["reference/api.md"] = api_page()
+    made["examples.md"] = examples_page()
+    for name in estimators():
+        made[f"reference/{name}.md"] = f"# {name}\n\n::: {estimators()[name]}\n"
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
     for path in found(PICTURES):
@@ -52,9 +66,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Links between files of the project as links between pages."""
+    """Turn links between files of the project into links between pages."""
     uri = page.file.src_uri
     here = posixpath.dirname(origin(uri))
+    if page.edit_url:
+        page.edit_url = page.edit_url.replace(uri, origin(uri))
+    boost = (value for start, value in BOOST.items() if uri.startswith(start))
+    page.meta.setdefault("search", {"boost": next(boost, 1)})
 
     def linked(match: re.Match[str]) -> str:
         picture, text, target, part = match.groups(default="")
@@ -71,7 +89,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
-    """Links of a notebook, which comes as HTML, as links between pages."""
+    """Turn the links of a notebook, which comes as HTML, into links between pages."""
     uri = page.file.src_uri
     if not uri.endswith(".ipynb"):
         return html
@@ -81,7 +99,7 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
         path = posixpath.normpath(posixpath.join(here, match.group(1)))
         to = files.get_file_from_path(site(path))
         if to is None:
-            raise ValueError(f"a link must lead to a page, got {path} in {uri}")
+            raise ValueError(f"{uri} links to {path}, which is no page")
         return f'href="{to.url_relative_to(page.file)}"'
 
     return NOTEBOOK_LINK.sub(linked, html)
@@ -94,14 +112,16 @@ def found(patterns: tuple[str, ...]) -> list[str]:
 
 
 def site(path: str) -> str:
-    """Where a file of the project is in the site."""
+    """The path of a project's file in the site."""
     if path in ("README.md", "docs/index.md"):
         return "index.md"
+    if path == "examples":
+        return "examples.md"
     return path.removeprefix("docs/").replace("/README.md", "/index.md")
 
 
 def origin(uri: str) -> str:
-    """Where a page of the site is in the project."""
+    """The path of a page's file in the project."""
     if uri == "index.md":
         return "README.md"
     if (ROOT / "docs" / uri).exists():
@@ -113,14 +133,14 @@ def commands_page() -> str:
     """The help of every command, as it is printed at 80 columns."""
     from dphead.cli import cli
 
-    parts = ["# Commands\n\nWhat `--help` prints."]
+    parts = ["# Commands\n\nThis page shows the help that `--help` prints."]
     context = click.Context(cli, info_name="dphead", terminal_width=80)
     parts += helped(cli, context)
     return "\n\n".join(parts) + "\n"
 
 
 def helped(command: click.Command, ctx: click.Context) -> list[str]:
-    """A section for a command, and for each below it."""
+    """A section for a command, and for each command below it."""
     parts = [f"## {ctx.command_path}", f"```text\n{command.get_help(ctx)}\n```"]
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
@@ -131,10 +151,42 @@ def helped(command: click.Command, ctx: click.Context) -> list[str]:
     return parts
 
 
+def estimators() -> dict[str, str]:
+    """The path of each estimator's class, by its name."""
+    import dphead
+
+    names = [name for name in dphead.__all__ if name.startswith("DP")]
+    classes = [getattr(dphead, name) for name in [*names, "DPFinetuneClassifier"]]
+    return {one.__name__: f"{one.__module__}.{one.__name__}" for one in classes}
+
+
 def api_page() -> str:
-    """The public names of the modules that others may use."""
-    parts = ["# Python\n\nAll estimators can be imported from `dphead` itself."]
+    """The estimators in a table, then the other public functions and classes."""
+    import dphead
+
+    lines = ["| class | task |", "|---|---|"]
+    for name in estimators():
+        (first, *_) = (getattr(dphead, name).__doc__ or "").splitlines()
+        lines.append(f"| [`{name}`]({name}.md) | {first} |")
+    intro = (
+        "# Python\n\nThis page lists the public classes and functions. All estimators"
+    )
+    parts = [f"{intro} can be imported from `dphead`.", "\n".join(lines)]
+    parts += ["::: dphead.estimators.guarantee.Privacy"]
     for title, modules in MODULES.items():
         parts.append(f"## {title}")
         parts += [f"::: {module}" for module in modules]
+    return "\n\n".join(parts) + "\n"
+
+
+def examples_page() -> str:
+    """The files in examples/, each below its first sentence."""
+    parts = [
+        "# Examples",
+        "Each program runs offline in seconds, on scikit-learn's digits.",
+    ]
+    for path in found(("examples/*.py",)):
+        text, _, code = (ROOT / path).read_text().partition('"""\n\n')
+        title = text.removeprefix('"""').rstrip(".")
+        parts.append(f"## {title}\n\n`{path}`:\n\n```python\n{code}```")
     return "\n\n".join(parts) + "\n"

@@ -57,7 +57,7 @@ _RowScores = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Hold a fit's facts for its run folder; `result` has no ledger."""
+    """Hold a fit's facts for its run folder, and its result without the ledger."""
 
     method: Method
     facts: ProblemInfo
@@ -449,7 +449,7 @@ class DPClassifier(PrivateClassifier):
         return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
-        """Return the method's settings; None for defaults."""
+        """Return the method's settings by name, with None for defaults."""
         names = (f.name for f in fields(self) if f.name not in _NO_SETTINGS)
         given = {name: getattr(self, name) for name in names}
         return given | (getattr(self, "settings", None) or {})
@@ -511,7 +511,7 @@ def check_classified(scores: np.ndarray) -> None:
 
 
 def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
-    """Return the weighted accuracy; rows that are not `known` (n,) count as wrong."""
+    """Return the weighted accuracy, where rows not `known` (n,) count as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
     if not known.any():  # scikit-learn refuses weights of zeros only

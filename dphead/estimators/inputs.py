@@ -251,7 +251,7 @@ def from_file(
     label_sets: np.ndarray | None = None,
     **more: Any,
 ) -> Iterator[TrainingData]:
-    """Open a split of a features file as training data; rows are read later.
+    """Open a split of a features file as training data, without reading its rows.
 
     Parameters
     ----------
