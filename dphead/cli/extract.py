@@ -20,6 +20,7 @@ from dphead.cli.features_file import (
 from dphead.cli.options import (
     BITS,
     BLOCK_ROWS,
+    BY_GROUP,
     CLASSES,
     COLUMNS,
     DATASET_ID,
@@ -31,6 +32,7 @@ from dphead.cli.options import (
     LAYOUT,
     NEW_DATA_SET,
     SAME_DATA_AS,
+    TEST_FRACTION,
     UNLABELED,
 )
 from dphead.cli.paths import check_there
@@ -58,20 +60,8 @@ from dphead.cli.text import section, tied
     LAYOUT,
     COLUMNS,
     ENCODING,
-    click.option(
-        "--test-fraction",
-        type=values.Number(0, 0.9),
-        default=0.0,
-        help=(
-            "Set this fraction of the images (with groups: of the groups) apart as the "
-            "split test, such as 0.2. The rest is the split train."
-        ),
-    ),
-    click.option(
-        "--by-group",
-        is_flag=True,
-        help="Refuse --test-fraction if the source has no groups.",
-    ),
+    TEST_FRACTION,
+    BY_GROUP,
     click.option(
         "--limit", type=values.COUNT, help="Use only the first N images (for trials)."
     ),

@@ -13,6 +13,7 @@ from dphead.cli.choices import PATH
 from dphead.cli.features_file import Unusable, print_budget, print_problems
 from dphead.cli.options import (
     BLOCK_ROWS,
+    BY_GROUP,
     CLASSES,
     COLUMNS,
     DATASET_ID,
@@ -20,6 +21,7 @@ from dphead.cli.options import (
     FEATURES_FILE,
     IGNORE_LABELS,
     SAME_DATA_AS,
+    TEST_FRACTION,
     UNLABELED,
 )
 from dphead.cli.progress import shown
@@ -45,6 +47,8 @@ def features() -> None:
 )
 @COLUMNS
 @ENCODING
+@TEST_FRACTION
+@BY_GROUP
 @CLASSES
 @IGNORE_LABELS
 @UNLABELED
@@ -106,6 +110,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
     from dphead_extract.importing import ImportOptions
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.columns import Columns
+    from dphead_extract.sources.holdout import Holdout
 
     names = given["features_"] or ""
     direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
@@ -123,6 +128,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
             ignore_labels=given["ignore_labels"],
             allow_unlabeled=given["allow_unlabeled"],
         ),
+        Holdout(given["test_fraction"], given["by_group"]),
         **{name: given[name] for name in direct},
     )
 

@@ -204,6 +204,20 @@ ENCODING = click.option(
     show_default=True,
     help="Encoding of a CSV or TSV. Excel often writes windows-1252.",
 )
+TEST_FRACTION = click.option(
+    "--test-fraction",
+    type=values.Number(0, 0.9),
+    default=0.0,
+    help=(
+        "Set this fraction of the images (with groups: of the groups) apart as the "
+        "split test, such as 0.2. The other images are the split train."
+    ),
+)
+BY_GROUP = click.option(
+    "--by-group",
+    is_flag=True,
+    help="Refuse --test-fraction if the source has no groups.",
+)
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),

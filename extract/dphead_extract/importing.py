@@ -20,6 +20,7 @@ from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.sources.classes import Classes, interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.holdout import Holdout
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 
@@ -35,6 +36,8 @@ class ImportOptions:
         Roles of the columns.
     classes : Classes
         How the classes are declared.
+    holdout : Holdout
+        Test rows that are set apart. The name of a row without a group is its number.
     backbone : str
         Model that made the embeddings. All features files of a head must have the same
         value.
@@ -52,6 +55,7 @@ class ImportOptions:
     output: Path
     columns: Columns = field(default_factory=Columns)
     classes: Classes = field(default_factory=Classes)
+    holdout: Holdout = field(default_factory=Holdout)
     backbone: str = "imported"
     dtype: str | None = None
     block_rows: int = 1024
@@ -138,7 +142,7 @@ def _survey(table: Table, options: ImportOptions) -> int:
     n_rows = 0
     for block in table.read(options.block_rows, False):
         count = len(next(iter(block.values())))
-        encoded(block, table, options, count)
+        encoded(block, table, options, range(n_rows, n_rows + count))
         n_rows += count
     if n_rows == 0:
         raise ExtractError(f"{str(options.source)!r} has no rows.")
@@ -146,16 +150,17 @@ def _survey(table: Table, options: ImportOptions) -> int:
 
 
 def encoded(
-    block: RowBlock, table: Table, options: ImportOptions, n_rows: int
+    block: RowBlock, table: Table, options: ImportOptions, rows: range
 ) -> dict[str, np.ndarray]:
-    """Return a block's labels, splits and groups in the form of a features file.
+    """Return the labels, splits and groups of some rows as in a features file.
 
     Each value depends on its own row only.
     """
     columns = {role: block[role] for role in table.roles}
     splits = possible_splits("split" in table.roles)
-    _, said = interpreted(columns, n_rows, options.classes, splits)
-    own = {"labels": said.labels, "split": said.split}
+    _, said = interpreted(columns, len(rows), options.classes, splits)
+    split = options.holdout.codes([str(row) for row in rows], said.group, said.split)
+    own = {"labels": said.labels, "split": split}
     return own if said.group is None else own | {"group": said.group}
 
 
@@ -168,14 +173,17 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
     named = {"columns_sha256": names} if table.columns else {}
     dtype = "float16" if table.dtype == np.float16 else "float32"
+    grouped = "group" in table.roles
     header = Header(
         n_rows=n_rows,
         n_features=table.n_features,
         dtype=options.dtype or dtype,
         class_names=options.classes.names,
         classes_declared="classes-flag" if options.classes.names is not None else "",
-        split_names=possible_splits("split" in table.roles),
-        has_group="group" in table.roles,
+        split_names=options.holdout.split_names(
+            grouped, possible_splits("split" in table.roles)
+        ),
+        has_group=grouped,
         backbone=options.backbone,
         transform=named,
         library_versions={"numpy": np.__version__},
@@ -183,6 +191,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
             "source_digest": _digest(table, options.columns),
             "ignore_labels": options.classes.ignore_labels,
             "allow_unlabeled": options.classes.allow_unlabeled,
+            **options.holdout.record(grouped),
         },
         block_rows=options.block_rows,
         dataset_id=options.dataset_id,
@@ -215,7 +224,7 @@ def _fill(
     for block in table.read(options.block_rows, True):
         count = len(block["features"])
         if start >= writer.next_row:
-            columns = encoded(block, table, options, count)
+            columns = encoded(block, table, options, range(start, start + count))
             stored, columns["valid"] = finite(block["features"], writer.header.dtype)
             columns["row_digest"] = np.stack(
                 [row_digest(writer.salt, r.shape, r.tobytes()) for r in stored]

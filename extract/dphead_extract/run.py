@@ -463,7 +463,7 @@ def _make_header(
             "device": settings.device.type,
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
-            **options.holdout.record(source),
+            **options.holdout.record(source.group is not None),
             **options.views.record(),
             **options.shard.record(n_rows),
         },

@@ -161,7 +161,7 @@ def encoded_rows(path: Path, columns) -> dict[str, np.ndarray]:
     options = ImportOptions(path, path, columns, classes)
     found = []
     for block in table.read(8, True):
-        row = encoded(block, table, options, len(block["features"]))
+        row = encoded(block, table, options, range(len(block["features"])))
         row["features"], row["valid"] = finite(block["features"], "float32")
         found.append(row)
     return {name: np.concatenate([row[name] for row in found]) for name in found[0]}
@@ -455,6 +455,35 @@ def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
     assert "ledger budget" in done.output
     wrong = CliRunner().invoke(command, ["import", "no.xyz", "-o", "f.h5"])
     assert wrong.exit_code == 2 and "is not a file" in wrong.output
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+def test_test_rows_are_whole_groups(tmp_path, kind):
+    x, label, group, _ = rows(300)
+    path = tmp_path / f"rows.{kind}"
+    columns = {"f": x[:, 0], "dx": label, "mrn": group}
+    if kind == "npz":
+        np.savez(path, features=x, **columns)
+    elif kind == "csv":
+        pa.csv.write_csv(pa.table(columns), path)
+    else:
+        pa.parquet.write_table(pa.table(columns), path)
+    arguments = ["import", str(path), "-o", str(tmp_path / "f.h5"), "--by-group"]
+    arguments += ["--test-fraction", "0.3", "--classes", "cat,dog,eel"]
+    arguments += [] if kind == "npz" else ["--features", "f"]
+    wrong = CliRunner().invoke(command, [*arguments, "--columns", "label=dx"])
+    assert wrong.exit_code == 2 and "needs a column of groups" in wrong.output
+    named = ["--columns", "label=dx,group=mrn"]
+    done = CliRunner().invoke(command, [*arguments, *named])
+    assert done.exit_code == 0, done.output
+    assert "--split train --test-split test" in " ".join(done.output.split())
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.split_names == ["train", "test"]
+        assert file.holdout == {"fraction": 0.3, "by": "group"}
+        splits = set(zip(group, file.split.tolist(), strict=True))
+    assert len(splits) == 100
+    # 100 groups: a standard deviation of 0.05
+    assert 0.1 < np.mean([split for _, split in splits]) < 0.5
 
 
 def test_arrays_that_are_not_read_are_named(tmp_path):

@@ -38,36 +38,45 @@ class Holdout:
         if self.by_group and not self.fraction:
             raise ExtractError("--by-group needs --test-fraction, such as 0.2.")
 
-    def record(self, source: Source) -> dict[str, dict[str, object]]:
+    def record(self, grouped: bool) -> dict[str, dict[str, object]]:
         """Return the entry of the file's configuration; {} without a split."""
-        by = "image" if source.group is None else "group"
-        return (
-            {"holdout": {"fraction": self.fraction, "by": by}} if self.fraction else {}
-        )
+        if not self.fraction:
+            return {}
+        by = "group" if grouped else "image"
+        return {"holdout": {"fraction": self.fraction, "by": by}}
 
-    def split(self, source: Source) -> Source:
-        """Return a source with the splits "train" and "test".
+    def split_names(self, grouped: bool, names: list[str]) -> list[str]:
+        """Return the splits of a source that has the splits `names`.
 
         Raises ExtractError if groups are required and missing, or if the source has
         splits.
         """
         if not self.fraction:
-            return source
-        if self.by_group and source.group is None:
+            return names
+        if self.by_group and not grouped:
             raise ExtractError(
                 "--by-group needs a column of groups, such as patients. Type --columns "
                 "group=NAME."
             )
-        if source.split_names != ["all"]:
+        if names != ["all"]:
             raise ExtractError(
                 "--test-fraction cannot be combined with --split or a column of "
                 "splits. Remove --test-fraction."
             )
-        codes = self._codes(source.names, source.group)
-        return replace(source, split=codes, split_names=["train", "test"])
+        return ["train", "test"]
 
-    def _codes(self, names: Sequence[str], groups: np.ndarray | None) -> np.ndarray:
-        """Return 1 for test and 0 for train, uint8 (n,)."""
+    def split(self, source: Source) -> Source:
+        """Return a source with the splits "train" and "test"."""
+        names = self.split_names(source.group is not None, source.split_names)
+        codes = self.codes(source.names, source.group, source.split)
+        return replace(source, split=codes, split_names=names)
+
+    def codes(
+        self, names: Sequence[str], groups: np.ndarray | None, split: np.ndarray
+    ) -> np.ndarray:
+        """Return 1 for test and 0 for train, uint8 (n,), or `split` unchanged."""
+        if not self.fraction:
+            return split
         ids = [NO_GROUP] * len(names) if groups is None else groups.tolist()
         return np.array(
             [
