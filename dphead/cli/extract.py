@@ -350,7 +350,7 @@ def _checked(given: dict[str, Any]) -> Any:
 
 
 def _print_summary(summary: Any) -> None:
-    """Print what was written, from which source, and at what speed."""
+    """Print the written file with its size, backbone and speed, and the data set."""
     names = (
         "classes not declared"
         if summary.class_names is None

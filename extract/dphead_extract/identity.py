@@ -109,8 +109,8 @@ def note_images(
 ) -> list[Overlap]:
     """Add images to the index, and return other data sets that hold some of the images.
 
-    Call this before a row is written: the index then knows the images of a run that
-    ends early.
+    Call this before a row is written. A run that ends early then has its images in the
+    index.
     """
     if index is None:
         return []

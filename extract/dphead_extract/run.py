@@ -92,7 +92,7 @@ class ExtractOptions:
     same_data_as : str, Path or None
         A features file of the same images.
     new_data_set : bool
-        Whether the images are a new data set, even if the index knows them.
+        Whether the images are a new data set, even if the index has them.
     index : ImageIndex or None
         Index of the images that were seen before. Such images keep the id of their data
         set. None disables the search.
@@ -360,7 +360,7 @@ def _declared_input(
     No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
     have the shape in their header, which is the same for all rows. Image files have 3
     channels. A size or channels found in the images would let one image change every
-    row. Other backbones have a size and channels of their own.
+    row. Other backbones have a fixed size and fixed channels.
 
     Returns
     -------

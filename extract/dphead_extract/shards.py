@@ -145,8 +145,8 @@ def shared_identifiers(
     else:
         return drawn["dataset_id"], drawn["salt"]
     raise ExtractError(
-        f"{str(path)!r} belongs to {what}. Choose another -o, or remove this file and "
-        "its shards."
+        f"{str(path)!r} belongs to {what}. Choose another -o, or remove the file and "
+        "the shards."
     )
 
 

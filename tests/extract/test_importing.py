@@ -355,7 +355,7 @@ def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must be columns of numbers"),
+        ("", "must name columns of numbers"),
         ("a,b,label\n", "has no rows"),
         ("a,b,label", "has no rows"),
         ("a,a\n1,2\n", "two columns 'a'"),
@@ -370,8 +370,8 @@ def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
         ("2,1\n3,4\n", "must name the columns"),
         (",a\n0,1\n", "a column ''"),
         ("Unnamed: 0,a\n0,1\n", "a column 'Unnamed: 0'"),
-        ("a,Label\n1,0\n", "column of labels .* which has Label"),
-        ("a,group,GROUPS\n1,0,1\n", "which has group, GROUPS"),
+        ("a,Label\n1,0\n", "label=NAME is required, .* has Label"),
+        ("a,group,GROUPS\n1,0,1\n", "has group, GROUPS"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):

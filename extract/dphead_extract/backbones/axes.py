@@ -46,7 +46,8 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     if not isinstance(classifier, nn.Linear):
         raise ExtractError(
             f"--axes needs a linear last layer, got {type(classifier).__name__}. Give "
-            "weights that have one and --model-arg num_classes=N, or remove --axes."
+            "weights with a classifier and --model-arg num_classes=N, or remove "
+            "--axes."
         )
     weights = classifier.weight.detach().cpu().double().numpy()
     most = min(weights.shape[0] - 1, weights.shape[1])

@@ -1,6 +1,7 @@
-"""Check the options of a backbone without PyTorch, whose import takes seconds.
+"""Check the options of a backbone without PyTorch.
 
-A wrong name, option or network connection is thus refused at once.
+PyTorch takes seconds to import. A wrong name or option, or a missing connection to the
+hub, is refused before.
 """
 
 from __future__ import annotations

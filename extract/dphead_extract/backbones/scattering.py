@@ -79,10 +79,10 @@ class ScatterNet(nn.Module):
         within = 1 <= J <= _MOST_SCALES and 1 <= L <= _MOST_ANGLES
         if not within or min(shape) < 2**J:
             raise ExtractError(
-                f"ScatterNet needs --scatter-j from 1 to {_MOST_SCALES}, --scatter-l "
-                f"from 1 to {_MOST_ANGLES} and images of at least 2**J pixels, got "
-                f"J={J}, L={L} and {shape[0]} x {shape[1]} pixels. Choose a smaller "
-                "--scatter-j or a larger --image-size."
+                f"--scatter-j must be from 1 to {_MOST_SCALES}, --scatter-l from 1 to "
+                f"{_MOST_ANGLES}, and each side at least 2**J pixels, got {J}, {L} and "
+                f"{shape[0]} x {shape[1]} pixels. Choose a smaller --scatter-j or a "
+                "larger --image-size."
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (_padded_size(s, J) for s in shape)

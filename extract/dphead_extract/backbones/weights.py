@@ -59,9 +59,8 @@ def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
                 return {key: torch.from_numpy(file[key]) for key in file.files}
         if not hasattr(model, "load_pretrained"):
             raise ExtractError(
-                f"--weights {str(path)!r} must hold the tensors of the model's state "
-                "dict. Save them by `safetensors.torch.save_file(model.state_dict(), "
-                "FILE)`."
+                f"--weights {str(path)!r} has no tensors of the model's state dict. "
+                "Save them by `safetensors.torch.save_file(model.state_dict(), FILE)`."
             )
         model.load_pretrained(str(path))  # type: ignore[operator]
         return None

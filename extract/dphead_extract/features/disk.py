@@ -47,7 +47,7 @@ def sync_path(path: Path) -> None:
 
 
 def write_private(path: Path, data: bytes, once: bool = False) -> None:
-    """Write a file that only its owner can read; after a crash it is whole or missing.
+    """Write a file atomically, with access for the owner only.
 
     With `once` an existing file stays, and FileExistsError is raised. Raises
     ExtractError, with the path, for a full disk, or a file system without rights or

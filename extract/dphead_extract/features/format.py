@@ -3,7 +3,8 @@
 The modules of this format may import only numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
-values, and so do ``config`` and ``salt``: digests in them identify the data.
+values. ``config`` and ``salt`` are private too, because their digests identify the
+data.
 
 | dataset         | type, shape              | meaning                                 |
 |-----------------|--------------------------|-----------------------------------------|

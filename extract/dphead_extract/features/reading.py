@@ -149,7 +149,7 @@ class FeaturesFile:
         return self._read("group", slice(None)) if self.config["has_group"] else None
 
     def _read(self, name: str, rows: slice) -> np.ndarray:
-        """Return some rows of a column; raise FormatError if the file is damaged."""
+        """Return some rows of a column, or raise FormatError for a damaged file."""
         columns: Any = self.file
         try:
             return columns[name][rows]

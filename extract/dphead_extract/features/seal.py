@@ -1,4 +1,4 @@
-"""Seal a features file: its rows' positions, and a digest of all other bytes.
+"""Seal a features file by a digest of all bytes outside the columns.
 
 HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
 interpreter. Therefore the bytes of the file's structure and attributes are compared

@@ -85,7 +85,7 @@ def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
 def read_idx(path: Path) -> np.ndarray:
     """Return the array of an IDX file, plain or .gz.
 
-    No more is unpacked than the header says.
+    No more bytes are unpacked than the header declares.
 
     Raises
     ------
@@ -105,8 +105,7 @@ def read_idx(path: Path) -> np.ndarray:
         if isinstance(error, ExtractError):
             raise
         raise ExtractError(
-            f"{str(path)!r} is not an IDX file as long as its header says. Download it "
-            "again."
+            f"{str(path)!r} is not a whole IDX file. Download it again."
         ) from error
     return values.astype(dtype.newbyteorder("="), copy=False)
 
@@ -136,7 +135,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
         if first.name.removesuffix(".gz") != stem:
             raise ExtractError(
                 "The folder has two IDX files of images for the split "
-                f"{split or 'all'}. Type the path of one of them."
+                f"{split or 'all'}. Type the path of a file instead of the folder."
             )
     return pairs
 

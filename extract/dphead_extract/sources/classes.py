@@ -65,7 +65,7 @@ class Classes:
     ) -> Classes:
         """Return the classes declared on the command line.
 
-        `text` is "a,b,c", "10" (names "0" to "9") or "@file" with one name a line.
+        `text` is "a,b,c", "10" (names "0" to "9") or "@file" with one name per line.
 
         Raises
         ------

@@ -66,8 +66,8 @@ class Columns:
                 continue
             if alike not in ([role], [f"{role}s"]):
                 raise ExtractError(
-                    f"--columns must name the column of {role}s in {str(path)!r}, "
-                    f"which has {', '.join(alike)}. Type --columns {role}=NAME."
+                    f"--columns {role}=NAME is required, because {str(path)!r} has "
+                    f"{', '.join(alike)}."
                 )
             found[role] = alike[0]
         return found
@@ -111,7 +111,7 @@ def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> No
     twice = next((name for name in names if list(names).count(name) > 1), None)
     if twice is not None:
         raise ExtractError(
-            f"{str(path)!r} has two columns {twice!r}. Rename one of them."
+            f"{str(path)!r} has two columns {twice!r}. Rename the second column."
         )
     missing = [name for name in wanted if name not in names]
     if missing:

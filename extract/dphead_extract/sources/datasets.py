@@ -141,8 +141,8 @@ def _dataset(
     kind, header = said[0], said[-1]
     if not str(kind).startswith(("binary", "large_binary", "struct<bytes: binary")):
         raise ExtractError(
-            f"the column {image!r} must hold the bytes of images, got {kind} in "
-            f"{str(first.path)!r}. Type --columns image=NAME, or path=NAME for paths."
+            f"The column {image!r} of {str(first.path)!r} has type {kind}, not bytes "
+            "of images. Type --columns image=NAME, or path=NAME for paths."
         )
     classes = _agreed(classes, header)
     # if the classes are declared by their number, positions are their names
@@ -184,7 +184,7 @@ def _manifest(
         )
     if not is_text(table.schema.field(image).type):
         raise ExtractError(
-            f"the column {image!r} of {str(path)!r} must hold texts. Type --columns "
+            f"The column {image!r} of {str(path)!r} has no texts. Type --columns "
             "path=NAME."
         )
     root, rows = path.parent, []

@@ -19,9 +19,10 @@ _ENDS = (b"IEND\xaeB`\x82", b"\xff\xd9")
 
 
 def first_look(source: Source) -> None:
-    """Refuse missing images, and unreadable ones that are found within a second.
+    """Refuse missing images, and unreadable images that are found within a second.
 
-    Headers and last bytes are checked. An image is decoded only if they look damaged.
+    The header and the last bytes of each file are checked. A file that looks damaged is
+    decoded.
 
     Raises
     ------

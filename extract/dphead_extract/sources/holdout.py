@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import NO_GROUP
-from dphead_extract.sources.image import Source
+
+if TYPE_CHECKING:  # Pillow is not needed for embeddings
+    from dphead_extract.sources.image import Source
 
 _KEY = b"dphead: test split of groups or images, version 1"
 

@@ -273,7 +273,7 @@ def open_archive(
         # a second one would replace the first: one image would decide another's row
         if name in index:
             raise ExtractError(
-                f"{str(path)!r} has two members {name!r}. Rename one of them."
+                f"{str(path)!r} has two members {name!r}. Rename the second member."
             )
         index[name] = member
         images.append((name, archive.check_size(size)))

@@ -42,8 +42,8 @@ def width_and_dtype(
     if not kinds or wrong or (lists and len(kinds) > 1):
         got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else f"{list(kinds)}"
         raise ExtractError(
-            "features must be columns of numbers or one column of lists of numbers, "
-            f"got {got} in {str(file.path)!r}. Type --features NAMES."
+            "--features must name columns of numbers or one column of lists of "
+            f"numbers, got {got} in {str(file.path)!r}."
         )
     halves = all(entry == pa.float16() for entry in entries.values())
     dtype = np.dtype(np.float16 if halves else np.float64)

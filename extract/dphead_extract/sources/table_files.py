@@ -279,7 +279,6 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     if not numbers and not is_text(kind):
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
-            f"the column of {role}s must hold texts or {what}, got {kind} in "
-            f"{str(path)!r}. Convert the column, or name another one by --columns "
-            f"{role}=NAME."
+            f"--columns {role}=NAME must name texts or {what}, got {kind} in "
+            f"{str(path)!r}."
         )

@@ -99,9 +99,8 @@ def _arrays(path: Path, columns: Columns) -> Table:
         features = np.asarray(stored[wanted])
     if features.ndim != 2 or features.dtype.kind not in "biuf":
         raise ExtractError(
-            "features must be an array (n, d) of real numbers, got shape "
-            f"{features.shape} and dtype {features.dtype} in {str(path)!r}. Save such "
-            "an array, or name another one by --features."
+            "--features must name an array (n, d) of real numbers, got shape "
+            f"{features.shape} and dtype {features.dtype} in {str(path)!r}."
         )
     for role, array in arrays.items():
         if array.shape != features.shape[:1]:

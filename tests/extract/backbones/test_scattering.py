@@ -99,5 +99,5 @@ def test_the_engines_agree(monkeypatch, J, L, shape):
 
 
 def test_too_small_images_are_refused():
-    with pytest.raises(ExtractError, match=r"2\*\*J pixels, got J=4"):
+    with pytest.raises(ExtractError, match=r"2\*\*J pixels, got 4, 8"):
         ScatterNet(4, (8, 8))
