@@ -11,8 +11,10 @@ from scipy.special import ndtr, ndtri
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
+    GAP_KNOWN,
     GAP_PER_PARAMETER,
     GAP_RELATIVE_SD,
+    GROUP_GAP,
     MARGIN_SHIFT,
     NORMAL_95,
     SHIFT_CLASSES,
@@ -36,7 +38,7 @@ def expected_accuracy(
     kept, seen, noise = counted(answer, chance)
     units = max(1.0, kept / facts.group_cap)
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = _on_new(seen, noise, units, gap)
+    middle, sd = on_new(seen, noise, units, gap)
     return interval(middle, sd, NORMAL_95)
 
 
@@ -57,7 +59,7 @@ def expected_of_classes(
         # the head overfits all classes together, so `units` counts all rows
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
-        found.append(_on_new(seen, noise, own_units, gap))
+        found.append(on_new(seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
     mean, mean_sd = (sum(values) / len(found) for values in zip(*found, strict=True))
     balanced = interval(mean, mean_sd, NORMAL_95)
@@ -74,7 +76,7 @@ def expected_of_classes(
     return ClassAccuracy(each, balanced, weakest, worst)
 
 
-def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
+def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.
 
     Parameters
@@ -90,7 +92,9 @@ def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float,
     """
     # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
-    sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
+    # large gaps are known better, relative to their size
+    gap_variance = GAP_RELATIVE_SD**2 * gap * min(gap, GAP_KNOWN)
+    sd = math.sqrt(noise**2 + sampling + gap_variance)
     return seen - gap, sd
 
 
@@ -168,5 +172,7 @@ def overfit(
     shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
     # Gaussian margins: a share `seen` of them is positive, and the shift moves all
     lost = seen - float(ndtr(ndtri(seen) - shift))
+    if facts.group_cap > 1:
+        lost *= GROUP_GAP
     n_free = (facts.n_classes - 1) * facts.n_features
     return min(lost, GAP_PER_PARAMETER * n_free / units)
