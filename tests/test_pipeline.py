@@ -103,6 +103,10 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     assert [
         int(row["class"]) for row in csv.DictReader(io.StringIO(from_images))
     ] == classes
+    photo = tmp_path / "photo.png"
+    Image.fromarray(np.load(made / "new.npz")["images"][0]).save(photo)
+    (row,) = csv.DictReader(io.StringIO(fitted("predict", run, photo).out))
+    assert (row["image"], int(row["class"])) == ("photo.png", classes[0])
     assert charges() == 1
 
 

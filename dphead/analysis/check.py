@@ -202,14 +202,14 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         return
     backbone, transform = facts.get("backbone") or "", facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
-    if not made_of_images(facts):
+    if not made_of_images(facts) and not facts.get("attested"):
         what = (
             f"the features were imported or written from arrays (backbone={backbone!r})"
             ", and the origin of each row is not recorded"
         )
         todo = (
-            "Use `dphead extract`, or show that each row depends on one image and on "
-            "nothing fitted to these rows"
+            "Use `dphead extract`. If each row depends on one image and on nothing "
+            "fitted to these rows, import the rows with --not-fitted-on-these-rows"
         )
         yield Finding(name, what, why, todo)
     if kind not in _ROW_WISE:

@@ -231,8 +231,10 @@ def _features(
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
-    The file is the source, or was extracted from the split's images into `folder`.
+    The file is the source, or was made in `folder` from the split's images or from
+    embeddings.
     """
+    from dphead.analysis.protected import made_of_images
     from dphead.fit import files
     from dphead.fit.head_file import load_head
 
@@ -241,14 +243,17 @@ def _features(
     if files.is_features_file(asked.source):
         files.check_layout(asked.layout, asked.source)
         return asked.source, asked.split
-    progress.begin("loading the frozen network")
+    output = Path(folder, "features.h5")
+    if asked.source.is_file() and not made_of_images(made):
+        backbone = files.import_like(asked.run, asked.source, output, labeled)
+        said = f"{asked.source}: read as embeddings by {backbone}, the head's model"
+        click.echo(section("Rows", [said]), err=True)
+        return output, asked.split
+    progress.begin("loading the backbone")
     images = files.Images(
         asked.source, asked.split, asked.layout, labeled, asked.weights, asked.device
     )
-    features = files.extract_like(
-        asked.run, images, Path(folder, "features.h5"), progress
-    )
-    return features, None
+    return files.extract_like(asked.run, images, output, progress), None
 
 
 @click.command(cls=Sectioned)
@@ -279,10 +284,12 @@ def predict(
 ) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
-    SOURCE is a features file, or images in any form `extract` reads. Images go through
-    the backbone recorded in the run folder. Rows of a features file have file names if
-    the table that `extract` wrote is beside it. With --vote, the probability is the
-    fraction of views. An unreadable image, or a row that is not finite, gets no class.
+    SOURCE is a features file, images in any form `extract` reads, or one image file.
+    Images go through the backbone recorded in the run folder. For a head on imported
+    embeddings, SOURCE may be a file of embeddings by the same model, such as emb.npz.
+    Rows of a features file have file names if the table that `extract` wrote is beside
+    it. With --vote, the probability is the fraction of views. An unreadable image, or a
+    row that is not finite, gets no class.
     """
     asked = Asked(**given)
 

@@ -68,6 +68,13 @@ def features() -> None:
 @BLOCK_ROWS
 @DATASET_ID
 @SAME_DATA_AS
+@click.option(
+    "--not-fitted-on-these-rows",
+    "attested",
+    is_flag=True,
+    help="Attest that the model reads each row alone and was not fitted to these rows. "
+    "Reports repeat this, and `dphead check` accepts it.",
+)
 def import_(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file, one row for each.
 
@@ -114,6 +121,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
 
     names = given["features_"] or ""
     direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
+    direct = (*direct, "attested")
     return ImportOptions(
         source,
         output,

@@ -6,6 +6,7 @@ Images are first turned into the head's features.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,11 @@ def classes_declared(file: FeaturesFile) -> str:
 def extraction(file: FeaturesFile) -> dict[str, Any]:
     """Return the settings that `dphead predict` needs to extract the same features.
 
-    "views" is the number of views of each training row.
+    "views" is the number of views of each training row. "attested" is True if the data
+    holder attests how imported rows were made.
     """
-    return {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
+    made = {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
+    return made | ({"attested": True} if file.config.get("attested") else {})
 
 
 def extraction_of_arrays() -> dict[str, Any]:
@@ -350,8 +353,14 @@ def extract_like(
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions, extract
     from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.listing import SUFFIXES
     from dphead_extract.sources.opening import tell_left_out
 
+    source = images.source
+    if source.is_file() and source.suffix.lower() in SUFFIXES:
+        source = output.with_name("image")  # a folder of this image only
+        source.mkdir()
+        copyfile(images.source, source / images.source.name)
     _, facts = load_head(run)
     with explain_damage("a head's extraction", run):
         made = facts["extraction"]
@@ -360,7 +369,7 @@ def extract_like(
         normalize = RowNorm(kind, made["normalization"].get("groups", 0))
     names = facts["class_names"] if images.labeled else None
     options = ExtractOptions(
-        images.source,
+        source,
         output,
         network,
         classes=Classes(names, False, not images.labeled, allow_unlabeled=True),
@@ -373,6 +382,49 @@ def extract_like(
     )
     tell_left_out(extract(options, progress).left_out)
     return output
+
+
+def import_like(run: Path, source: Path, output: Path, labeled: bool) -> str:
+    """Write embeddings to a features file for the head of a run.
+
+    The file cannot name the embedding model, so the head's model is assumed.
+
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    source : Path
+        A file of embeddings that `dphead features import` reads.
+    output : Path
+        The features file to write.
+    labeled : bool
+        Whether labels of the head's classes are read.
+
+    Returns
+    -------
+    str
+        The name of the head's model.
+
+    Raises
+    ------
+    ValueError
+        If the file of embeddings is unusable, or has not the head's width.
+    """
+    from dphead_extract.importing import ImportOptions, import_features
+    from dphead_extract.sources.classes import Classes
+
+    head, facts = load_head(run)
+    with explain_damage("a head's extraction", run):
+        backbone = facts["extraction"]["backbone"]
+    names = facts["class_names"] if labeled else None
+    classes = Classes(names, False, not labeled, allow_unlabeled=True)
+    options = ImportOptions(source, output, classes=classes, backbone=backbone)
+    if (width := import_features(options).n_features) != len(head.weights):
+        raise ValueError(
+            f"{source} has {width} columns, and the head needs {len(head.weights)}. "
+            f"Pass embeddings by {backbone}."
+        )
+    return backbone
 
 
 def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:

@@ -49,6 +49,9 @@ class ImportOptions:
         The data set's id.
     same_data_as : Path or None
         A features file of the same rows.
+    attested : bool
+        Whether the data holder attests that the model read each row alone and was not
+        fitted to these rows. dphead's reports repeat it.
     """
 
     source: Path
@@ -61,6 +64,7 @@ class ImportOptions:
     block_rows: int = 1024
     dataset_id: str | None = None
     same_data_as: Path | None = None
+    attested: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
             "ignore_labels": options.classes.ignore_labels,
             "allow_unlabeled": options.classes.allow_unlabeled,
             **options.holdout.record(grouped),
+            **({"attested": True} if options.attested else {}),
         },
         block_rows=options.block_rows,
         dataset_id=options.dataset_id,

@@ -225,3 +225,40 @@ def test_masked_rows_count_as_wrong(made, masked):
     assert found["accuracy"] == ((z.argmax(axis=1) == y) & there).mean()
     text = " ".join(fitted("evaluate", run, path).out.split())
     assert "3 rows are unreadable or not finite: no class, counted as wrong" in text
+
+
+def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
+    x, y = rows(240)
+    np.savez(tmp_path / "train.npz", features=x, labels=np.array(CLASSES)[y])
+    np.savez(tmp_path / "new.npz", features=x)
+    np.save(tmp_path / "narrow.npy", x[:, :-1])
+    features, run = tmp_path / "train.h5", tmp_path / "run"
+    given = ("--classes", ",".join(CLASSES), "--backbone", "encoder")
+    fitted("features", "import", tmp_path / "train.npz", "-o", features, *given)
+    fitted("fit", features, "-o", run, "--method", "dp-ls", "--epsilon", 4)
+    done = fitted("predict", run, tmp_path / "new.npz")
+    assert "read as embeddings by encoder, the head's model" in done.err
+    assert done.out == fitted("predict", run, features).out
+    measured = [
+        json.loads(fitted("evaluate", run, tmp_path / name, "--json").out)
+        for name in ("train.npz", "train.h5")
+    ]
+    assert measured[0] == measured[1]
+    said = dphead("predict", run, tmp_path / "narrow.npy")
+    assert said.code == 2 and "has 11 columns, and the head needs 12" in said.err
+
+
+def test_attested_embeddings_pass_the_check(tmp_path):
+    x, y = rows(240)
+    np.savez(tmp_path / "train.npz", features=x, labels=np.array(CLASSES)[y])
+    for attest in ((), ("--not-fitted-on-these-rows",)):
+        features, run = tmp_path / f"{len(attest)}.h5", tmp_path / f"run{len(attest)}"
+        given = ("--classes", ",".join(CLASSES), *attest)
+        fitted("features", "import", tmp_path / "train.npz", "-o", features, *given)
+        fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
+        fitted("fit", features, "-o", run, "--method", "dp-ls")
+        done = dphead("check", run)
+        assert done.code == 1 - len(attest)
+        assert ("--not-fitted-on-these-rows" in done.out) == (not attest)
+        card = (run / "report.html").read_text()
+        assert ("The data holder attests" in card) == bool(attest)

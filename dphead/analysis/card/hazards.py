@@ -126,6 +126,12 @@ def _around(report: dict[str, Any]) -> Iterator[Hazard]:
     if made_of_images(made):
         how = "Features of an image come from that image and a fixed network"
         yield Hazard("Steps before the mechanism", STATED, how)
+    elif made.get("attested"):
+        how = (
+            "The data holder attests that each row was made for itself, by something "
+            "not fitted to these rows"
+        )
+        yield Hazard("Steps before the mechanism", STATED, how)
     else:
         how = (
             "The origin of the features is not recorded; each row is assumed to be "
