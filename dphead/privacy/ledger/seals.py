@@ -25,6 +25,15 @@ from dphead.privacy.ledger.store import LedgerFile
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
 Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
+# Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+_SEALS = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
+_LAST = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
+_LAST = _LAST.limit(1)
+_LOG = select(PROGRESS.c.fit_id, PROGRESS.c.sequence, PROGRESS.c.state)
+_LOG = _LOG.order_by(PROGRESS.c.id)
+_RELEASES = select(RELEASES.c.fit_id, *(RELEASES.c[name] for name in _SEALED))
+_RELEASES = _RELEASES.order_by(RELEASES.c.fit_id, RELEASES.c.sequence)
+_encode = json.JSONEncoder(default=repr).encode
 
 
 class Record(NamedTuple):
@@ -51,8 +60,7 @@ def seal(file: LedgerFile) -> None:
 
     The digest also covers the last seal.
     """
-    last = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
-    before, digest, number = file.first(last.limit(1)) or (0, "", 0)
+    before, digest, number = file.first(_LAST) or (0, "", 0)
     # All facts, but only the fits since the last seal: the chain covers the others.
     # They are read back, so that the digest is of what the database kept.
     meta = json.dumps(file.facts(), sort_keys=True)
@@ -69,12 +77,11 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
 
     Also return whether there are releases without a fit.
     """
-    late = CHARGED.offset(first)
-    kept = select(RELEASES.c.fit_id, *(RELEASES.c[name] for name in _SEALED))
+    late, kept = CHARGED, _RELEASES
     if first:
+        late = CHARGED.offset(first)
         kept = kept.where(RELEASES.c.fit_id.in_(late.with_only_columns(FITS.c.fit_id)))
     releases = defaultdict(list)
-    kept = kept.order_by(RELEASES.c.fit_id, RELEASES.c.sequence)
     for release in file.query(kept):
         releases[release[0]].append(release[1:])
     charges = [(tuple(fit), releases.pop(fit[0], [])) for fit in file.query(late)]
@@ -132,8 +139,7 @@ def _checked(file: LedgerFile) -> Record:
     meta = file.facts()
     charges, stray = _charges(file, 0)
     done, digest, sealed = 0, "", dict[str, str]()
-    seals = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
-    for fits, fixed, kept in file.query(seals):
+    for fits, fixed, kept in file.query(_SEALS):
         digest = _chained(digest, fits, fixed, charges[done:fits])
         # Any change of a sealed row, or of the order of charges, changes the digest.
         if digest != kept:
@@ -171,8 +177,7 @@ def _check_order(file: LedgerFile, reserved: dict[str, int]) -> None:
     begun = set()
     # The order of a release: started, redrawn after each crash, committed. The next one
     # begins after the commit only.
-    log = select(PROGRESS.c.fit_id, PROGRESS.c.sequence, PROGRESS.c.state)
-    for fit_id, sequence, state in file.query(log.order_by(PROGRESS.c.id)):
+    for fit_id, sequence, state in file.query(_LOG):
         release = (fit_id, sequence)
         known = state in STATES and sequence < reserved.get(fit_id, 0)
         first = (state == "started") != (release in begun)
@@ -184,9 +189,8 @@ def _check_order(file: LedgerFile, reserved: dict[str, int]) -> None:
 
 def _chained(before: str, fits: int, meta: str, charges: list[Fit]) -> str:
     # `repr`: a damaged column may hold bytes, which JSON does not take.
-    charged = json.dumps(
-        [[fit for fit, _ in charges], [releases for _, releases in charges]],
-        default=repr,
+    charged = _encode(
+        [[fit for fit, _ in charges], [releases for _, releases in charges]]
     )
     # The previous digest is part of the text: no seal can be left out.
     text = json.dumps([before, fits, meta, charged])

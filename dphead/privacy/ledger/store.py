@@ -16,6 +16,7 @@ from urllib.parse import quote
 from sqlalchemy import (
     Executable,
     Table,
+    bindparam,
     column,
     create_engine,
     exc,
@@ -48,6 +49,10 @@ _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
 _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEMENTS)
 
+
+# Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+_FACTS = select(META.c.key, META.c.value)
+_FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
 
 _forks = [0]  # number of forks from the first process to this one
 os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
@@ -194,12 +199,12 @@ class LedgerFile:
             "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap" (JSON:
             a number, or null if the unit of privacy is a row), or "budget" (JSON).
         """
-        row = self.first(select(META.c.value).where(META.c.key == key))
+        row = self.first(_FACT, {"fact": key})
         return row and row[0]
 
     def facts(self) -> dict[str, str]:
         """Return every fact that is fixed."""
-        return dict(map(tuple, self.query(select(META.c.key, META.c.value))))
+        return dict(map(tuple, self.query(_FACTS)))
 
     def set_once(self, key: str, value: str) -> str:
         """Fix a fact as `value` unless it was fixed before, and return the fact."""
@@ -251,9 +256,9 @@ class LedgerFile:
             # Rows are read here, since a damaged page shows only when it is read.
             return [*found.all()] if found.returns_rows else []
 
-    def first(self, statement: Executable | str) -> Any:
+    def first(self, statement: Executable | str, values: Any = None) -> Any:
         """Return the first row that a statement finds, or None."""
-        return next(iter(self.query(statement)), None)
+        return next(iter(self.query(statement, values)), None)
 
     @contextmanager
     def _one_error(self) -> Iterator[None]:
