@@ -169,6 +169,7 @@ class Auto:
         head = yield from descent.solve(
             facts, None if planned else AdaptiveStepSize(facts, descent)
         )
+        # float32, as the weights of every request: the counts are of these weights
         params = Params(head.transform, join_intercept(head).astype(np.float32))
         if self._count_share(facts):
             found = yield from expected_accuracy(facts, descent, params)
@@ -205,6 +206,7 @@ class Auto:
         if not isinstance(centering, Centering):
             return centering
         centering = replace(centering, share=center_share(facts, centering.share))
+        # the squares cost 1 % of mu² even if features turn out to be even
         strong = self.scale == "auto" and is_strong(facts)
         if self.scale == "always" or strong:
             return replace(centering, scale_share=SCALE_SHARE)
@@ -219,6 +221,7 @@ class Auto:
                 steps=self.steps or UNNOISED_DESCENT_STEPS,
                 learning_rate=UNNOISED_RATE,
                 momentum=UNNOISED_MOMENTUM,
+                # a penalty on the sum over rows, so it fades as rows grow
                 weight_decay=UNNOISED_DECAY / facts.n_rows,
                 intercept=UNNOISED_INTERCEPT,
                 normalize=False,
@@ -306,6 +309,7 @@ class AdaptiveStepSize:
     """
 
     def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
+        # `rate` may have reached LONGEST_STEP already: then nothing is lengthened
         longest = LONGEST_STEP * (1 - descent.momentum)
         self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0
@@ -335,6 +339,8 @@ class AdaptiveStepSize:
             # norm of k noisy entries has bias k and standard deviation sqrt(2k) of it.
             spread = self._unit * noise_sd**2 / self._seen
             sd = spread * math.sqrt(2 * rows.size)
+            # of the mean of all gradients so far; later ones are not at zero weights,
+            # but long before the classes are learned they still point the same way
             squared = float((self._sum**2).sum()) / self._seen**2
             share = self._unit * squared - spread * rows.size
             self._known = sd <= SHARE_SD

@@ -82,11 +82,15 @@ class Centering:
 
         rest is the total weight of all other releases.
         """
+        # rows without a bound have no mean of bounded sensitivity
         if not self.unit_norm or self.share <= 0:
             return []
+        # rest is the part of mu² that centering leaves
         whole = rest / (1 - self.share - self.scale_share)
         plan = planned_mean("feature mean", facts.n_classes, 1.0, whole * self.share)
         if self.scale_share > 0:
+            # a clip far below 1: the squares of a unit row are small unless one feature
+            # holds the row
             squares = ChannelMoment(facts.n_classes, 2)
             clip = square_clip(self.clip_width or facts.n_features)
             plan.append(
@@ -118,6 +122,7 @@ class Centering:
             Params(replace(centered, append=0.0)),
         )
         # mean squares over their own mean, which is 1 / n_features for unit rows
+        # n_rows is the noisy count, so rows that count are averaged
         over_mean = facts.n_features / n_rows
         relative = over_mean * answer.value[:, 0]
         noise = over_mean * answer.noise_sd

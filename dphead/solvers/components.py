@@ -54,6 +54,7 @@ class CenteredGram:
     def plan(self) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G."""
         share = self.mean_share
+        # one class: the labels of these rows are not used
         gram = PlannedRelease("gram", Gram(1), self.clip_norm, 1 - share)
         if not share:
             return [gram]
@@ -73,6 +74,7 @@ class CenteredGram:
         transform = RowTransform()
         if self.mean_share:
             mean, n_rows = yield from noisy_mean("mean", 1, facts.n_rows, transform)
+            # without noise, rows are not clipped, and neither is their mean
             if np.isfinite(facts.mu):
                 # a mean of rows of norm at most `clip_norm` has at most this norm
                 length = float(np.linalg.norm(mean))
@@ -156,5 +158,6 @@ class PrincipalComponents:
             RowTransform(center=mean),
             "squared",
             variances=values / n_rows,
+            # of the diagonal; eigenvalues of noise alone reach sqrt(2 d) times this
             noise_sd=gram.noise_sd / n_rows,
         )

@@ -60,6 +60,7 @@ class ErrorBars:
 
         The rows are in the eigenbasis.
         """
+        # b̃ = VᵀS̃Hc of equation (3), one column for each combination of classes
         b, squares = self._sums @ classes, u**2
         # noise variance of each entry of b
         centered = classes - classes.mean(axis=0)
@@ -67,6 +68,7 @@ class ErrorBars:
         of_sums = np.outer(((u * self._h) ** 2).sum(axis=1), noise)
         one_way = squares @ (self._slopes @ (b**2 - noise))
         both_ways = np.stack([self._twice(u * column) for column in b.T], axis=1)
+        # the bias of b̃_i b̃_j is only on the diagonal
         both_ways -= np.outer(squares @ self._slopes.diagonal(), noise)
         # Off the diagonal, symmetric noise (Z + Zᵀ)/2 has variance sd²/2. Subtracting
         # the noise of b² can leave a negative variance, which counts as 0.

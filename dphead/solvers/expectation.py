@@ -126,6 +126,7 @@ def counted(answer: Response, least: float) -> tuple[float, float, float]:
     neither count, so n is not the number of rows that count.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
+    # noise can make a sum of counts negative
     kept = max(right + wrong, answer.noise_sd, 1.0)
     # Laplace's rule of succession: the share stays below 1 even if all rows are correct
     seen = min(1 - 1 / (kept + 2), max(least, right / kept))
@@ -165,6 +166,7 @@ def overfit(
     longer steps (`AdaptiveStepSize`) do not count: if classes are well separated, rows
     share directions.
     """
+    # gradients are normalized to at most 1, so this is the longest path of the weights
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
     length = facts.group_cap * pull / facts.n_rows
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
@@ -174,5 +176,6 @@ def overfit(
     lost = seen - float(ndtr(ndtri(seen) - shift))
     if facts.group_cap > 1:
         lost *= GROUP_GAP
+    # a softmax does not change if all classes get the same weight: m - 1 are free
     n_free = (facts.n_classes - 1) * facts.n_features
     return min(lost, GAP_PER_PARAMETER * n_free / units)

@@ -109,6 +109,7 @@ class DPFC:
             (1 - share) / self.steps,
         )
         gram = PlannedRelease("gram", Gram(facts.n_classes), self.feature_clip, share)
+        # the shares of the Gram matrix and the gradients add up to 1
         counts = planned_counts(facts, 1.0) if self.balanced else []
         rest = 1.0 + sum(one.weight for one in counts)
         steps = [gradient] * self.steps
@@ -119,6 +120,8 @@ class DPFC:
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield from self._gram(facts, transform)
         query = Gradient(facts.n_classes, self.loss)
+        # Böhning 1992: the Hessian is at most G/2 (softmax) or G/4 (sigmoid), so a step
+        # of 2 or 4 never goes up without noise and clipping
         rate = self.learning_rate or loss_named(self.loss).monotone_step
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)

@@ -118,7 +118,8 @@ class LinearHead:
     feature_clip: float | None = None
 
     def __post_init__(self) -> None:
-        loss_named(self.loss)  # refuses a loss that is not defined
+        # refuses an unknown loss here: later it would be taken for softmax
+        loss_named(self.loss)
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Return the scores of rows for every class.
@@ -141,6 +142,7 @@ class LinearHead:
             If the rows do not have the head's width.
         """
         out = np.empty((len(x), self.weights.shape[1]))
+        # in blocks: transformed rows take eight times the memory of float32 rows
         for i in range(0, len(x), block):
             rows = self._rows(x[i : i + block])
             out[i : i + block] = rows @ self.weights + self.intercept

@@ -128,6 +128,7 @@ class LeastSquares:
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip
+        # FC23 Algorithm 3 releases three sums: G, the A_j and the b_j
         parts = 3 if self.class_grams else 2
         share = self._share(facts, parts)
         rest = (1 - share) / (parts - 1)

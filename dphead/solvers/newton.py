@@ -96,6 +96,7 @@ class Newton:
             for j in range(facts.n_classes):
                 newton_step = RidgeSolver(h.value[j], ridge)(g.value[:, j])
                 weights[:, j] -= self.learning_rate * newton_step
+        # scores of clipped and unclipped rows differ, so prediction clips too
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
         return head_of(weights, transform, "sigmoid", clip)
 

@@ -90,6 +90,7 @@ class ChannelNormalization:
         variance = np.maximum(
             second.value[:, 0] / facts.n_rows - mean**2, self.threshold
         )
+        # channel-major: the features of a channel are consecutive
         repeat = facts.n_features // self.n_channels
         center = np.repeat(mean, repeat).astype(np.float32)
         scale = np.repeat(1 / np.sqrt(variance), repeat).astype(np.float32)

@@ -81,6 +81,7 @@ class Prototypes:
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
             norms = np.linalg.norm(means, axis=0)
+            # with columns of length one, the number of rows of a class cancels
             weights = means / np.maximum(norms, _SHORTEST_MEAN)
             return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)

@@ -82,6 +82,7 @@ class RidgeRegression:
 
     @property
     def _sums(self) -> CenteredGram:
+        # a row and its target are clipped together: one sensitivity for both
         whole = float(np.hypot(self._norm, self.column_size))
         centered_clip = self.centered_clip if self.row_norm is None else None
         return CenteredGram(whole, self.mean_share, centered_clip, n_targets=1)
@@ -104,8 +105,10 @@ class RidgeRegression:
         least = None if self.ridge is None else self.ridge * self._norm**2
         share = _EDGE_SHARE if width <= WIDEST_SPECTRUM else None
         ridge = ridge_for(facts, gram.noise_sd, least, share)
+        # G holds A and c: the corner v of the squared target is not used
         solver = RidgeSolver(gram.value[:width, :width], ridge)
         weights = solver(gram.value[:width, width]) / self.column_size
+        # t = w·(x - mean) + mean of t, in units of t
         intercept = mean[width] / self.column_size - mean[:width] @ weights
         return LinearHead(
             weights[:, None], np.array([intercept]), RowTransform(), "squared"

@@ -59,6 +59,7 @@ def ridge_for(
     if share is None:
         narrow = facts.n_features <= WIDEST_SPECTRUM
         share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
+    # also without noise: features can be linearly dependent
     least = RIDGE_WITHOUT_NOISE * facts.n_rows
     return least + spectral_edge(share * gram_sd, facts.n_features)
 
@@ -92,6 +93,7 @@ class RidgeSolver:
         # Cholesky first: it is much faster than eigh, and most matrices need no floor.
         if np.isfinite(self.floor) and not _positive(gram - self.floor * eye):
             values, vectors = np.linalg.eigh(gram)
+            # with floor = -ridge/2, no eigenvalue of gram + ridge is below ridge/2
             gram = (vectors * np.maximum(values, self.floor)) @ vectors.T
         while True:
             try:

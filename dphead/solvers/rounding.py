@@ -32,6 +32,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     RowTransform(append=intercept)  # checks the range
     if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
         return
+    # the integers left for the row beside its constant on the common grid
     bound, _ = clipped_bound(norm, intercept)
     if aim(bound, facts.n_features) == 0:
         raise ValueError(
@@ -80,6 +81,7 @@ def check_clip(
         )
     if norm is None:
         return
+    # then every entry of a row is below half a step of the grid
     if norm < clipped_step(clip, intercept) / 2:
         raise ValueError(
             f"`feature_clip` is too large, got {clip:g} for rows of norm {norm:g}. All "

@@ -93,5 +93,6 @@ def _between_classes(
     span = span[:, kept]
     trust = 1 - noise / squares[kept]
     missing = trust[:, None] * (span.T @ (taken[:, None] * span)) * trust
+    # rounding makes it slightly asymmetric, and noise can make it indefinite
     values, vectors = np.linalg.eigh((missing + missing.T) / 2)
     return span, (vectors * np.maximum(values, 0)) @ vectors.T

@@ -63,6 +63,7 @@ class KeptRows:
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
+        # a sample's slots are not consecutive, and differ in each step: nothing to keep
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time
@@ -76,6 +77,7 @@ class KeptRows:
             found = _pieces(kept, *slots)
         if found is not None:
             return found
+        # without the lock: making rows takes most of a first pass
         made = make()
         size = made.q.nbytes + made.scale.nbytes
         first, count, rows = slots
@@ -110,7 +112,7 @@ def _pieces(
         if piece is None or stop > start:
             return None
         slots, size, made = piece
-        stop = start + size
+        stop = start + size  # rows, of which padding comes last
         found.append((made, slice(start, stop)))
         start += slots
     return found if (start, stop) == (count, rows) else None
@@ -125,7 +127,7 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     if count == 0:
         return None
     first = int(index[0])
-    if first < 0:
+    if first < 0:  # padding first
         return None
     wanted = np.arange(first, first + count)
     if not np.array_equal(index[:count], wanted):
@@ -165,6 +167,7 @@ class NextSum:
         """Return the requested sum. total(statistic) computes a sum."""
         held = self._held
         self._held = None
+        # the plan's order is fixed, so sums that do not fit now would never be used
         if held is not None and _serves(held[0], task):
             return held[1]
         sums = _class_sums_after(task)
@@ -206,6 +209,7 @@ class KeptSums(NextSum):
                 self._held = None
                 return value.copy()
         value = super().__call__(task, total)
+        # a copy, because a caller could change the arrays of its transform
         transform = deepcopy(task.params.transform)
         params = replace(task.params, transform=transform, weights=None)
         kept = replace(task, params=params)

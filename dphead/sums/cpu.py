@@ -41,6 +41,7 @@ class CpuSums:
     parallel = True
 
     def __init__(self, compiled_from: int = COMPILED_ENTRIES) -> None:
+        # below it, the calls around a compiled loop take longer than numpy's product
         self._least = compiled_from
 
     def is_compared(self, query: Statistic) -> bool:
@@ -62,6 +63,7 @@ class CpuSums:
             looped = type(query).rows is Statistic.rows
         if not looped or ENTRIES_PER_FEATURE * features < self._least:
             return _rows_by_numpy(ask, block.x)
+        # here, because numba takes a second to load, and small fits do without
         from dphead.sums.kernels import rows
 
         if isinstance(query, ChannelMoment):
@@ -134,6 +136,7 @@ def _by_numpy(
     """Add statistics by numpy, with exact products in float64."""
     # float64 sums of whole numbers below 2**53 are exact, whatever BLAS's order is
     assert FACTOR_ROWS * ask.query.max_entry <= FLOAT64_EXACT
+    # in batches, so that scores and residuals of a batch stay in the cache
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)
         part = IntegerRows(rows.q[run], rows.scale[run])

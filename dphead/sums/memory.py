@@ -38,6 +38,7 @@ def row_bytes(n_rows: int, width: int, threads: int) -> int:
 
 def work_bytes(n_classes: int, threads: int) -> int:
     """Return the bytes for converting rows to integers, and for their scores."""
+    # both are bounded by constants, so no term grows with the number of rows
     pieces = _CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
     scores = _SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
     return threads * (pieces + scores)
@@ -63,6 +64,7 @@ def largest_sum_bytes(
         copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
         work = copies * 8 * FACTOR_ROWS * width
         if query.kind == "gram":
+            # a product in float64 and in int64, and rows in float64 with their weights
             work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
         elif query.kind == "outer":
             work += copies * size * (2 if width - 1 <= n_classes else 1)

@@ -158,6 +158,7 @@ def _part_of(rows: Any, run: slice) -> Any:
 
 
 def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
+    # `secrets`, not a seeded generator: a kernel must not be able to predict the slot
     n = n_rows if indices is None else len(indices)
     if n == 0:
         return None
@@ -172,6 +173,7 @@ def _check_block(block: Block, n_features: int) -> None:
     no columns.
     """
     k = len(block.index)
+    # labels (k, 1) are refused: they would broadcast against masks of shape (k,)
     labels = block.y.ndim <= 2 and block.y.shape[1:] != (1,)
     fits = labels and block.index.shape == block.y.shape[:1] == (k,)
     fits = fits and block.x.shape in ((k, n_features), (k, 0))
@@ -209,6 +211,7 @@ def _add_checked(
         if start != first:
             out = block_sum.add(ask, part, y, mask, out)
             continue
+        # a copy: `add` may write to `out` in place
         before = np.array(out)
         out = block_sum.add(ask, part, y, mask, out)
         own_first = place // CHECKED_ROWS * CHECKED_ROWS
@@ -253,6 +256,7 @@ def _on_every_core(
     most = min(n_cores, MAX_SUM_COPY_BYTES // max(1, sums[0].nbytes))
     while len(sums) < most:
         sums.append(empty())
+    # two blocks tell whether threads are worth starting
     first = list(islice(items, 2))
     items = chain(first, items)
     several = len(first) > 1
@@ -266,6 +270,7 @@ def _on_every_core(
         free = deque(range(len(sums)))  # sums not in use by a thread
 
         def step(item: Any) -> None:
+            # deque operations are atomic, and no more steps run than there are sums
             k = free.popleft()
             try:
                 sums[k] = add(item, sums[k])

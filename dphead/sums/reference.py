@@ -68,6 +68,7 @@ class GramAndSums(Gram):
     The sum is G stacked on Sᵀ. Only its parts, `Gram` and `ClassSums`, are released.
     """
 
+    # label sets would count a row in several class sums, with another sensitivity
     takes_sets = False
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -175,6 +176,7 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
     assert ask.rows is not None
     largest = 0.0
     for block in ask.rows.blocks(ask.indices):
+        # padding rows are zeros, but the transform moves them off zero
         norms = block_sum.norms(ask, block)[block.index >= 0]
         largest = max(largest, float(norms.max(initial=0.0)))
     return largest
@@ -220,6 +222,7 @@ def add_factors(
     if query.kind == "outer":
         out += products(left, right)
         return out
+    # a single matrix and one matrix per class take the same loop
     squares = out[None] if out.ndim == 2 else out
     # every class takes the same steps, so the work does not depend on labels
     for j in range(right.shape[1]):
@@ -230,4 +233,5 @@ def add_factors(
 
 def _whole_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return leftᵀ right of whole numbers, in int64."""
+    # numpy has no BLAS for int64: slow, but no order of additions can matter
     return left.astype(np.int64).T @ right.astype(np.int64)

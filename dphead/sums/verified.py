@@ -136,6 +136,7 @@ def known_answers(
         if isinstance(query, Gradient) and query.takes_sets:
             sets = _hostile_sets(rng, k, query.n_classes)
             blocks.append(replace(blocks[0], y=sets))
+        # a centre of about unit norm, as the mean of unit rows can have
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         # channel moments do not support an appended constant
         append = 0.0 if isinstance(query, ChannelMoment) else 0.3
@@ -158,6 +159,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     half = k // 2
     x = rng.normal(size=(k, d)).astype(np.float32)
     x[:quarter] = 0
+    # the entry is at another place in each row, to meet several columns of a tile
     places = np.arange(quarter)
     x[places, places % d] = 1
     sizes = np.logspace(-38, 36, half - quarter)  # float32 ranges from 1e-38 to 3e38
@@ -165,6 +167,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
         x[quarter:half] *= sizes[:, None]
     x[half] = np.nan
     x[half + 1, 0] = np.inf
+    # from -1 (no class) to m (one class too many)
     y = rng.integers(-1, m + 1, k).astype(np.int32)
     index = np.arange(k)
     index[-k // 8 :] = -1  # padding has features and labels that must not count

@@ -109,6 +109,7 @@ def _residuals(z, y, rate, factor, longest, l):
     sums = np.zeros(k, np.int64)
     share = np.empty(k)
     _to_powers(z, rate, sums)
+    # one division for each row, then a product for each class, as the reference
     for i in range(k):
         share[i] = PROBABILITY_SCALE / np.float64(sums[i])
         sums[i] = 0
@@ -131,6 +132,7 @@ def _to_powers(z, rate, sums):
     Add the powers to `sums`.
     """
     m, k = z.shape
+    # distances to the largest score are not negative: no power exceeds 1
     top = np.full(k, -(2**31), np.int32)
     for j in range(m):
         own = z[j]

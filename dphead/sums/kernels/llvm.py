@@ -104,6 +104,7 @@ class Emitter:
 
     def all_lanes(self, one):
         """Return a register with one int32 number in all lanes."""
+        # LLVM turns this shuffle into one broadcast instruction
         unset = ir.Constant(self.pairs, ir.Undefined)
         first = ir.IntType(32)(0)
         lanes = self.builder.insert_element(unset, one, first)
@@ -158,6 +159,7 @@ class Emitter:
         """Prefetch a memory location for reading (0) or writing (1)."""
         byte = ir.IntType(8).as_pointer()
         flag = ir.IntType(32)
+        # arguments: address, read or write, locality, data or instructions
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         name = "llvm.prefetch.p0i8"
         made = cgutils.get_or_insert_function(self.builder.module, kind, name)
@@ -252,6 +254,8 @@ def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
     return code
 
 
+# With up to MAX_STRIP_CLASSES classes, packed rows would be read too few times to pay
+# for the packing, so a strip pairs two rows in registers instead.
 def _strip(context, h, pairs, n, rows, last, ahead, out):
     """Add a strip of products: out(r, j) += sum_l pairs(r, l) (rows 2 l, 2 l + 1 at j).
 

@@ -169,6 +169,7 @@ def _panels(x, start, stop):
     n = (k + 1) // 2
     count = whole + (rest > 0)
     panels = np.empty((count, n, 2 * TILE_WIDTH), np.int16)
+    # the pair of an odd last row: a row of zeros adds nothing
     zeros = np.zeros(x.shape[1] if k % 2 else 0, np.int16)
     for i in range(n):
         one = x[start + 2 * i]
@@ -199,6 +200,7 @@ def _add_tiles(a, steps, panels, upper, m, p, out):
     flat = panels.reshape(-1)
     total = out.reshape(-1)
     half = CHUNK_ROWS // 2
+    # The right panel of CHUNK_ROWS rows stays in the L1 cache for all tiles above it.
     for u in range((m + TILE_WIDTH - 1) // TILE_WIDTH):
         top = u * TILE_WIDTH
         for j in range(u if upper else 0, len(panels)):
@@ -212,6 +214,7 @@ def _add_tiles(a, steps, panels, upper, m, p, out):
                     left = Place(a, start, steps[1])
                     rows = min(TILE_HEIGHT, m - top - s)
                     place = (top + s) * stride + j * TILE_WIDTH
+                    # the kernel writes whole tiles: edge tiles go through `edge`
                     whole = rows == TILE_HEIGHT and columns == TILE_WIDTH
                     target = Place(total, place, stride)
                     if not whole:

@@ -73,6 +73,7 @@ MADE_OF = [
     _PRIVACY / "predictions.py",
     _PRIVACY / "statistics.py",
 ]
+# in the name of each compiled function, so that a stale one is never loaded
 _SOURCES = sources(MADE_OF)
 
 
