@@ -18,7 +18,7 @@ from dphead.solvers.settings import (
     shown,
 )
 
-T = TypeVar("T", "Batches", "RowPreparation")
+_T = TypeVar("_T", "Batches", "RowPreparation")
 # each alternative setting, and the solver's setting that it replaces
 STANDS_FOR = {
     "epochs": "steps",
@@ -111,7 +111,7 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
         ) from None
 
 
-def taken(kind: type[T], settings: dict[str, Any], names: set[str]) -> T:
+def taken(kind: type[_T], settings: dict[str, Any], names: set[str]) -> _T:
     """Build `kind` from its settings among `names`, and remove them from `settings`."""
     own = {f.name for f in fields(kind)} & names & set(settings)
     return kind(**{name: settings.pop(name) for name in own})

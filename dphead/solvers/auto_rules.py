@@ -58,7 +58,7 @@ _SCALE_FROM = 2
 # Share of mu² for the mean used for centering, if there are few rows; ablation, "the
 # center's share".
 CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of unit rows
-MOST_CENTER_SHARE = 0.1
+_MOST_CENTER_SHARE = 0.1
 
 # Longer steps if classes are well separated; ablation, "longer steps".
 # Steps are longer above this share of variance between ten classes. The share was 0.06
@@ -163,12 +163,12 @@ def center_share(facts: ProblemInfo, least: float) -> float:
     """Return the share of μ² that brings the mean's noise down to CENTER_NOISE.
 
     The share is at least `least` and, unless `least` is larger, at most
-    MOST_CENTER_SHARE. It is 0 if `least` is 0.
+    _MOST_CENTER_SHARE. It is 0 if `least` is 0.
     """
     signal = facts.mu * facts.n_rows
     # d noisy entries of sd 1/(n mu sqrt(share)) have the squared norm d/(n mu)²/share
     wanted = facts.n_features / signal**2 / CENTER_NOISE if least else 0.0
-    return max(least, min(MOST_CENTER_SHARE, wanted))
+    return max(least, min(_MOST_CENTER_SHARE, wanted))
 
 
 def count_share(facts: ProblemInfo) -> float:

@@ -21,7 +21,7 @@ _SCALE_POWER = -0.25
 # added to the mean squares over their mean, so that no scale is far above the others;
 # chosen
 _SMALLEST_SQUARE = 0.01
-COUNT = "rows that count"  # label of the release
+_COUNT = "rows that count"  # label of the release
 _NEARLY_ZERO = 1e-300  # replaces the squared length of a mean of zeros
 # part of the mean's share for the number of rows that count; chosen: its noise is 2 %
 # of the rows at an n·mu of 1,200
@@ -142,7 +142,7 @@ def planned_mean(
     count, mean = RowCounts(n_classes), ChannelMoment(n_classes)
     part = weight * _COUNT_PART
     return [
-        PlannedRelease(COUNT, count, 1.0, weight=part),
+        PlannedRelease(_COUNT, count, 1.0, weight=part),
         PlannedRelease(label, mean, clip_norm, weight=weight - part),
     ]
 
@@ -156,7 +156,7 @@ def noisy_mean(
     the sum. Divided by n_rows, the mean would be too short (results/ablation, "rows
     that do not count").
     """
-    answer = yield Request(COUNT, RowCounts(n_classes), Params(transform))
+    answer = yield Request(_COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
     answer = yield Request(label, ChannelMoment(n_classes), Params(transform))
     return _shrunk(answer.value[:, 0], answer.noise_sd) / counted, counted

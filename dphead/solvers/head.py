@@ -199,7 +199,7 @@ class LinearHead:
             Standard errors of the intercept.
         """
         append = self.transform.append
-        return split_intercept(
+        return _split_intercept(
             self._asked_for().std(np.eye(len(self.weights) + bool(append)), classes),
             abs(append),
         )
@@ -276,7 +276,7 @@ def prediction_clip(
     return feature_clip if feature_clip < longest and np.isfinite(mu) else None
 
 
-def split_intercept(
+def _split_intercept(
     weights: np.ndarray, append: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split a (width, n_classes) solution into (weights, intercept).
@@ -291,7 +291,7 @@ def split_intercept(
 def join_intercept(head: LinearHead) -> np.ndarray:
     """Return weights (width, n_classes) with the intercept as their last row.
 
-    This is the inverse of `split_intercept`, for statistics that score rows.
+    This is the inverse of `_split_intercept`, for statistics that score rows.
     """
     append = head.transform.append
     return (
@@ -328,7 +328,7 @@ def head_of(
     feature_clip: float | None = None,
 ) -> LinearHead:
     """Return the head of a solution (width, n_classes)."""
-    coefficients, intercept = split_intercept(weights, transform.append)
+    coefficients, intercept = _split_intercept(weights, transform.append)
     return LinearHead(
         coefficients, intercept, transform, loss, feature_clip=feature_clip
     )

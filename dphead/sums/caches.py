@@ -165,9 +165,9 @@ class NextSum:
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
         """Return the requested sum. total(statistic) computes a sum."""
+        # the plan's order is fixed, so sums that do not fit now would never be used
         held = self._held
         self._held = None
-        # the plan's order is fixed, so sums that do not fit now would never be used
         if held is not None and _serves(held[0], task):
             return held[1]
         sums = _class_sums_after(task)

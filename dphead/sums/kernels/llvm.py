@@ -29,7 +29,7 @@ from dphead.sums.tuning import CACHE_LINE
 _INT = numba.types.intp
 
 
-class Place(NamedTuple):
+class Matrix(NamedTuple):
     """Describe a matrix in a flat array: (i, j) is entries[first + i stride + j]."""
 
     entries: Any
@@ -37,11 +37,11 @@ class Place(NamedTuple):
     stride: int
 
 
-class Emitter:
+class _Emitter:
     """Write LLVM code, one register or number at a time.
 
     `operands` has the kernel's arguments. An array is the address of its entries, and a
-    `Place` is a tuple of three.
+    `Matrix` is a tuple of three.
     """
 
     def __init__(self, context, builder, signature, given):
@@ -88,7 +88,7 @@ class Emitter:
         return data
 
     def row(self, place, i):
-        """Return the address of row i of a `Place`."""
+        """Return the address of row i of a `Matrix`."""
         entries, first, stride = place
         return self.address(entries, first, self.times(stride, i))
 
@@ -210,7 +210,7 @@ def _tile(context, left, pair_step, right, n, out):
     signature = numba.types.void(left, _INT, right, _INT, out)
 
     def code(context, builder, signature, given):
-        emit = Emitter(context, builder, signature, given)
+        emit = _Emitter(context, builder, signature, given)
         left, pair_step, right, n, out = emit.operands
         sums = [emit.sums(TILE_REGISTERS) for _ in range(TILE_HEIGHT)]
         starts = [v * LANES for v in range(TILE_REGISTERS)]
@@ -241,11 +241,11 @@ def _tile(context, left, pair_step, right, n, out):
 add_tile: Any = intrinsic(_tile)
 
 
-def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
+def _for_each_size(sizes: range, make: Callable[[_Emitter, int], None]) -> Code:
     """Return code with a branch for each size, chosen by the first operand."""
 
     def code(context, builder, signature, given):
-        emit = Emitter(context, builder, signature, given)
+        emit = _Emitter(context, builder, signature, given)
         for size in sizes:
             with builder.if_then(emit.equal(emit.operands[0], size)):
                 make(emit, size)
@@ -288,7 +288,7 @@ def _orders() -> tuple[list[int], list[int], list[int]]:
     return low, high, order
 
 
-def _make_strip(emit: Emitter, classes: int) -> None:
+def _make_strip(emit: _Emitter, classes: int) -> None:
     """Write the code of `_strip` for this number of classes."""
     builder = emit.builder
     _, pairs, n, rows, last, ahead, out = emit.operands
@@ -339,7 +339,7 @@ def _dots(context, h, rows, last, weights, v, n, out):
     return signature, _for_each_size(range(1, SCORED_CLASSES + 1), _make_dots)
 
 
-def _make_dots(emit: Emitter, classes: int) -> None:
+def _make_dots(emit: _Emitter, classes: int) -> None:
     """Write the code of `_dots` for this number of classes."""
     builder = emit.builder
     _, rows, last, weights, v, n, out = emit.operands

@@ -13,7 +13,7 @@ Residuals (m, k) int16 with even k are the pairs (m, k / 2) int32 of
 
 import numpy as np
 
-from dphead.sums.kernels.llvm import Place, add_dots, add_strip, add_tile
+from dphead.sums.kernels.llvm import Matrix, add_dots, add_strip, add_tile
 from dphead.sums.kernels.processor import (
     REGISTER_COLUMNS,
     SCORED_CLASSES,
@@ -59,17 +59,17 @@ def packed_weights(weights):
 
 @compiled
 def _wide_rows(rows, start, stop):
-    """Return rows[start:stop] as a `Place`, copied if narrower than a register."""
+    """Return rows[start:stop] as a `Matrix`, copied if narrower than a register."""
     k = stop - start
     d = rows.shape[1]
     # a register's load of a narrower row would read beyond the array
     if d >= REGISTER_COLUMNS:
-        return Place(rows.reshape(-1), start * d, d)
+        return Matrix(rows.reshape(-1), start * d, d)
     short = np.zeros((k, REGISTER_COLUMNS), np.int16)
     for i in range(k):
         for l in range(d):
             short[i, l] = rows[start + i, l]
-    return Place(short.reshape(-1), 0, REGISTER_COLUMNS)
+    return Matrix(short.reshape(-1), 0, REGISTER_COLUMNS)
 
 
 @compiled
@@ -97,19 +97,19 @@ def scores_into(rows, start, stop, packed, out):
             end = min(m, u + most)
             for i in range(0, k, SCORED_ROWS):
                 last = min(SCORED_ROWS, k - i) - 1
-                block = Place(x, first + i * wide, wide)
+                block = Matrix(x, first + i * wide, wide)
                 j = u
                 while j < end:
                     # two and two instead of three and one: one class uses a third
                     h = SCORED_CLASSES if end - j != 4 else 2
                     h = min(h, end - j)
                     place = j * stride + i
-                    target = Place(z, place, stride)
+                    target = Matrix(z, place, stride)
                     # the kernel writes all SCORED_ROWS scores: fewer go through `edge`
                     if last + 1 < SCORED_ROWS:
                         edge[:] = 0
-                        target = Place(edge, 0, SCORED_ROWS)
-                    weights = Place(w, j * size, size)
+                        target = Matrix(edge, 0, SCORED_ROWS)
+                    weights = Matrix(w, j * size, size)
                     add_dots(h, block, last, weights, v, n, target)
                     if last + 1 < SCORED_ROWS:
                         for c in range(h):
@@ -207,19 +207,19 @@ def _add_tiles(a, steps, panels, upper, m, p, out):
             columns = min(TILE_WIDTH, p - j * TILE_WIDTH)
             for c in range(0, n, half):
                 k = min(half, n - c)  # at most CHUNK_ROWS rows: int32 holds their sums
-                right = Place(flat, (j * n + c) * TILE_WIDTH, TILE_WIDTH)
+                right = Matrix(flat, (j * n + c) * TILE_WIDTH, TILE_WIDTH)
                 for s in range(0, min(TILE_WIDTH, m - top), TILE_HEIGHT):
                     chunk = c // half
                     start = u * steps[0] + s * steps[1] + chunk * steps[2]
-                    left = Place(a, start, steps[1])
+                    left = Matrix(a, start, steps[1])
                     rows = min(TILE_HEIGHT, m - top - s)
                     place = (top + s) * stride + j * TILE_WIDTH
                     # the kernel writes whole tiles: edge tiles go through `edge`
                     whole = rows == TILE_HEIGHT and columns == TILE_WIDTH
-                    target = Place(total, place, stride)
+                    target = Matrix(total, place, stride)
                     if not whole:
                         edge[:] = 0
-                        target = Place(edge, 0, TILE_WIDTH)
+                        target = Matrix(edge, 0, TILE_WIDTH)
                     add_tile(left, steps[3], right, k, target)
                     if not whole:
                         for i in range(rows):
@@ -260,9 +260,9 @@ def _add_strips(left, first, rows, start, stop, out):
     for v in range(whole + (rest > 0)):
         column = v * REGISTER_COLUMNS
         columns = REGISTER_COLUMNS if v < whole else rest
-        source = Place(x, start * d + column, d)
+        source = Matrix(x, start * d + column, d)
         if columns < REGISTER_COLUMNS:
-            source = Place(short, 0, REGISTER_COLUMNS)
+            source = Matrix(short, 0, REGISTER_COLUMNS)
         # Each strip fetches a share of the next PREFETCH_COLUMNS columns of the chunk.
         following = column // PREFETCH_COLUMNS * PREFETCH_COLUMNS + PREFETCH_COLUMNS
         if following >= d:
@@ -275,11 +275,11 @@ def _add_strips(left, first, rows, start, stop, out):
             classes = min(h, m - j)
             place = j * d + column
             whole_strip = columns == REGISTER_COLUMNS and classes == h
-            target = Place(total, place, d)
+            target = Matrix(total, place, d)
             if not whole_strip:
                 edge[:] = 0
-                target = Place(edge, 0, REGISTER_COLUMNS)
-            pairs = Place(a, j * size + first, size)
+                target = Matrix(edge, 0, REGISTER_COLUMNS)
+            pairs = Matrix(a, j * size + first, size)
             add_strip(h, pairs, n, source, k - 1, ahead, target)
             if not whole_strip:
                 for i in range(classes):

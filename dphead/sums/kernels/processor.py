@@ -15,7 +15,7 @@ from llvmlite import binding
 from numba.core import codegen, config
 
 
-def features() -> set[str]:
+def _instruction_sets() -> set[str]:
     """Return the instruction sets of numba's target processor.
 
     The set has this machine's features, except features that numba's settings disable.
@@ -31,7 +31,7 @@ def features() -> set[str]:
     return {part[1:] for part in listed.split(",") if part.startswith("+")}
 
 
-_FEATURES = features()
+_FEATURES = _instruction_sets()
 _ARM = platform.machine().lower() in ("arm64", "aarch64")
 # int32 numbers in a register
 LANES = 16 if "avx512bw" in _FEATURES else 8 if "avx2" in _FEATURES else 4
