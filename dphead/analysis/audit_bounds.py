@@ -86,7 +86,7 @@ def _mu_of_advantage(advantage: float) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold a plan's claim, and what a perfect attack on it would measure.
+    """Describe the claim of a plan, and the expected results of a perfect attack.
 
     The results depend on the claim only and are fixed before any fit.
 

@@ -62,7 +62,7 @@ class UnrecordedSpec(ReleaseSpec):
 
 
 class AuditRows(ArrayRows):
-    """Hold synthetic rows in the last slots; all other slots are empty.
+    """Hold synthetic rows in the last slots, after slots without a class.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ def worst_case(
 
     Notes
     -----
-    The canary is CANARY_NORM times as long as the largest clip norm. The shared rows
+    The canary is ten times as long as the largest clip norm. The shared rows
     equal the canary and have the next class, which keeps the canary's residual large
     during training. With sampled batches there are no shared rows, because their secret
     sampling would only hide the canary. With a group cap, the canary is a group of more
@@ -135,7 +135,7 @@ def worst_case(
 
 
 def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
-    """Return a problem for each class, at most MAX_CANARIES.
+    """Return a problem for each class, at most ten.
 
     The first canary lies on the first axis, the others in random directions.
     """

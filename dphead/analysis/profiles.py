@@ -154,7 +154,7 @@ def all_outcomes(
 def all_profiles(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, float | None]:
-    """Return every profile's epsilon; None where the profile does not apply."""
+    """Return the epsilon of every profile, or None if it does not apply."""
     return {
         name: outcome.epsilon
         for name, outcome in all_outcomes(events, delta, relation).items()

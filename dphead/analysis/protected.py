@@ -44,7 +44,7 @@ def kind_of(report: dict[str, Any]) -> str:
 
 
 def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) -> str:
-    """Return the unit of privacy of a plan; its rows are called `thing`."""
+    """Return the unit of privacy of a plan with rows called `thing`."""
     if group_cap is None:
         return f"one {thing}"
     counted = f"{group_cap} means" if group_mean else group_cap

@@ -164,7 +164,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
         named = has & {"plot", "shuffled_epochs", "accountant"}
     if problem.endswith("given") or named:
         names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
-        raise click.UsageError(f"{problem} {names}.")
+        raise click.UsageError(f"{problem} {names}".rstrip() + ".")
     if not has & {"delta", "preset"}:
         raise click.UsageError("--delta is required unless --preset sets it.")
 

@@ -98,7 +98,7 @@ def audit(out: Path | None, fits: int, **given: Any) -> None:
 
 
 def _audit(fits: int, progress: Any, **given: Any) -> dict[str, Any]:
-    """Return the audit's results; the remaining options are settings of the method."""
+    """Return the audit's results, where the remaining options are settings."""
     from dphead.analysis.audit import attack
     from dphead.analysis.audit_transcript import worst_cases
     from dphead.planning import presets
