@@ -135,7 +135,7 @@ def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     for command in ("predict", "evaluate"):
         for given in (("--bits", 10), ("--intensity", "0,4095")):
             said = refused(dphead(command, run, source, *given))
-            assert "match the training images, {'bits': 12}, got" in said
+            assert "match the training images ({'bits': 12}), got" in said
         assert "the head's backbone" in refused(dphead(command, run, plain))
 
 
@@ -178,6 +178,8 @@ def clinic(tmp_path, monkeypatch):
 
 def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     typed = ["extract", "photos", "-o", "f.h5", "--classes", "a,b"]
+    naive = dphead(*typed, "--backbone", "scatternet", "--image-size", 8)
+    assert "--columns path=NAME,label=NAME for the table" in refused(naive)
     typed += ["--columns", "path=filename,group=patient_id,label=dx"]
     typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
     assert "Type --encoding windows-1252" in refused(dphead(*typed))

@@ -163,10 +163,13 @@ def _check_found_classes(
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        has_table = any("(.csv)" in reason for reason in source.left_out)
+        table = ", --columns path=NAME,label=NAME for the table" if has_table else ""
         raise ExtractError(
             f"No image is in the folder of a class ({some}) under --layout "
             f"{source.layout}. The first image is {source.names[0]!r}. Type the folder "
-            f"names in --classes, another --layout ({EXAMPLES}), or --ignore-labels."
+            f"names in --classes, another --layout ({EXAMPLES}){table}, or "
+            "--ignore-labels."
         )
 
 
