@@ -125,8 +125,8 @@ def predict_with_interval(
     y = np.asarray(accuracies, float)
     if len(x) < 3 or len(np.unique(x)) < 2:
         raise ValueError(
-            "a prediction needs at least 3 runs with 2 different batch sizes, got "
-            f"{len(x)} runs with {len(np.unique(x))}. Add --factors or --runs."
+            "--factors and --runs must give at least 3 runs with 2 batch sizes, got "
+            f"{len(x)} runs with {len(np.unique(x))}. Use --factors 4,8,16."
         )
     slope, intercept = np.polyfit(x, y, 1)
     target = math.log2(target_batch_size)

@@ -92,8 +92,8 @@ def export(
         raise ValueError(f"--to must be one of {', '.join(WRITERS)}, got {to}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"an export needs a new or empty folder, got {out}. Choose another folder "
-            "with -o."
+            f"{out} holds other files, and an export needs a new or empty folder. "
+            "Choose another folder with -o."
         )
     path = None if weights is None else Path(weights)
     trained = _read(run, path, model)

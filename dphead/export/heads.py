@@ -28,8 +28,8 @@ def write_sklearn(trained: Trained, folder: Path) -> str:
     """
     if (clip := trained.linear.feature_clip) is not None:
         raise ValueError(
-            "a scikit-learn pipeline cannot shorten rows, got a head with "
-            f"feature_clip={clip:g} below the rows' norm. Use --to torch or onnx."
+            "--to sklearn cannot clip rows, got a head that clips their norm to "
+            f"{clip:g}. Use --to torch or onnx."
         )
     return _write_head(trained, folder, "sklearn_head.py")
 

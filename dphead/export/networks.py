@@ -121,9 +121,8 @@ def write_timm(trained: Trained, folder: Path) -> str:
     axes = extraction["transform"].get("axes")
     if kind != "none" or classifier.mirror or axes is not None:
         raise ValueError(
-            "a timm model can hold only a network and a head, got features of "
-            f"normalization={kind!r}, mirror={classifier.mirror}, {axes=}. Use --to "
-            "onnx."
+            "--to timm needs plain features of the backbone, got --normalize "
+            f"{kind}, --mirror {classifier.mirror}, --axes {axes}. Use --to onnx."
         )
     trained = _folded(trained)
     model, _ = timm_model(backbone_options(extraction, trained.weights))
@@ -261,8 +260,8 @@ def compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
     moved = float((ours - theirs).abs().max())
     if not moved <= _TOLERANCE * size:
         raise ValueError(
-            "an export must reproduce the head's scores, got a difference of "
-            f"{moved:.3g} of {size:.3g} on random images. Use {instead}."
+            "the scores of the exported file differ from dphead's, got a difference of "
+            f"{moved:.3g} for scores up to {size:.3g}. Use {instead}."
         )
 
 
@@ -274,18 +273,18 @@ def _classifier(trained: Trained) -> _Classifier:
     extraction = trained.facts["extraction"]
     if not _is_timm(extraction):
         raise ValueError(
-            "a whole model needs features of a timm network, got "
-            f"backbone={extraction.get('backbone')!r}. Export the head alone: --to "
-            "torch, sklearn or onnx."
+            "--to timm needs features of a timm backbone, got "
+            f"{extraction.get('backbone')}. Export only the head with --to torch, "
+            "sklearn or onnx."
         )
     options = backbone_options(extraction, trained.weights)
     # a timm backbone has its own size and channels, and ignores declared ones
     backbone = load_backbone(options, (0, 0), True)
     if backbone.weights_sha256 != extraction["weights_sha256"]:
         raise ValueError(
-            "weights must be those that made the head's features, got "
-            f"sha256={backbone.weights_sha256[:12]} for "
-            f"{extraction['weights_sha256'][:12]}. Name that file with --weights."
+            "--weights must be the file that made the head's features, with sha256 "
+            f"{extraction['weights_sha256'][:12]}, got "
+            f"{backbone.weights_sha256[:12]}. Pass that file with --weights."
         )
     kind = extraction["normalization"]
     norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)
@@ -325,7 +324,7 @@ def _name_of_classifier(model: nn.Module) -> str:
     names = [name for name, part in model.named_modules() if part is classifier]
     if len(names) != 1 or not isinstance(classifier, nn.Linear):
         raise ValueError(
-            "a timm model must end in one linear classifier, got "
+            "--to timm needs a backbone that ends in one linear classifier, got "
             f"{type(classifier).__name__}. Use --to onnx."
         )
     return names[0]

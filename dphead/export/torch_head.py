@@ -47,7 +47,7 @@ class Head(nn.Linear):
     ):
         if link not in LINKS:
             raise ValueError(
-                f"link must be one of {', '.join(LINKS)}, got {link=}. Export again."
+                f"link must be one of {', '.join(LINKS)}, got {link}. Export again."
             )
         super().__init__(n_features, n_classes)
         self.unit_norm, self.link = unit_norm, link
@@ -131,7 +131,7 @@ def _classes(scores: Tensor) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return rows of norm one; rows of zeros stay zero.
+    """Return rows of norm one, and rows of zeros unchanged.
 
     Dividing by the largest entry first avoids overflow and underflow of squares.
     """

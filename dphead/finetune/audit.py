@@ -86,8 +86,8 @@ def audited(
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(
-            f"--n-features must equal the product of --shape, got {facts.n_features} "
-            f"for {shape}. Pass --n-features {int(np.prod(shape))}."
+            f"--n-features must be {int(np.prod(shape))}, the product of --shape, got "
+            f"{facts.n_features}."
         )
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)

@@ -54,12 +54,12 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
         state = Progress(step, **values)
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
-            f"a checkpoint must be intact, got a damaged {path}. Start in a new "
-            "folder, which is charged again: the run cannot resume."
+            f"{path} is damaged, so the run cannot resume. Start in a new folder with "
+            "-o, which is charged again."
         ) from error
     if found != fit_id:
         raise ValueError(
-            f"a checkpoint must be from this fit, got {path} of another one. Choose "
-            "another folder with -o."
+            f"{path} belongs to another fit. Restore the checkpoint of this run, or "
+            "choose another folder with -o, which is charged again."
         )
     return state

@@ -86,12 +86,12 @@ def schedule(
     check_budget(epsilon, target.delta)
     if steps is not None and steps > RELEASES:
         raise ValueError(
-            f"steps must be at most {RELEASES}, got {steps=}. Use larger batches."
+            f"--steps must be at most {RELEASES}, got {steps}. Use larger batches."
         )
     if batch_size is not None and batch_size > n_rows:
         raise ValueError(
-            f"batch_size must be at most the {n_rows} rows, got {batch_size=}. Use "
-            f"{n_rows} for a full batch."
+            f"--batch-size must be at most {n_rows}, the number of rows, got "
+            f"{batch_size}. Use {n_rows} for a full batch."
         )
     whole = epoch_steps or 1  # steps must be a multiple of this
     accounting.require(
@@ -128,8 +128,8 @@ def schedule(
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"the budget allows more than {RELEASES} steps, got "
-                f"{noise_multiplier=}, {batch_size=}. Pass steps, or less noise."
+                f"--epsilon {epsilon:g} allows more than {RELEASES} steps, got noise "
+                f"multiplier {noise_multiplier:g}. Add --steps, or use less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
         events = [*others, event(1.0, batch_size, steps)]
@@ -138,9 +138,9 @@ def schedule(
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"epsilon must be at least {spent:.6g} for this noise multiplier, batch "
-            f"size and number of steps, got {epsilon=}. Drop one of the three, and it "
-            "is set from the budget."
+            f"--epsilon must be at least {spent:.6g} for this noise multiplier, batch "
+            f"size and number of steps, got {epsilon:g}. Drop one of the three: the "
+            "budget then sets its value."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
@@ -154,8 +154,8 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
     """
     if not fits(1):
         raise ValueError(
-            f"the budget must allow {name} = 1, got {epsilon=}. Raise epsilon, or "
-            "the noise multiplier."
+            f"--epsilon must allow {name} = 1, got {epsilon:g}. Raise --epsilon, or "
+            "--noise-multiplier."
         )
     low, high = 1, 2
     while high <= most and fits(high):

@@ -106,8 +106,8 @@ def load_images(
     tell_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
-            "the classes must be declared public, got no --classes. Pass --classes "
-            "a,b,c."
+            "--classes is required, because classes must be declared public. Type "
+            "--classes a,b,c, or their number."
         )
     labels = source.labels.astype(np.int64)
     readable = np.ones(source.n_rows, bool)
@@ -116,7 +116,8 @@ def load_images(
         x, digests = _as_they_are(source, source.arrays, index)
     elif size is None and source.arrays is None:
         raise ValueError(
-            f"image files need one size, got none for {path}. Pass --image-size 32."
+            f"--image-size is required for image files, got none for {path}. Try "
+            "--image-size 32."
         )
     else:
         x, readable, digests = _resized(source, size, channels, index)

@@ -87,9 +87,9 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
 
     if not timm.is_model(name):
         raise ValueError(
-            "model must be wrn-DEPTH-WIDTH, tb21-NAME, a timm model or "
-            f"package.module:function, got model={name!r}. `timm.list_models()` lists "
-            "timm's names."
+            "--model must be wrn-DEPTH-WIDTH, tb21-NAME, a timm model or "
+            f"package.module:function, got {name}. `timm.list_models()` lists timm's "
+            "names."
         )
     model = timm.create_model(name, num_classes=n_classes, in_chans=channels)
     for module in model.modules():
@@ -131,7 +131,7 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Freeze the parameters without a matching pattern; () freezes none."""
+    """Freeze the parameters without a matching pattern, unless there are none."""
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     try:
         found = {
@@ -140,14 +140,14 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
         }
     except (re.error, TypeError) as error:
         raise ValueError(
-            f"layers must be regular expressions, got {shown(patterns)} ({error}). "
+            f"--layers must be regular expressions, got {shown(patterns)} ({error}). "
             "Escape special characters with a backslash."
         ) from None
     unknown = [pattern for pattern, of in found.items() if not of]
     if unknown or not names:
         raise ValueError(
-            f"layers must match names of trained parameters, got {shown(unknown)}. The "
-            f"model has {', '.join(names[:4]) or 'none'}, ..."
+            f"--layers must match names of parameters, got {shown(unknown)}. The model "
+            f"has {', '.join(names[:4]) or 'none'}, ..."
         )
     if patterns:
         chosen = set().union(*found.values())
@@ -186,8 +186,8 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
         is_a(part, float) and least <= part <= _MOST_SCALE for part in parts
     ):
         raise ValueError(
-            f"{name} must be a number from {least:g} to {_MOST_SCALE:g}, or one for "
-            f"each of {channels} channels, got {name}={shown(value)}. Pass one number."
+            f"--{name} must be a number from {least:g} to {_MOST_SCALE:g}, or one for "
+            f"each of {channels} channels, got {shown(value)}. Pass one number."
         )
 
 
@@ -200,9 +200,9 @@ def refuse_mixing(model: nn.Module) -> None:
         tracking = bool(getattr(module, "track_running_stats", False))
         if isinstance(module, _MIXING) or tracking:
             raise ValueError(
-                f"a private model must not mix rows, got layer={name or 'model'} "
-                f"({type(module).__name__}). Use group norm, or a model without batch "
-                "normalization."
+                "--model must not mix images of a batch, got layer "
+                f"{name or 'model'} ({type(module).__name__}). Use group norm, or a "
+                "model without batch normalization."
             )
 
 
@@ -240,8 +240,8 @@ def refuse_moving(
             value[0], second[name][0], rtol=1e-3, atol=1e-4
         ):
             raise ValueError(
-                f"a private model must not mix rows, got layer={name} with an output "
-                "that depends on other rows (or is random). Remove this layer."
+                f"--model must not mix images of a batch, got layer {name} with an "
+                "output that depends on other images, or is random. Remove this layer."
             )
     return scores
 
@@ -276,7 +276,7 @@ def load_weights(model: nn.Module, path: str) -> None:
         state = read_state(Path(path))
     except Exception as error:  # torch raises many types for damaged files
         raise ValueError(
-            f"weights must be a safetensors or pth file, got weights={path!r}: "
+            f"--weights must be a safetensors or pth file, got {path}: "
             f"{first_line(error)}. Save them with safetensors.torch.save_file."
         ) from error
     own = model.state_dict()
@@ -293,7 +293,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     ]
     if missing:
         raise ValueError(
-            f"weights must match the model, got weights={path!r} without "
+            f"--weights must match the model, got {path} without "
             f"{', '.join(missing[:3])} in the model's shape. Use the model and image "
             "size that the weights were trained with."
         )

@@ -103,13 +103,13 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         if (self.augment == "none") != (self.views == 0):
             raise ValueError(
-                f"views and augment need each other, got views={self.views}, "
-                f"augment={self.augment!r}. Pass both or neither."
+                f"--views and --augment need each other, got {self.views} views of "
+                f"{self.augment}. Pass both or neither."
             )
         if self.augment != "none" and not self.pixels:
             raise ValueError(
-                f"feature maps cannot be augmented, got augment={self.augment!r}. "
-                "Drop --augment and --views."
+                f"--augment needs images, got {self.augment} for feature maps. Drop "
+                "--augment and --views."
             )
 
     def query(self, model: nn.Module, loss: Loss = loss_of) -> ModelGradient:
@@ -208,8 +208,8 @@ class Network:
         except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                f"the model must accept images of shape {spec.shape}, got "
-                f"model={name!r}: {reason} Choose another --image-size or model."
+                f"--model must accept images of shape {spec.shape}, got {name}: "
+                f"{reason} Choose another --image-size or model."
             ) from error
         if scores.shape != (3, spec.n_classes):
             raise ValueError(
@@ -343,8 +343,8 @@ class TorchSums:
         except (ValueError, RuntimeError, NotImplementedError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                "the model must allow per-example gradients (torch.func), got "
-                f"model={spec.model.model!r}: {reason} Choose another model or loss."
+                "--model must allow per-example gradients (torch.func), got "
+                f"{spec.model.model}: {reason} Choose another model or loss."
             ) from error
         return True
 
@@ -388,7 +388,7 @@ class TorchSums:
         return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms (k,) before clipping; 0 where not finite."""
+        """Return the norms (k,) before clipping, with 0 for nonfinite gradients."""
         if self.is_compared(ask.query):
             return self._heads.norms(ask, block)
         self._take(ask)
@@ -471,8 +471,8 @@ def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
         or params.weights is None
     ):
         raise ValueError(
-            f"a solver must request its network's gradient, got {ask.query}. Pass "
-            "`network.query`."
+            "Internal error: a solver requested a statistic that is not its network's "
+            f"gradient, got {ask.query.name}. Please report it."
         )
     return params, params.weights
 

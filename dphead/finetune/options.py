@@ -89,19 +89,19 @@ class FinetuneOptions(RunOptions):
         check_vote(self.vote, self.settings.augment)
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
-                f"checkpoint must be from 1 to {RELEASES} steps, got "
-                f"checkpoint={self.checkpoint}. Try 20."
+                f"--checkpoint must be 1 to {RELEASES} steps, got {self.checkpoint}. "
+                "The default is 20."
             )
         if self.evaluate_every and self.test_is != "public":
             raise ValueError(
-                "--evaluate-every needs public test rows, got test_is="
-                f"{self.test_is!r}. Add --test-is public, or drop --evaluate-every."
+                f"--evaluate-every needs public test rows, got {self.test_is} ones. "
+                "Add --test-is public, or drop --evaluate-every."
             )
         named = (self.same_data_as, self.dataset_id, self.new_data_set or None)
         if len(named) - named.count(None) > 1:
             raise ValueError(
                 "--same-data-as, --dataset-id and --new-data-set exclude each other, "
-                "got more than one. Keep one of them."
+                "got two or more. Keep one option, which names the data set."
             )
 
     @property

@@ -32,7 +32,7 @@ def join() -> int:
 
 
 def local_device(device: str) -> str:
-    """Return the device to use; "cuda" becomes the GPU of this process.
+    """Return the device to use, with this process's GPU for "cuda".
 
     Raises ValueError if torch cannot use the device.
     """
@@ -43,7 +43,7 @@ def local_device(device: str) -> str:
 
 
 def usable_device(device: str) -> str:
-    """Return the device to use; "auto" becomes a GPU if there is one, else the CPU.
+    """Return the device to use, with a GPU for "auto" if there is one, else the CPU.
 
     Raises ValueError if torch cannot use the device.
     """
@@ -111,7 +111,7 @@ class SharedSums(TorchSums):
         index: np.ndarray,
         keep: np.ndarray,
     ) -> np.ndarray:
-        """Return the sum of a part; on the first process, the total of all parts.
+        """Return the sum of a part, or on the first process the total of all parts.
 
         `weights` are the step's, or None if unchanged since the previous part.
         """
@@ -136,7 +136,7 @@ class SharedSums(TorchSums):
 
 
 def finish() -> None:
-    """Tell the other processes to end; only the first process does so."""
+    """Tell the other processes to end, if this is the first process."""
     if dist.is_initialized() and dist.get_rank() == 0:
         dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
         _leave()

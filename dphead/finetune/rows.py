@@ -10,7 +10,9 @@ from dphead.privacy.contract import Block, Known
 
 
 class ImageRows:
-    """Hold images in memory as private rows; rows without a class add zero to sums.
+    """Hold images in memory as private rows.
+
+    Rows without a class add zero to sums.
 
     Parameters
     ----------
@@ -54,8 +56,8 @@ class ImageRows:
             )
         if (groups is None) != (group_cap is None):
             raise ValueError(
-                f"groups and group_cap need each other, got {group_cap=}. Pass both "
-                "or neither."
+                f"groups and group_cap need each other, got group_cap {group_cap}. "
+                "Pass both or neither."
             )
         self.n_features = int(np.prod(images.shape[1:]))
         self._x = images.reshape(len(images), self.n_features)

@@ -145,8 +145,8 @@ class Opened(NamedTuple):
         known = (self.y >= 0) & (self.y < n_classes)
         if not known.any():
             raise ValueError(
-                "measuring needs rows with labels of the network's classes, got none "
-                f"in {source}. `dphead predict` needs no labels."
+                f"{source} has no labels of the network's classes. Pass labeled rows, "
+                "or use `dphead predict`, which needs no labels."
             )
         return Opened(self.x[known], self.y[known], self.readable[known])
 
@@ -186,9 +186,7 @@ def open_rows(
     spec = network.spec
     names = facts["class_names"]
     if not source.exists():
-        raise ValueError(
-            f"the source must exist, got {source}. Pass images or a features file."
-        )
+        raise ValueError(f"{source} does not exist. Pass images or a features file.")
     if files.is_features_file(source) == spec.pixels:
         wanted = "images" if spec.pixels else "a features file"
         raise ValueError(

@@ -135,13 +135,13 @@ class ModelSpec:
             depth, width = (int(part) for part in sizes.groups()) if sizes else (0, 0)
             if depth < 10 or (depth - 4) % 6 or width < 1:
                 raise ValueError(
-                    "a Wide-ResNet is wrn-DEPTH-WIDTH with depth 10, 16, 22, ..., got "
-                    f"model={name!r}. Try wrn-16-4."
+                    "--model wrn-DEPTH-WIDTH needs a depth of 10, 16, 22, ..., got "
+                    f"{name}. Try wrn-16-4."
                 )
         if name.startswith("tb21-") and name.removeprefix("tb21-") not in TB21:
             raise ValueError(
-                f"a CNN of TB21 is tb21- and one of {', '.join(TB21)}, got "
-                f"model={name!r}. Try tb21-cifar10."
+                f"--model tb21-NAME needs one of {', '.join(TB21)}, got {name}. Try "
+                "tb21-cifar10."
             )
 
     @property
@@ -210,8 +210,8 @@ class Step:
         check_settings(self)
         if self.dampening and self.optimizer != "sgd":
             raise ValueError(
-                f"dampening needs optimizer sgd, got dampening={self.dampening} with "
-                f"{self.optimizer}. Drop dampening, or use sgd."
+                f"--dampening needs --optimizer sgd, got {self.optimizer}. Drop "
+                "--dampening."
             )
 
     def rate(self, step: int, steps: int) -> float:
@@ -267,31 +267,34 @@ class Settings(Step, ModelSpec):
         Step.__post_init__(self)
         if self.epochs is not None and self.steps is not None:
             raise ValueError(
-                f"epochs and steps exclude each other, got epochs={self.epochs:g}, "
-                f"steps={self.steps}. Drop one of them."
+                f"--epochs cannot be combined with --steps, got {self.epochs:g} and "
+                f"{self.steps}. Drop --steps."
             )
 
     def check_complete(self) -> None:
         """Raise ValueError if settings are missing that the budget cannot give."""
         need = {
-            "noise_multiplier": self.noise_multiplier,
-            "batch_size": self.batch_size,
-            "steps": self.steps or self.epochs,
+            "--noise-multiplier": self.noise_multiplier,
+            "--batch-size": self.batch_size,
+            "--steps": self.steps or self.epochs,
         }
         missing = [name for name, value in need.items() if value is None]
         if len(missing) > 1:
             raise ValueError(
-                "two of noise_multiplier, batch_size and steps are needed to compute "
-                f"the third, got none of {' and '.join(missing)}. Pass one of these."
+                "--noise-multiplier, --batch-size and --steps need two values to "
+                f"compute the third, got one or none: {' and '.join(missing)} are "
+                f"missing. Add {missing[0]}."
             )
         uses = {
-            "epochs": self.epochs is not None,
-            "base_learning_rate": self.base_learning_rate is not None,
-            "sampling allocation": self.sampling == "allocation",
+            "--epochs": self.epochs is not None,
+            "--base-learning-rate": self.base_learning_rate is not None,
+            "--sampling allocation": self.sampling == "allocation",
         }
         for name in (name for name, used in uses.items() if used):
             if self.batch_size is None:
-                raise ValueError(f"{name} needs a batch_size, got none. Pass it.")
+                raise ValueError(
+                    f"{name} needs a batch size, got none. Add --batch-size."
+                )
 
     def resolved(self, n_rows: int) -> "Settings":
         """Return the settings with epochs and base_learning_rate converted.
@@ -312,7 +315,7 @@ class Settings(Step, ModelSpec):
         return found
 
     def epoch_steps(self, n_rows: int) -> int:
-        """Return the steps of an epoch of random allocation; 1 for Poisson batches."""
+        """Return the number of steps of an epoch of random allocation, or 1."""
         if self.sampling == "poisson" or self.batch_size is None:
             return 1
         return max(1, round(n_rows / self.batch_size))
@@ -330,12 +333,12 @@ def check_vote(vote: int, augment: str) -> None:
     """Raise ValueError if `vote` is out of range, or the network has no views."""
     if not 0 <= vote <= MOST_VIEWS:
         raise ValueError(
-            f"vote must be from 0 to {MOST_VIEWS} views, got {vote=}. Try vote=8."
+            f"--vote must be from 0 to {MOST_VIEWS} views, got {vote}. Try --vote 8."
         )
     if vote and augment == "none":
         raise ValueError(
-            f"--vote needs a network trained on views, got augment none and {vote=}. "
-            "Drop --vote, or train with --views."
+            f"--vote {vote} needs a network trained on views, got none. Drop --vote, "
+            "or train with --views."
         )
 
 
@@ -383,7 +386,7 @@ def make_settings(
     given = {k: v for k, v in options.items() if v is not None}
     if unknown := sorted(set(given) - NAMES):
         raise ValueError(
-            f"settings of a network must be among {', '.join(sorted(NAMES))}, got "
+            f"the settings of a network are {', '.join(sorted(NAMES))}, got "
             f"{', '.join(unknown)}. Drop the unknown names."
         )
     known, source = (
@@ -408,14 +411,19 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
-            f"preset must train a network, got preset={base!r} of a head. Use it with "
-            "`dphead fit`."
+            f"--preset must be a preset of a network, got {base}, which is for heads. "
+            "Use it with `dphead fit`."
         )
     if columns:
         first = next(iter(columns))
         heads = {_typed(head): head for head in columns[first]}
         value = wanted.removesuffix(".0") or _typed(epsilon)
-        table |= presets.column(base, **{first: heads.get(value, value)})
+        if value not in heads:
+            raise ValueError(
+                f"--preset {base} needs {first} {', '.join(heads)}, got {value}. Try "
+                f"--preset {base}/{next(iter(heads))}."
+            )
+        table |= presets.column(base, **{first: heads[value]})
     network = data["network"]
     table["model"] = network[table["dataset"]] if isinstance(network, dict) else network
     if table.pop("data_norm", "none") != "none":

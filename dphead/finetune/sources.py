@@ -74,8 +74,8 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     files.check_layout(options.layout, path)
     if options.pixels != PixelRange():
         raise ValueError(
-            "a pixel range applies to images only, got --bits or --intensity for "
-            f"{path}. Drop them."
+            "--bits and --intensity apply to images only, got the features file "
+            f"{path}. Drop --bits and --intensity."
         )
     rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
     with file:

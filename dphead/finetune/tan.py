@@ -72,9 +72,9 @@ def plans(
     found = [one for one in found if one.batch_size < n_rows]
     if not found:
         raise ValueError(
-            f"a batch size below {n_rows} must spend --epsilon {epsilon:g} at sigma "
-            f"{noise_multiplier:g}, got none for {list(steps)} steps. Pass other "
-            "--steps, or another --epsilon."
+            f"--epsilon {epsilon:g} cannot be spent at sigma {noise_multiplier:g} by a "
+            f"batch size below {n_rows}, got steps {', '.join(map(str, steps))}. Pass "
+            "other --steps, or another --epsilon."
         )
     return found
 

@@ -45,7 +45,7 @@ def test_a_head_without_privacy_says_so(tmp_path):
     ("arguments", "message"),
     [
         (("--to", "keras"), "keras"),
-        (("--to", "timm"), "features of a timm network"),
+        (("--to", "timm"), "features of a timm backbone"),
         (("--to", "torch", "-o", "/proc/none/out"), "/proc/none"),
     ],
 )

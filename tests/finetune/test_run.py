@@ -267,7 +267,7 @@ def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
     if step == 1:  # none of its own yet
         checkpoint.unlink()
     checkpoint.write_bytes(theirs)
-    with pytest.raises(ValueError, match="must be from this fit"):
+    with pytest.raises(ValueError, match="belongs to another fit"):
         finetune(options(tmp_path, "run", seed=None))
     states = [
         r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]
@@ -280,7 +280,7 @@ def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
     with pytest.raises(Crash):
         finetune(options(tmp_path, "run"), progress=crash_at(3))
     (tmp_path / "run" / "fit.json").unlink()
-    with pytest.raises(ValueError, match="must be from this fit"):
+    with pytest.raises(ValueError, match="belongs to another fit"):
         finetune(options(tmp_path, "run"))
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 

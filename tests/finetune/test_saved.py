@@ -177,7 +177,7 @@ def test_maps_go_through_the_released_normalization(folder):
         ("pixels maps.h5", "was trained on images"),
         ("maps test.npz", "was trained on a features file"),
         ("maps other.h5", "with the same settings"),
-        ("pixels unlabeled.npz", "needs rows with labels"),
+        ("pixels unlabeled.npz", "no labels of the network"),
         ("maps maps.h5 --vote 3", "trained on views"),
         ("broken test.npz", "must hold model.json and model.safetensors"),
     ],
@@ -213,4 +213,4 @@ def test_a_range_is_declared_of_images_alone(folder, tmp_path):
     command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
     more = ["--shape", "81,7,7", "--batch-size", "20", "--steps", "2", "--bits", "12"]
     done = dphead(*command, *more)
-    assert "a pixel range applies to images only" in refused(done)
+    assert "--bits and --intensity apply to images only" in refused(done)

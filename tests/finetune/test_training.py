@@ -310,7 +310,7 @@ def test_another_networks_query_is_refused():
     ask = SumTask(tiny(classes=4).query, params, 1.0)
     x, y = images(8)
     block = next(ImageRows(x, y).blocks())
-    with pytest.raises(ValueError, match="network's gradient"):
+    with pytest.raises(ValueError, match="is not its network's gradient"):
         TorchSums(tiny(), chunk=8).add(ask, block, block.y, y >= 0, np.zeros(1))
 
 
