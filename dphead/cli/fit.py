@@ -224,8 +224,8 @@ def _place(
         return Place(coordinator, num_processes, process_id, connect_timeout)
     if (num_processes, process_id) != (None, None):
         raise click.UsageError(
-            f"--num-processes and --process-id need --coordinator, got "
-            f"{num_processes=}, {process_id=}. Add --coordinator host:port."
+            "--num-processes and --process-id need --coordinator. Add --coordinator "
+            "host:port."
         )
     return None
 

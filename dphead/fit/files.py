@@ -58,17 +58,16 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     """
     if file.class_names and given and list(given) != file.class_names:
         raise ValueError(
-            "--classes must equal the file's classes "
-            f"{','.join(file.class_names[:5])}, got {','.join(given[:5])}. Drop "
-            "--classes."
+            f"--classes {','.join(given[:5])} differs from the file's classes "
+            f"{','.join(file.class_names[:5])}. Drop --classes."
         )
     classes = (
         list(given or ()) or (file.class_names if file.classes_public else None) or []
     )
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
-            "a fit needs at least two distinct public classes, got "
-            f"{','.join(classes) or 'none'}. Name all of them: --classes cat,dog."
+            "--classes must name at least two distinct public classes, got "
+            f"{','.join(classes) or 'none'}. Type --classes cat,dog."
         )
     check_classes(file, classes)
     return classes

@@ -239,9 +239,9 @@ def _require_public(declared: bool) -> None:
     """Raise ValueError unless the rows of a forecast were declared public."""
     if not declared:
         raise ValueError(
-            "a forecast needs rows declared public, got no declaration. It prints "
-            "exact accuracies and charges nothing. Extract similar public images "
-            "with the same backbone, and add --public-rows (are_public=True)."
+            "the rows of a forecast are not declared public. A forecast prints exact "
+            "accuracies and charges nothing. Extract similar public images with the "
+            "same backbone, and add --public-rows (are_public=True)."
         )
 
 

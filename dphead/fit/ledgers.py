@@ -34,8 +34,8 @@ def default_ledger_path(dataset_id: str) -> Path:
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
-            "a data set's id must be letters, digits, - and _, got "
-            f"{dataset_id[:40]!r}. Extract the features again."
+            f"the data set's id {dataset_id[:40]!r} has characters besides letters, "
+            "digits, - and _. Extract the features again."
         )
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 

@@ -215,14 +215,14 @@ def _solved(
         except StopIteration as stop:
             if done < len(labels):
                 raise RuntimeError(
-                    f"a solver must request its whole plan, got {done} of "
-                    f"{len(labels)} requests."
+                    f"the solver {solver.name} ended after {done} of the "
+                    f"{len(labels)} requests in its plan."
                 ) from stop
             return stop.value
         if ask.label not in labels[done : done + 1]:
             raise RuntimeError(
-                f"a solver must follow its plan, got request {ask.label!r} at release "
-                f"{done}."
+                f"the solver {solver.name} requested {ask.label!r}, which is not "
+                f"release {done} of its plan."
             )
         found = released(ask, done)
         answer = Response(found.value, found.noise_sd)

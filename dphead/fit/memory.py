@@ -113,9 +113,9 @@ def share(
         step = _PRIVATE_N_STEP_BYTES if private_n else MB
         need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
-            f"--memory must hold blocks and sums of {facts.n_features} features and "
-            f"{facts.n_classes} classes, got {bound // MB}MB. Use --memory {need}MB, "
-            "fewer classes or another method."
+            f"--memory {bound // MB}MB cannot hold blocks and sums of "
+            f"{facts.n_features} features and {facts.n_classes} classes. Use --memory "
+            f"{need}MB, fewer classes or another method."
         )
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
     more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())

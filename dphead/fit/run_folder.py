@@ -406,6 +406,8 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
     for name, value in before.items():
         if asked.get(name) != value:
             option = f"--{name.replace('_', '-')}"
+            if isinstance(value, list | dict):
+                option = name  # a field of the solver, not an option
             raise ValueError(
                 f"{option} must be {value}, as in the interrupted run in {out}, got "
                 f"{asked.get(name)}. Repeat the first command to resume, or choose "

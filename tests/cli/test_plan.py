@@ -107,9 +107,7 @@ def test_json_has_every_draw_and_a_plot_is_drawn(digits, tmp_path):
 
 def test_what_may_not_be_is_refused(digits, tmp_path):
     public = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
-    assert "declared public, got no declaration" in refused(
-        dphead("plan", digits, "--n-rows", 1000)
-    )
+    assert "not declared public" in refused(dphead("plan", digits, "--n-rows", 1000))
     for options, words in (
         (("--epsilon", "inf"), "write numbers: 0.5,1,2, each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),

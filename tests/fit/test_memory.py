@@ -81,7 +81,7 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
     [LeastSquares(class_grams=True), Newton(), DPFC()],
 )
 def test_what_a_refusal_says_is_needed_is_enough(solver):
-    with pytest.raises(ValueError, match="memory must hold") as refusal:
+    with pytest.raises(ValueError, match="cannot hold blocks") as refusal:
         divided(100 * MB, solver)
     need = int(re.search(r"Use --memory (\d+)MB", str(refusal.value))[1])
     assert divided(need * MB, solver).features == 0
@@ -94,7 +94,7 @@ def test_a_refusal_does_not_tell_a_private_n():
     releases = LeastSquares().plan(FACTS)
     said = []
     for n_rows in (2_000_000, 2_000_001, 2_500_000):
-        with pytest.raises(ValueError, match="memory must hold") as refusal:
+        with pytest.raises(ValueError, match="cannot hold blocks") as refusal:
             share(MB, FACTS, releases, n_rows=n_rows, private_n=True)
         said.append(str(refusal.value))
     assert len(set(said)) == 1
