@@ -245,6 +245,7 @@ class SumTask:
 
     def shape(self, n_features: int) -> tuple[int, ...]:
         """Return the shape of the sum."""
+        # The width counts the appended constant.
         return self.query.shape(self.params.transform.width(n_features))
 
 

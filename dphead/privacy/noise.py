@@ -68,6 +68,7 @@ class NoiseSource:
             key = secrets.token_bytes(32)
         else:
             # A hash, so that releases and purposes have unrelated streams.
+            # The seed alone as a key would give every release the same noise.
             key = hashlib.blake2b(
                 f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32
             ).digest()

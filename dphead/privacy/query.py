@@ -245,6 +245,7 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     """
     classes = xp.arange(n_classes)
     # Compare every class for every row, so that the work does not depend on labels.
+    # A label that is no class equals none of them.
     same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 

@@ -207,6 +207,7 @@ def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
     given = {"query": query.name, "group_cap": rows.group_cap}
     if spec.relation != "add_remove":  # else n is private, and `spec.n_rows` is nominal
         given["n_rows"] = rows.n_rows
+    # Before a row is read. All of these values are public.
     for name, value in given.items():
         planned = getattr(spec, name)
         if value != planned:

@@ -41,6 +41,7 @@ def poisson_sample(
     sample is random, possibly 0. It is secret and never stored. No row is dropped to
     fit a batch.
     """
+    # Rounded down, so that a row is in with at most the charged probability.
     most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
     return np.flatnonzero(generator.random(n_rows) < most)
 

@@ -169,6 +169,7 @@ def fine(values: np.ndarray) -> FineRows:
     size = np.where(known, largest, 1.0)
     _, exponent = np.frexp(size)
     # a power of two: dividing by it is exact
+    # So that the largest entry has FINE_BITS bits.
     step = np.ldexp(1.0, exponent - FINE_BITS)
     values = np.where(known[:, None], values, 0.0)
     # Rounding first makes the squared norm a sum of integers, exact in any order.
@@ -293,6 +294,7 @@ def clipped_rows(
 
 def clipped_step(clip_norm: float, append: float) -> float:
     """Return the real value of one unit of `clipped_rows`."""
+    # Public numbers only: the grid does not depend on a row.
     length = np.sqrt(clip_norm * clip_norm + append * append)
     return float(length) / RADIUS
 
@@ -317,6 +319,7 @@ def aim(bound: int, width: int) -> float:
     exceed the bound are truncated.
     """
     radius = float(np.sqrt(bound))
+    # More than the mean, width / (24 radius); three deviations are below 1.
     rounding = width / (16 * max(radius, 1))
     return max(radius - 1 - rounding, 0.0)
 

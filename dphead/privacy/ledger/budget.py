@@ -139,6 +139,7 @@ def remaining(
 
     def within(exponent: float) -> bool:
         """Return whether the total with the scaled fit is within the budget."""
+        # The budget's delta, as in the filter, whatever the further fit's delta is.
         both = [*events, *scaled(exponent)]
         total = spent(both, fits + 1, budget["delta"], relation, budget).epsilon
         return total <= budget["epsilon"]
@@ -189,6 +190,7 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
     A part of an epoch spends as much as the whole epoch.
     """
     # Equal releases in a row: `Charge.step_of` counts their epochs in the same way.
+    # Neighbors only: a different release between two epochs begins a new one.
     for text, equal in groupby(canonical(s) for s in specs):
         steps = json.loads(text).get("epoch_steps", 1)
         count = len(list(equal))

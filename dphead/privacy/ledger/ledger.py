@@ -181,6 +181,7 @@ class Ledger(LedgerFile):
         The further fit is like `kind` (`budget.remaining`). Return None if there is no
         budget.
         """
+        # Read in one snapshot, so that all four are of the same moment.
         events, number, relation, budget = self._totals()
         if budget is None:
             return None
@@ -225,6 +226,7 @@ class Ledger(LedgerFile):
             for table in TABLES.sorted_tables:
                 copy.add(table, *self.rows(table))
         refused = reason = None
+        # In the order in which they would be charged: the order can decide.
         for number, (specs, delta) in enumerate(plans):
             fit = {"relation": specs[0]["relation"], "epsilon": 0.0, "delta": delta}
             try:
@@ -408,6 +410,7 @@ class Ledger(LedgerFile):
         gaussian = all(e.is_full for e in new)
         kind = record.facts.get("accounting")
         kind = kind or self.set_once("accounting", "gdp" if gaussian else "rdp")
+        # One filter for the whole ledger (proofs/ledger.md, "Across fits").
         if kind == "gdp" and not gaussian:
             raise LedgerError(
                 "The first fit of this budget had full batches, so the budget takes "

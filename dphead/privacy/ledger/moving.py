@@ -25,6 +25,7 @@ def move(source: Ledger, target: Ledger) -> None:
     target gets its first row. A fit that runs meanwhile is refused at its next release,
     and continues in the target. Budget, digests and the order of charges stay.
     """
+    # A damaged ledger must not become a new, whole one.
     seals.check_undamaged(source)
     _check_target(source, target)
     before = source.meta(MOVED)
@@ -74,6 +75,7 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
 
 def _copy(table: Table, source: Ledger, target: Ledger) -> None:
     found = source.rows(table)
+    # The target has its own data set id, and was not moved.
     if table is META:
         found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
     if table is SEALS:

@@ -213,6 +213,7 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     A write waits until no other one is in this data set's ledger. It reads committed
     rows: a snapshot could be older than the lock.
     """
+    # Set in each transaction, because a pooler may change the connection.
     settings = _settings(dataset_id)
     # Released at the end of the transaction, whatever a pooler does.
     if kind == "write":
@@ -227,6 +228,7 @@ def _settings(dataset_id: str) -> Any:
 
 def connected(url: str) -> Connection:
     """Return a connection to a team's ledgers, and raise LedgerError without one."""
+    # The tables' names mean the views here: one data set's rows.
     views = {"schema_translate_map": {None: VIEWS}}
     connection = _connect(url).execution_options(**views)
     with one_error():
@@ -270,6 +272,7 @@ def _engine(url: str) -> Engine:
             use_native_hstore=False,
             hide_parameters=True,
         )
+        # First of all: names must mean PostgreSQL's own before anything is called.
         event.listen(engine, "begin", lambda c: c.exec_driver_sql(_FIRST))
         event.listen(engine, "connect", lambda connection, _: _OPEN.add(connection))
         return engine

@@ -95,6 +95,7 @@ class LedgerFile:
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
+        # The path decides between both: the statements are the same.
         if server.is_on_server(path):
             self._open_on_server(self.path, dataset_id)
         else:
@@ -252,6 +253,7 @@ class LedgerFile:
         # A statement outside a transaction is one by itself.
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("single"), self._one_error():
+            # A statement is sent with its values apart, never with values in its text.
             found = self._connection.execute(statement, rows)
             # Rows are read here, since a damaged page shows only when it is read.
             return [*found.all()] if found.returns_rows else []
@@ -443,7 +445,9 @@ def _make_whole(path: Path) -> None:
             f"The journal {journal} exists, but its ledger {path} is missing. "
             "Restore the ledger."
         )
+    # The folder's own name must be durable before the ledger's.
     make_folder(path.parent)
+    # A crash leaves at most a file under another name, never half a ledger.
     # Another name first: a crash leaves no half ledger under the real name.
     new = path.with_name(f".{uuid.uuid4().hex}.new")
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
