@@ -96,7 +96,7 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
     wrong = [(q, M) for q in REFUSING] + [(q, m) for q in TAKING for m in (2, 4)]
     for query, m in wrong:
         for way in WAYS:
-            with pytest.raises(ValueError, match="supports label sets"):
+            with pytest.raises(ValueError, match="need a statistic of label sets"):
                 integer_sum(
                     query, params_of(query), x, sets_of("any", 20, m), block_sum=way
                 )
@@ -342,7 +342,7 @@ def test_a_label_that_is_no_set_is_none_by_the_core_itself():
         ]
     )
     assert labeled(query, y).tolist() == [False, False, True, True]
-    with pytest.raises(ValueError, match="supports label sets"):
+    with pytest.raises(ValueError, match="need a statistic of label sets"):
         labeled(query, y[:, :, None])
 
 
@@ -396,7 +396,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
 def test_sets_of_another_number_of_classes_are_refused(query, m):
     x, _ = toy(20)
     for way in WAYS:
-        with pytest.raises(ValueError, match="supports label sets"):
+        with pytest.raises(ValueError, match="need a statistic of label sets"):
             integer_sum(
                 query, params_of(query), x, sets_of("any", 20, m), block_sum=way
             )

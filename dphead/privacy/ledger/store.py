@@ -448,7 +448,6 @@ def _make_whole(path: Path) -> None:
     # The folder's own name must be durable before the ledger's.
     make_folder(path.parent)
     # A crash leaves at most a file under another name, never half a ledger.
-    # Another name first: a crash leaves no half ledger under the real name.
     new = path.with_name(f".{uuid.uuid4().hex}.new")
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
