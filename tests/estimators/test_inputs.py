@@ -56,7 +56,7 @@ def test_groups_may_be_texts(blobs):
     assert by_text.privacy_.protected_unit.startswith("one group")
     objects = np.array([*texts[:-1], None], object)
     make(group_cap=2).fit(x, y, groups=objects)
-    with pytest.raises(ValueError, match="a text or a number"):
+    with pytest.raises(ValueError, match="texts or numbers"):
         make(group_cap=2).fit(x, y, groups=[*texts[:-1], True])
 
 
