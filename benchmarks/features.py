@@ -109,8 +109,8 @@ def images(dataset: str, folder: Path | None) -> Path:
         unpack = DATA / "unpack.py"
         if not unpack.exists():
             raise FileNotFoundError(
-                f"images must be at hand, got no {unpack}. Give --images DIR with "
-                f"{name}/ in it."
+                f"{unpack} does not exist. Pass --images DIR, a folder that contains "
+                f"{name}/."
             )
         partial = cache() / "images.part"
         subprocess.run(

@@ -263,7 +263,7 @@ def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
 
 
 def own() -> list[Job]:
-    """FC23's Table 3 (CIFAR-10) with a network that is at hand: MobileNetV2 of
+    """FC23's Table 3 (CIFAR-10) with an available network: MobileNetV2 of
     ImageNet-1K, our defaults, no search.
     """
     return [

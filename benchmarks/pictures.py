@@ -1,7 +1,7 @@
 """`make pictures`: what every command prints, typed in a terminal of its own, as the
 pictures of docs/tour.md; and the privacy card, by Chromium where it is installed.
 
-On scikit-learn's digits; noise is drawn anew at each run, so numbers differ. No picture
+On scikit-learn's digits; each run draws new noise, so numbers differ. No picture
 may hold a file's path on this machine, nor ask the network for a font.
 """
 

@@ -1,7 +1,7 @@
 """`make tour`: the README's commands, typed as a user would, and what they print.
 
-1,347 of scikit-learn's digits as image files, and 450 to measure on; noise is drawn
-anew at each run, so numbers differ.
+1,347 of scikit-learn's digits as image files, and 450 to measure on; each run draws new
+noise, so numbers differ.
 """
 
 import re

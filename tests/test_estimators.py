@@ -151,7 +151,7 @@ def test_no_code_of_a_label_runs():
     there.
     """
     strange = [Hostile(1), np.void(b"1"), np.datetime64("nat"), np.timedelta64(5)]
-    labels = inputs.column([0, 1, *strange, np.int8(1), True, 1.0])
+    labels = inputs.label_column([0, 1, *strange, np.int8(1), True, 1.0])
     found = inputs.positions(labels, np.array([0, 1])).tolist()
     assert found == [0, 1, *[-1] * len(strange), 1, 1, 1]
 

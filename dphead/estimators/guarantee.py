@@ -12,7 +12,7 @@ SEEDED = (
     "Not private, epsilon is infinite: random_state is fixed, and anyone who knows "
     "it can remove the noise. Use random_state=None for a guarantee."
 )
-NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
+_NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were inferred from the labels."
 ONE_FIT = (
     "Only this fit is counted, because arrays have no data set id. Pass the same "
@@ -117,7 +117,7 @@ def privacy_of(
     noisy, plan = plan.private, plan.marked(private=False) if seeded else plan
     events = plan.events()
     notes = {
-        NO_NOISE: not noisy,
+        _NO_NOISE: not noisy,
         CLASSES_SEEN: classes_seen,
         SEEDED: seeded and noisy,
         warning: warning,

@@ -27,7 +27,7 @@ from dphead.data.features import (
     split_slots,
 )
 from dphead.estimators.labels import (
-    column,
+    label_column,
     positions,
     require_same_kind,
     told,
@@ -137,7 +137,7 @@ def from_arrays(
             "labels occur."
         )
     said = declared_dtype(y)
-    x, y = checked_rows(estimator, x, column(y) if private else y)
+    x, y = checked_rows(estimator, x, label_column(y) if private else y)
     if not private:
         check_classification_targets(y)
         said = y.dtype
@@ -300,7 +300,7 @@ def from_file(
 
 def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
     """Return the given public classes, or else those of the file."""
-    names = listed(classes) if classes is not None else None
+    names = class_list(classes) if classes is not None else None
     if names is None and file.classes_public:
         names = file.class_names
     if names is None:
@@ -317,7 +317,7 @@ def declared(classes: Any) -> np.ndarray:
 
     Raises ValueError unless the classes are distinct finite numbers or strings.
     """
-    given = listed(classes)
+    given = class_list(classes)
     try:
         array = np.asarray(given)
     except ValueError:  # some of the classes are lists
@@ -333,7 +333,7 @@ def declared(classes: Any) -> np.ndarray:
     )
 
 
-def listed(classes: Any) -> list[Any]:
+def class_list(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
     Raises ValueError if the classes are not a list, or more than 2**20. A single string

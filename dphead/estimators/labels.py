@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by dtype of the classes
 
 
-def column(y: Any) -> np.ndarray:
+def label_column(y: Any) -> np.ndarray:
     """Return labels as an array (n,).
 
     Labels without a fixed dtype stay objects, because the dtype of a converted list or
@@ -100,7 +100,7 @@ def unread_rows(x: np.ndarray) -> str:
 
 
 def is_given(y: np.ndarray) -> np.ndarray:
-    """Return (n,) bool: True for each item of a `column` that is not missing."""
+    """Return (n,) bool: True for each item of a `label_column` that is not missing."""
     if y.dtype.kind == "O":
         return np.array([not is_missing(item) for item in y.tolist()], bool)
     return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
@@ -112,18 +112,18 @@ def numbers(y: Any) -> np.ndarray:
     A list item that is not a number becomes NaN. Raises ValueError if the dtype is not
     numeric.
     """
-    said, y = declared_dtype(y), column(y)
+    said, y = declared_dtype(y), label_column(y)
     if said.kind not in "biufO":
         raise ValueError(
             f"`y` must be real numbers, got {said}. Use `np.asarray(y, dtype=float)`."
         )
     with np.errstate(all="ignore"):  # a longdouble may be beyond float64
         if y.dtype.kind == "O":
-            return np.array([number(item) for item in y], np.float64)
+            return np.array([as_number(item) for item in y], np.float64)
         return y.astype(np.float64)
 
 
-def number(item: Any) -> float:
+def as_number(item: Any) -> float:
     """Return an item as a float, or NaN, without running the item's code."""
     try:
         return float(item) if type(item) in _REAL else np.nan

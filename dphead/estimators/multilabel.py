@@ -20,16 +20,16 @@ from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
     checked_rows,
+    class_list,
     declared,
     from_file,
     is_path,
-    listed,
     of_arrays,
     refuse_split,
     require_target,
 )
 from dphead.estimators.labels import (
-    number,
+    as_number,
     numbers,
     private_notice,
     told,
@@ -178,7 +178,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
                 "`group_mean` to use the first rows of each group."
             )
         sets = indicators(y)
-        names = columns(self.classes, sets.shape[1], _names_of(y))
+        names = _column_names(self.classes, sets.shape[1], _names_of(y))
         if is_path(X):
             notice = {"notice": lambda: _unread_sets(sets)}
             return from_file(self, X, groups, names, sets, **notice)
@@ -264,7 +264,7 @@ def _of_lists(y: Any) -> np.ndarray:
     ):
         raise _no_indicators((len(rows),), np.dtype(object))
     with np.errstate(all="ignore"):
-        return np.array([[number(item) for item in row] for row in rows], np.float64)
+        return np.array([[as_number(item) for item in row] for row in rows], np.float64)
 
 
 def _names_of(y: Any) -> list[Any]:
@@ -272,7 +272,7 @@ def _names_of(y: Any) -> list[Any]:
     return list(y.columns) if hasattr(y, "iloc") and y.ndim == 2 else []
 
 
-def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
+def _column_names(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     """Return the public names of `count` columns, in order.
 
     `said` has the names of a data frame's columns, or is empty. Declared classes must
@@ -281,7 +281,7 @@ def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
         return np.asarray(said) if texts else np.arange(count)
-    given = listed(classes)
+    given = class_list(classes)
     names = np.asarray(given) if len(declared(given)) == count else np.empty(0)
     if len(names) != count:
         raise ValueError(

@@ -17,8 +17,8 @@ from dphead.estimators.inputs import (
     require_target,
 )
 from dphead.estimators.labels import (
-    column,
     is_given,
+    label_column,
     numbers,
     private_notice,
     told,
@@ -129,7 +129,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         scaled = clipped_target(target, middle, half)
         with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
             rows = np.column_stack([x, scaled * solver.column_size])
-        given = column(y)
+        given = label_column(y)
 
         def notice() -> str:
             what = "targets are no finite number"

@@ -19,7 +19,7 @@ from dphead.estimators.inputs import (
     declared,
 )
 from dphead.estimators.labels import (
-    column,
+    label_column,
     positions,
     require_same_kind,
     unmatched_labels,
@@ -159,7 +159,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             )
         names = declared(self.classes)
         require_same_kind(declared_dtype(y), names)
-        given_labels = column(y)
+        given_labels = label_column(y)
         x = _images(X)
         # labels are read one by one, so that none affects the charge
         rows = ImageRows(x, positions(given_labels, names))

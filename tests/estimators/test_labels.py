@@ -73,10 +73,10 @@ def test_no_item_warns_or_stops_and_each_is_read_alone(classes):
     items, names = strange(), np.array(classes)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = labels.positions(labels.column([*items, classes[0]]), names)
+        found = labels.positions(labels.label_column([*items, classes[0]]), names)
         targets = labels.numbers([*items, 2.5])
         for item, at, target in zip(items, found, targets, strict=False):
-            assert labels.positions(labels.column([item]), names)[0] == at
+            assert labels.positions(labels.label_column([item]), names)[0] == at
             np.testing.assert_array_equal(labels.numbers([item])[0], target)
     assert found[-1] == 0 and targets[-1] == 2.5
 
@@ -85,9 +85,9 @@ def test_bytes_are_not_compared_with_texts():
     """Under python -bb that is an error."""
     program = (
         "import numpy as np; from dphead.estimators.labels import *;"
-        "assert positions(column(['a', b'a', 1]), np.array(['a'])).tolist() == "
+        "assert positions(label_column(['a', b'a', 1]), np.array(['a'])).tolist() == "
         "[0, -1, -1];"
-        "assert positions(column(['a', b'a', 1]), np.array([b'a'])).tolist() == "
+        "assert positions(label_column(['a', b'a', 1]), np.array([b'a'])).tolist() == "
         "[-1, 0, -1]"
     )
     done = subprocess.run([sys.executable, "-bb", "-c", program], capture_output=True)
