@@ -54,7 +54,7 @@ from dphead.cli.text import filled, table, tied
 )
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    type=values.Number(0.51, 0.999999),
     default=0.9999,
     show_default=True,
     help="Joint confidence of the bounds, and joint confidence of the noise tests.",

@@ -47,7 +47,7 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
     assert "--n-features" in done.err
     done = dphead("audit", *SIZES, "--confidence", 2)
     assert done.code == 2
-    assert "0.5<x<1" in done.err
+    assert "from 0.51 to 0.999999" in done.err
 
 
 def test_a_sensitivity_that_is_too_small_ends_with_code_1(tmp_path, monkeypatch):

@@ -33,5 +33,5 @@ def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
     whole = path.read_bytes()
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="a checkpoint must be intact"):
+        with pytest.raises(ValueError, match="is damaged, so the run cannot resume"):
             load_checkpoint(tmp_path, "fit")

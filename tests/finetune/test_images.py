@@ -55,5 +55,5 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
 
 
 def test_image_files_need_a_declared_size(folder):
-    with pytest.raises(ValueError, match="Pass --image-size"):
+    with pytest.raises(ValueError, match="Try --image-size"):
         load_images(folder, Classes.parse("a,b"))
