@@ -1,11 +1,11 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour pictures docs smoke test lint bench tables mutants lowest \
+.PHONY: install demo tour pictures docs smoke test lint bench gpu tables mutants lowest \
 	lowest-torch
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
-	$(PY) -m pip install --quiet --editable '.[jax,extract,plots,dev]'
+	$(PY) -m pip install --quiet --editable '.[extract,plots,dev]'
 	touch .venv/.ready
 
 install: .venv/.ready
@@ -44,6 +44,11 @@ bench: install
 	$(PY) -m benchmarks extraction scattering
 	$(PY) -m benchmarks extraction timm
 
+# On a machine with an accelerator; IMAGES as ../shared/data/unpack.py writes them.
+gpu: install
+	$(PY) -m pip install --quiet --editable '.[cuda,bench]'
+	$(PY) -m benchmarks gpu --images $(or $(IMAGES),data)
+
 tables: install
 	$(PY) -m benchmarks tables
 
@@ -56,7 +61,7 @@ LOWEST := .lowest/bin/python
 lowest:
 	python3 -m venv --clear .lowest
 	python3 tests/lowest.py > .lowest/constraints.txt
-	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt '.[jax]' \
+	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt . \
 		pytest pytest-xdist hypothesis
 	cd .lowest && ../$(LOWEST) -m pytest --numprocesses 2 --rootdir .. -c ../pyproject.toml \
 		../tests/privacy/ledger/test_ledger.py ../tests/privacy/test_release.py ../tests/data \

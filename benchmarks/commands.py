@@ -182,19 +182,34 @@ def scale(folder: Path) -> None:
 
 
 @command("speed")
-def scale_gpu() -> None:
-    """DP-FC's releases at ImageNet's size on an accelerator."""
-    experiment("scale").run_gpu()
+@click.argument("parts", nargs=-1)
+@click.option(
+    "--images", type=PATH, help="Folder with cifar10/ and cifar100/, as unpacked."
+)
+@click.option("--seconds", default=200.0, help="Seconds of each network's training.")
+@click.option("--tiny", is_flag=True, help="Try every part at a small size.")
+def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> None:
+    """Everything that needs an accelerator, or some PARTS of it."""
+    module = experiment("gpu")
+    for part in parts or module.PARTS:
+        module.PARTS[part](module.Job(images, seconds, tiny))
 
 
 @command("speed")
-@click.argument(
-    "jobs", nargs=-1, type=click.Choice(["scattering", "timm", "gpu"]), default=None
-)
+@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm"]))
 def extraction(jobs: tuple[str, ...]) -> None:
     """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
     for job in jobs or ("scattering", "timm"):
         experiment("extraction").run(job)
+
+
+@main.command(hidden=True)
+@click.argument("backend")
+@click.argument("rows", type=int)
+@click.argument("gradients", type=int)
+def released(backend: str, rows: int, gradients: int) -> None:
+    """One backend of the part `scale` of `gpu`, in a process of its own."""
+    click.echo(json.dumps(experiment("scale").released(backend, rows, gradients)))
 
 
 @main.command(hidden=True)

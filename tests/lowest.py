@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-EXTRAS = ("jax", "extract")  # of what `make lowest` and `make lowest-torch` install
+EXTRAS = ("extract",)  # of what `make lowest` and `make lowest-torch` install
 # Without which the tests do not run, at any version.
 BOUND = re.compile(r"^([A-Za-z0-9_.-]+)>=([0-9.]+)")
 

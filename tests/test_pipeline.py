@@ -234,5 +234,4 @@ def refused_after_progress(done):
 
 def test_a_missing_module_names_its_extra():
     assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
-    assert "pip install 'dphead[jax]'" in missing("jaxlib")
     assert missing("numpy") is None

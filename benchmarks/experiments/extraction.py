@@ -1,12 +1,11 @@
 """Extraction beside its peers, taken in turn in one process: `python -m
-benchmarks extraction [scattering timm gpu]`.
+benchmarks extraction [scattering timm]`.
 
 Each candidate runs on all cores in two ways, with torch's own threads and as one
 single-threaded worker a core (as `dphead extract` does), at several batch sizes; its
 best median counts. A run is a line of results/extraction.jsonl.
 scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU,
-beside plain timm. gpu: extraction of ViT-B/16 beside the model's own rate in bfloat16;
-it has not been run yet.
+beside plain timm. `gpu` is a part of `python -m benchmarks gpu`.
 """
 
 import os
@@ -25,6 +24,7 @@ from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
+from PIL import Image
 
 from benchmarks.store import RESULTS, append, provenance
 
@@ -204,69 +204,149 @@ def timm() -> None:
     store("timm", found, "plain timm", "dphead", **facts)
 
 
-def gpu(n: int = 16384, batch: int = 512) -> None:
-    """`extract` of ViT-B/16 on one GPU, from 8-bit images in memory to the file, beside
-    the model's own rate.
+class Images(torch.utils.data.Dataset):
+    """Images of an array through a transform, as practitioners write it."""
+
+    def __init__(self, images: np.ndarray, transform: Callable[[Any], torch.Tensor]):
+        self.images, self.transform = images, transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return self.transform(Image.fromarray(self.images[row]))
+
+
+def plain(
+    network: Network,
+    images: np.ndarray,
+    transform: Any,
+    batch: int,
+    device: str,
+    mixed: bool,
+) -> float:
+    """Images a second of a loader with workers, mixed precision and one array."""
+    loader: Any = torch.utils.data.DataLoader(
+        Images(images, transform),  # pyright: ignore[reportArgumentType]
+        batch,
+        num_workers=os.cpu_count() or 1,
+        pin_memory=device == "cuda",
+    )
+    start = time.perf_counter()
+    found = []
+    amp = torch.autocast(device, torch.bfloat16, enabled=mixed)
+    with torch.inference_mode(), amp:
+        for part in loader:
+            part = part.to(device, non_blocking=True)
+            if device == "cuda":
+                part = part.contiguous(memory_format=torch.channels_last)
+            found.append(network(part).flatten(1).float().cpu().numpy())
+    assert sum(map(len, found)) == len(images)
+    return len(images) / (time.perf_counter() - start)
+
+
+def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> None:
+    """`extract` of three papers' networks at random weights beside a plain loop.
+
+    Both read the same 8-bit images from memory with the same transform, batch size and
+    mixed precision, in turn; ours also writes and checks the features file.
     """
     import timm as library
+    from kymatio.scattering2d.frontend import (  # pyright: ignore[reportMissingImports]
+        torch_frontend,
+    )
+    from timm import data as timm_data
+    from torchvision.transforms.functional import (  # pyright: ignore
+        pil_to_tensor,
+    )
 
-    if not torch.cuda.is_available():
-        raise SystemExit(
-            "the job gpu needs a GPU that torch can use, got none. It was not run."
-        )
-    name, size = "vit_base_patch16_224", 224
-    model = library.create_model(name, num_classes=0).cuda().eval()
-    inputs = torch.randn(batch, 3, size, size, device="cuda")
-    rates = []
-    with (
-        torch.inference_mode(),
-        torch.autocast("cuda", torch.bfloat16),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        for _ in range(REPEATS + 1):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(8):
-                model(inputs)
-            torch.cuda.synchronize()
-            rates.append(8 * batch / (time.perf_counter() - start))
-        torch.save(model.state_dict(), f"{folder}/w.pth")
+    data: Any = timm_data
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    batch = 16 if tiny else 256
+
+    def measured(name: str, size: int, n: int, network: Any, transform: Any) -> None:
         images = np.random.default_rng(0).integers(
             0, 256, (n, size, size, 3), dtype=np.uint8
         )
-        np.savez(f"{folder}/images.npz", images=images)
-        options = BackboneOptions(
-            name, Path(folder) / "w.pth", {"num_classes": 0}, crop_pct=1.0
+        timm_model = name != "scatternet"
+        mixed = device == "cuda" and timm_model
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez(f"{folder}/images.npz", images=images)
+
+            def ours(**more: Any) -> float:
+                amp = "bfloat16" if mixed else None
+                options = ExtractOptions(
+                    f"{folder}/images.npz",
+                    f"{folder}/{time.perf_counter_ns()}.h5",
+                    BackboneOptions(name, random_weights=timm_model),
+                    classes=Classes(ignore_labels=True),
+                    device=device,
+                    amp=amp,
+                    batch_size=batch,
+                    check=False,
+                    **more,
+                )
+                return extract(options).rows_per_second
+
+            rates: dict[str, list[float]] = {"dphead": [], "plain": []}
+            if mixed:
+                rates["dphead --compile"] = []
+            for _ in range(repeats + 1):  # the first warms up
+                rates["dphead"].append(ours())
+                given = network, images, transform, batch, device, mixed
+                rates["plain"].append(plain(*given))
+                if "dphead --compile" in rates:
+                    rates["dphead --compile"].append(ours(compile=True))
+            only = alone(network, size, batch, device, mixed)
+        store(
+            model=name,
+            size=size,
+            images=n,
+            batch=batch,
+            rates={way: values[1:] for way, values in rates.items()},
+            network_alone=only,
+            ratio=median(rates["dphead"][1:]) / median(rates["plain"][1:]),
+            torch=torch.__version__,
         )
-        choice = {
-            "classes": Classes(ignore_labels=True),
-            "device": "cuda",
-            "amp": True,
-            "batch_size": batch,
-        }
-        done = extract(
-            ExtractOptions(
-                f"{folder}/images.npz", f"{folder}/f.h5", options, check=False, **choice
-            )
-        )
-    found = {
-        "model": {"images_per_second": median(rates[1:])},
-        "dphead": {"images_per_second": done.rows_per_second},
-    }
-    for rate in found.values():
-        rate |= {"way": "one GPU", "batch": batch, "medians": {}}
-    store(
-        "gpu",
-        found,
-        "model",
-        "dphead",
-        model=name,
-        gpu=torch.cuda.get_device_name(),
-        images=n,
+
+    for name, n in (("vit_base_patch16_224", 8192), ("nf_resnet50", 8192)):
+        if tiny:
+            name = "test_vit" if "vit" in name else "resnet18"
+        model = library.create_model(name, num_classes=0).eval().to(device)
+        if device == "cuda":
+            model = model.to(memory_format=torch.channels_last)
+        config = data.resolve_model_data_config(model)
+        transform = data.create_transform(**config, is_training=False)
+        size = int(config["input_size"][1])
+        measured(name, size, 64 if tiny else n, model, transform)
+    network = torch_frontend.ScatteringTorch2D(2, (32, 32)).to(device)
+    measured(
+        "scatternet",
+        32,
+        64 if tiny else 32_768,
+        network,
+        lambda image: pil_to_tensor(image).float() / 255,
     )
 
 
-JOBS = {"scattering": scattering, "timm": timm, "gpu": gpu}
+def alone(network: Network, size: int, batch: int, device: str, mixed: bool) -> float:
+    """Images a second of the network on inputs that are on the device already."""
+    inputs = torch.randn(batch, 3, size, size, device=device)
+    amp = torch.autocast(device, torch.bfloat16, enabled=mixed)
+    with torch.inference_mode(), amp:
+        for _ in range(3):
+            network(inputs)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(10):
+            network(inputs)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return 10 * batch / (time.perf_counter() - start)
+
+
+JOBS = {"scattering": scattering, "timm": timm}
 
 
 def run(job: str) -> None:

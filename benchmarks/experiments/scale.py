@@ -10,15 +10,15 @@ a process's first fit takes longer), then three passes, whose medians are here. 
 roofline is the larger of n d² multiplications and additions (half a symmetric product)
 over the rate of a float32 product, and of the features' bytes over the rate at which
 the file is read, both measured in the same run; on a shared machine the last size's
-ratio differs by a tenth between runs (rows.jsonl has them). `python -m benchmarks
-scale-gpu` times DP-FC's releases at this size on an accelerator; it has not been run
-yet.
+ratio differs by a tenth between runs (rows.jsonl has them).
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -168,11 +168,21 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
         )
 
 
-def device_seconds(
-    n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10
-) -> dict[str, float]:
-    """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that
-    lie on the devices already.
+# Backend, its platform, part of the rows, gradients: fewer where each takes long.
+BACKENDS = (
+    ("numpy", "cpu", 1, 2),
+    ("jax", "cpu", 16, 1),
+    ("jax", "cuda", 1, 5),
+    ("float64", "cuda", 1, 5),
+)
+
+
+def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
+    """Seconds of DP-FC's releases of n rows in memory, and the bytes they move.
+
+    A Gram matrix comes first, then gradients, whose first keeps the rows as integers
+    and compiles. "float64" is jax with products in float64 where 8-bit integers are
+    usual.
     """
     from dphead.data.arrays import ArrayRows
     from dphead.fit.run import block_sum
@@ -185,41 +195,70 @@ def device_seconds(
     from dphead.privacy.transform import RowTransform
     from dphead.sums.verified import VerifiedSum
 
+    if backend == "float64":
+        from dphead.sums import jax as module
+
+        module._short_product = module._wide_product
     rng = np.random.default_rng(0)
-    x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
-    rows = ArrayRows(x, rng.integers(0, m, n))
+    x = np.resize(rng.standard_normal((8192, COLUMNS), np.float32), (n, COLUMNS))
+    rows = ArrayRows(x, rng.integers(0, CLASSES, n))
     noise = NoiseSource()
-    sums, memory = block_sum("jax", x.nbytes)
+    sums, memory = block_sum("numpy" if backend == "numpy" else "jax", x.nbytes)
     summer = VerifiedSum(sums, memory=memory)
-    params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
-    queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
+    transform = RowTransform(unit_norm=True)
+    weights = rng.standard_normal((COLUMNS, CLASSES), np.float32)
+    gradient = Gradient(CLASSES, "softmax", "features")
+    queries = [Gram(CLASSES), Gram(CLASSES), *[gradient] * gradients]
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
-    found = {}
-    for name in ("first", "seconds"):  # the first sends the rows and compiles
-        fit = Ledger().reserve([s.row() for s in specs], **PLAN)
+    fit = Ledger().reserve([s.row() for s in specs], **PLAN)
+    seconds = []
+    for t, (query, spec) in enumerate(zip(queries, specs, strict=True)):
+        params = Params(transform, weights * (1 + t))
         start = time.perf_counter()
-        for query, spec in zip(queries, specs, strict=True):
-            release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
-        found[name] = time.perf_counter() - start
-    return found
+        release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        seconds.append(time.perf_counter() - start)
+    first, gram, *others = seconds
+    return {
+        "first_gram": first,
+        "gram": gram,
+        "gradients": others,
+        "features_bytes": x.nbytes,
+        "sums_bytes": 8 * COLUMNS * (COLUMNS + CLASSES),
+        "peak_bytes": peak_memory(),
+        **device_facts(backend),
+    }
 
 
-def run_gpu() -> None:
-    """DP-FC's releases at ImageNet's size on an accelerator, into gpu.jsonl."""
+def device_facts(backend: str) -> dict[str, Any]:
+    """The device's name and the most bytes it held."""
+    if backend == "numpy":
+        return {}
     import jax
 
-    if jax.default_backend() == "cpu":
-        raise SystemExit(
-            "the job gpu needs an accelerator that jax can use, got cpu. It was not "
-            "run."
-        )
-    row = {
-        "n": ROWS[-1],
-        "d": COLUMNS,
-        "m": CLASSES,
-        "device": jax.devices()[0].device_kind,
+    device = jax.devices()[0]
+    stats = device.memory_stats() or {}
+    return {
+        "device": device.device_kind,
+        "device_peak_bytes": stats.get("peak_bytes_in_use"),
     }
-    append(OUT / "gpu.jsonl", row | device_seconds(ROWS[-1]) | provenance())
+
+
+def run_gpu(store: Callable[..., None], tiny: bool = False) -> None:
+    """DP-FC's releases at ImageNet's size by each backend, each in its own process."""
+    n = 20_000 if tiny else ROWS[-1]
+    for backend, platform, part, gradients in BACKENDS:
+        size = str(n // part)
+        command = [sys.executable, "-m", "benchmarks", "released", backend, size]
+        where = os.environ | {"JAX_PLATFORMS": "cpu" if tiny else platform}
+        done = subprocess.run(
+            [*command, str(gradients)], env=where, capture_output=True, text=True
+        )
+        facts = {"backend": backend, "platform": platform, "n": n // part}
+        if done.returncode:
+            store(**facts, failed=done.stderr[-2000:])
+        else:
+            found = json.loads(done.stdout.splitlines()[-1])
+            store(**facts, d=COLUMNS, m=CLASSES, **found)
 
 
 def newest() -> list[dict[str, Any]]:

@@ -70,7 +70,6 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 # optional dependencies: extra: (its packages, their modules)
 _EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
-    "jax": ("jax", ("jax", "jaxlib")),
     "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
     "plots": ("matplotlib", ("matplotlib",)),
 }

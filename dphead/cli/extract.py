@@ -91,6 +91,11 @@ from dphead.cli.text import section, tied
         help="Local weights file (safetensors, pth, npz) instead of a download.",
     ),
     click.option(
+        "--random-weights",
+        is_flag=True,
+        help="Use random weights of a timm model, for trials of speed and disk.",
+    ),
+    click.option(
         "--model-arg",
         "model_args",
         multiple=True,
@@ -229,7 +234,18 @@ from dphead.cli.text import section, tied
         show_default=True,
         type=click.Choice(["auto", "cpu", "cuda"]),
     ),
-    click.option("--amp", is_flag=True, help="Use mixed precision (GPU only)."),
+    click.option(
+        "--amp",
+        type=click.Choice(["bfloat16", "float16"]),
+        is_flag=False,
+        flag_value="float16",
+        help="Use mixed precision of this type (GPU only; --amp alone: float16).",
+    ),
+    click.option(
+        "--compile",
+        is_flag=True,
+        help="Compile the backbone with torch.compile (GPU only).",
+    ),
     click.option(
         "--batch-size",
         type=values.COUNT,

@@ -141,11 +141,10 @@ def fit(
         "a features file", given["features"], *given["backbones"], given["test"]
     )
 
-    from dphead.fit.processes import launch, require_jax
+    from dphead.fit.processes import launch
     from dphead.fit.run_folder import noted
 
     if processes is not None and coordinator is None and not dry_run:
-        require_jax("--processes")
         with noted(_options(given, None)):
             command = [sys.executable, "-m", "dphead", *sys.argv[1:]]
             sys.exit(launch(processes, command))

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -67,14 +66,6 @@ class Place:
         return host in ("127.0.0.1", "localhost", "::1")
 
 
-def require_jax(what: str) -> None:
-    """Raise ValueError for a feature `what` that needs jax, if jax is not installed."""
-    if find_spec("jax") is None:
-        raise ValueError(
-            f"{what} needs jax, which is not installed. Type pip install 'dphead[jax]'."
-        )
-
-
 @contextmanager
 def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     """Connect the processes of a run until the block ends.
@@ -95,7 +86,6 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
         If process 0 cannot listen, processes do not connect in time, or "auto" finds no
         coordinator.
     """
-    require_jax("a fit on several processes")
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

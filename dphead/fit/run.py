@@ -44,7 +44,7 @@ from dphead.fit.loop import (
 )
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
-from dphead.fit.processes import agree, joined, require_jax, software
+from dphead.fit.processes import agree, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     Prepared,
@@ -450,7 +450,6 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
         backend == "auto" and not any(find_spec(name) for name in plugins)
     ):
         return CpuSums(), memory
-    require_jax(f"the backend {backend}")
     import jax
 
     from dphead.sums.jax import JaxSums

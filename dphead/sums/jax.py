@@ -3,7 +3,11 @@
 Rows become integers on the host, by the same code as for other backends, and are sent
 as 16-bit numbers. Devices do integer arithmetic, and multiply numbers by a row's
 constant with one rounding each (`predictions`). Other floating-point operations are not
-allowed, because a compiler could fuse them.
+allowed, because a compiler could fuse them. On an H100, a trial that computed norms and
+factors on the device gave other integers (benchmarks/results/gpu).
+
+Devices work while the host reads the next block: `add` waits for the sum of the block
+before, so that two blocks at most are in flight.
 """
 
 from dataclasses import dataclass
@@ -23,9 +27,10 @@ from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import GramAndSums, row_norms
-from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
+from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
 
 _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
+_STRIPS = 4  # of a symmetric product on a CPU: 10 of 16 blocks are computed; chosen
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class JaxSums:
 
     def __init__(self) -> None:
         self._host = CpuSums()
+        self._weights: tuple[IntegerWeights | None, Any] = (None, None)
 
     def is_compared(self, query: Statistic) -> bool:
         """Return True, because `verified` checks the sums of every statistic."""
@@ -71,29 +77,32 @@ class JaxSums:
             made = self._host.rows(ask, block)
             where = _sharding(len(made.q))
             q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
-            placed = jax.device_put(q, where)
-            scale = jax.device_put(made.scale, where)
-            return PlacedRows(placed, scale)
+            return PlacedRows(
+                jax.device_put(q, where), jax.device_put(made.scale, where)
+            )
 
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
         """Add the statistics of rows in used slots to `out`."""
         with jax.enable_x64(True):
+            jax.block_until_ready(out)
+            w, step = self._placed(ask.weights)
+            devices = _devices(len(y))
+            scored = ask.weights is not None
+            sums = _compiled(ask.query, ask.clip_norm, scored, devices)
             q = jnp.asarray(rows.q)
             scale = jnp.asarray(rows.scale)
-            weights = ask.weights
-            if weights is None:
-                w = np.zeros((1, 1), np.int16)
-                step = 0.0
-            else:
-                w = weights.w
-                step = weights.step
-            devices = _devices(len(y))
-            sums = _compiled(ask.query, ask.clip_norm, weights is not None, devices)
-            labels = y.astype(np.int64)
-            added = sums(q, scale, labels, used, w, np.float64(step))
-            return np.asarray(out) + np.asarray(added)
+            added = sums(q, scale, y.astype(np.int64), used, w, step)
+            return jnp.asarray(out) + added.addressable_data(0)
+
+    def _placed(self, weights: IntegerWeights | None) -> tuple[Any, np.float64]:
+        """Return w and step; the last weights stay on the device."""
+        if weights is None:
+            return np.zeros((1, 1), np.int16), np.float64(0.0)
+        if self._weights[0] is not weights:
+            self._weights = weights, jnp.asarray(weights.w)
+        return self._weights[1], np.float64(weights.step)
 
 
 @lru_cache(maxsize=64)
@@ -121,65 +130,91 @@ def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) ->
 
 
 def _products(query: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
-    """Return the int64 sum of the products of the factors."""
+    """Return the int64 sum of the products of the factors.
+
+    Only the upper triangles of symmetric sums are defined.
+    """
     assert DEVICE_ROWS * query.max_entry <= FLOAT64_EXACT
-    assert DEVICE_ROWS * HALF_BASE**2 < 2**31
-    small = isinstance(query, _SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
+    short = isinstance(query, _SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
+    product = _short_product if short else _wide_product
     if query.kind == "outer":
-        return _integers(left.T, right, small)
-    wide = left.astype(jnp.int64)
-    squares = []
-    for j in range(right.shape[1]):
-        weighted = wide * right[:, j : j + 1]
-        squares.append(_integers(weighted.T, wide, small))
+        return _in_runs(product, left.T, right)
+    if not short:
+        left = left.astype(jnp.float64)
+    weights = right.astype(left.dtype)  # short rows have weights of zero and one
+    columns = range(right.shape[1])
+    squares = [_symmetric(product, left * weights[:, j : j + 1], left) for j in columns]
     if isinstance(query, GramAndSums):
         same = y[:, None] == jnp.arange(query.n_classes)[None, :]
         classes = same & keep[:, None]
-        sums = _integers(classes.T, left, small)
+        sums = _in_runs(_short_product, classes.T, left)
         return jnp.concatenate([squares[0], sums])
     if len(query.shape(1)) == 2:
         return squares[0]
     return jnp.stack(squares)
 
 
-def _integers(a: Any, b: Any, small: bool) -> Any:
-    """Return a @ b of whole numbers in int64, exact, DEVICE_ROWS rows at a time."""
+def _symmetric(product: Any, a: Any, b: Any) -> Any:
+    """Return the symmetric aᵀ b; on a CPU, most entries below its diagonal are zero."""
+    d = a.shape[1]
+    step = d if _on_accelerator() else -(-d // _STRIPS)
+    strips = []
+    for i in range(0, d, step):
+        strip = _in_runs(product, a[:, i : i + step].T, b[:, i:])
+        strips.append(jnp.pad(strip, ((0, 0), (i, 0))))
+    return jnp.concatenate(strips)
+
+
+def _in_runs(product: Any, a: Any, b: Any) -> Any:
+    """Return the sum of product(a, b) over runs of DEVICE_ROWS rows, in int64."""
     total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
     for i in range(0, a.shape[1], DEVICE_ROWS):
         run = slice(i, i + DEVICE_ROWS)
-        total = total + _product(a[:, run], b[run], small)
+        total = total + product(a[:, run], b[run])
     return total
 
 
-def _product(a: Any, b: Any, small: bool) -> Any:
-    """Return a @ b of at most DEVICE_ROWS rows, exact.
+def _wide_product(a: Any, b: Any) -> Any:
+    """Return a @ b in float64: sums stay below 2**53, exact in any order."""
+    a, b = a.astype(jnp.float64), b.astype(jnp.float64)
+    return jnp.matmul(a, b, precision="highest").astype(jnp.int64)
 
-    In float64, sums stay below 2**53 and are exact in any order. Accelerators have fast
-    units for 8-bit integers, so small numbers, up to RADIUS, are split into two halves.
+
+def _short_product(a: Any, b: Any) -> Any:
+    """Return a @ b of numbers up to RADIUS.
+
+    Accelerators have fast units for 8-bit integers, and get three products of halves:
+    low high' + high low' is the product of low + high, less the other two [Karatsuba].
     """
-    if jax.default_backend() == "cpu" or not small:
-        wide = (x.astype(jnp.float64) for x in (a, b))
-        return jnp.matmul(*wide, precision="highest").astype(jnp.int64)
-    total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
-    for one, size in _halves(a):
-        for other, times in _halves(b):
-            part = jnp.matmul(one, other, preferred_element_type=jnp.int32)
-            total = total + size * times * part.astype(jnp.int64)
-    return total
+    assert DEVICE_ROWS * MAX_HALVES**2 < 2**31
+    if not _on_accelerator():
+        return _wide_product(a, b)
+
+    def times(one: Any, other: Any) -> Any:
+        product = jnp.matmul(one, other, preferred_element_type=jnp.int32)
+        return product.astype(jnp.int64)
+
+    (low_a, high_a), (low_b, high_b) = _halves(a), _halves(b)
+    of_low = times(low_a, low_b)
+    of_high = times(high_a, high_b)
+    mixed = times(low_a + high_a, low_b + high_b) - of_low - of_high
+    return of_low + HALF_BASE * mixed + HALF_BASE**2 * of_high
 
 
-def _halves(x: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
-    """Return (low, 1), (high, HALF_BASE) in int8: x = low + HALF_BASE * high.
+def _on_accelerator() -> bool:
+    return jax.default_backend() != "cpu"
 
-    |x| must be below 2**12.
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """Return low and high in int8: x = low + HALF_BASE * high.
+
+    |x| must be below 2**12. Then |low + high| is at most MAX_HALVES.
     """
     x = x.astype(jnp.int32)
     middle = HALF_BASE // 2
     low = ((x + middle) & (HALF_BASE - 1)) - middle
     high = (x - low) // HALF_BASE
-    low_half = (low.astype(jnp.int8), 1)
-    high_half = (high.astype(jnp.int8), HALF_BASE)
-    return low_half, high_half
+    return low.astype(jnp.int8), high.astype(jnp.int8)
 
 
 def _devices(rows: int) -> int:

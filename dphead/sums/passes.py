@@ -129,7 +129,7 @@ def checked_sum(
     else:  # this block sum already uses every core or a device
         total = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()  # raises before any value of this pass is used
-    total = np.ascontiguousarray(total)
+    total = np.require(total, requirements=["C", "W"])  # a device's are read-only
     if ask.query.symmetric:
         # of `GramAndSums`, only the square on top is symmetric
         mirror(total[..., : total.shape[-1], :])
@@ -228,7 +228,7 @@ def _add_checked(
         # The run alone too: a kernel may treat a short block in another way.
         alone = empty_sum(ask, n_features)
         alone = block_sum.add(ask, _part_of(made, run), own.y, used[run], alone)
-        check_equal(ask, block_sum, [share, np.asarray(alone)], own)
+        check_equal(ask, block_sum, [share, np.array(alone)], own)
     return out
 
 

@@ -9,8 +9,9 @@ measured: benchmarks/results compares no other sizes.
 CHUNK_ROWS = 128  # rows with products that int32 can add: 128 * 4095**2 < 2**31
 FLOAT64_EXACT = 2**53  # float64 holds every whole number up to here
 ROUNDING_SHIFT = 1.5 * 2.0**52  # adding and subtracting it leaves the nearest integer
-DEVICE_ROWS = 1 << 18  # rows of one product on a device: 2**18 * 64**2 < 2**31
-HALF_BASE = 64  # a device's row integer is HALF_BASE * high + low, both of 8 bits
+HALF_BASE = 64  # XLA's row integer is HALF_BASE * high + low, both of 8 bits
+MAX_HALVES = 96  # largest |low + high|: 32 + 64
+DEVICE_ROWS = 1 << 17  # rows of one product on a device: 2**17 * 96**2 < 2**31
 
 # Smallest sizes for compiled loops.
 COMPILED_ENTRIES = 1 << 12  # entries of a sum; chosen

@@ -149,7 +149,7 @@ def known_answers(
                 out = empty_sum(ask, n_features)
                 rows = block_sum.rows(ask, block)
                 out = block_sum.add(ask, rows, block.y, block.index >= 0, out)
-                check_equal(ask, block_sum, [np.asarray(out)], block)
+                check_equal(ask, block_sum, [np.array(out)], block)
 
 
 def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:

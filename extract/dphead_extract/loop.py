@@ -5,11 +5,12 @@ Before it, `survey` decodes all images once.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -109,8 +110,8 @@ def _in_order(
 class LoopSettings:
     """Hold the settings that turn images into features.
 
-    `expected_digests` has the row digests (n, 16) that the images must have, or is
-    None.
+    `amp` is the type of mixed precision, or None. `expected_digests` has the row
+    digests (n, 16) that the images must have, or is None.
     """
 
     device: torch.device
@@ -118,7 +119,7 @@ class LoopSettings:
     workers: int
     normalize: RowNorm
     views: Views = field(default_factory=Views)
-    amp: bool = False
+    amp: torch.dtype | None = None
     skip_unreadable: bool = False
     expected_digests: np.ndarray | None = None
 
@@ -126,24 +127,44 @@ class LoopSettings:
 def forward(
     backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Return features (n, n_features), float32, of inputs.
+    """Return features (n, n_features), float32, of inputs, on the device.
 
-    Inputs are (n * views, channels, height, width).
+    A GPU may still be computing them. Inputs are (n * views, channels, height, width).
     """
     layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
     views = settings.views.count
     with (
         torch.inference_mode(),
-        torch.autocast(settings.device.type, enabled=settings.amp),
+        torch.autocast(
+            settings.device.type, settings.amp, enabled=settings.amp is not None
+        ),
     ):
-        inputs = inputs.to(settings.device, memory_format=layout)
+        # pinned inputs are copied while earlier batches are computed
+        inputs = inputs.to(settings.device, non_blocking=True, memory_format=layout)
         output = settings.normalize(backbone.module(inputs))
         if backbone.mirror:
             mirrored = settings.normalize(backbone.module(inputs.flip(-1)))
             output = (output + mirrored) / 2
         if views > 1:
             output = output.unflatten(0, (-1, views)).mean(1)
-        return output.cpu()
+        return output.float()
+
+
+def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
+    """Compile the backbone's network for a whole batch, and return whether it works.
+
+    A network that torch.compile cannot compile stays as it is, with a warning.
+    """
+    plain = backbone.module.to(settings.device)
+    images = settings.batch_size * settings.views.count
+    try:
+        backbone.module = cast(torch.nn.Module, torch.compile(plain))
+        forward(backbone, settings, torch.zeros(images, *backbone.input_shape))
+    except Exception as error:  # compilers raise many types
+        backbone.module = plain
+        reason = str(error).split("\n")[0]
+        warnings.warn(f"--compile is off: {reason}", stacklevel=2)
+    return backbone.module is not plain
 
 
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
@@ -176,8 +197,9 @@ class Loop:
 
     On a CPU a job decodes images and runs the backbone, with one torch thread each. The
     threads of one batch would wait for each other, badly so on a busy machine. A
-    batch's numbers do not depend on how many jobs run. With a GPU the jobs decode, and
-    this thread runs the backbone.
+    batch's numbers do not depend on how many jobs run. With a GPU the jobs decode to
+    pinned memory, and this thread starts copies and the backbone. It waits for the GPU
+    once a block.
     """
 
     def __init__(
@@ -257,7 +279,11 @@ class Loop:
         # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
         places = self.options.batch_size
-        inputs = torch.zeros(places * views.count, *self.backbone.input_shape)
+        inputs = torch.zeros(
+            places * views.count,
+            *self.backbone.input_shape,
+            pin_memory=self.device.type == "cuda",
+        )
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -281,12 +307,13 @@ class Loop:
 
     def _block(self, jobs: Iterator[Any], start: int, stop: int) -> None:
         batches: list[dict[str, np.ndarray]] = []
+        outputs: list[torch.Tensor] = []
         for first in range(start, stop, self.options.batch_size):
             output, columns = next(jobs)
             if self.device.type != "cpu":
                 output = forward(self.backbone, self.options, output)
-            features = output[: len(columns["valid"])].numpy()
-            batches.append(columns | {"features": features})
+            outputs.append(output[: len(columns["valid"])])
+            batches.append(columns)
             self._tell(min(first + self.options.batch_size, stop) - start)
         block = {
             name: np.concatenate([b[name] for b in batches]) for name in batches[0]
@@ -304,4 +331,4 @@ class Loop:
             values = getattr(self.source, name)
             if values is not None:
                 block[name] = values[start:stop]
-        self.writer.append(block.pop("features"), block)
+        self.writer.append(torch.cat(outputs).cpu().numpy(), block)

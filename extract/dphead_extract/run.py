@@ -33,6 +33,7 @@ from dphead_extract.loop import (
     Progress,
     Survey,
     survey,
+    with_compiled,
     with_equal_places,
 )
 from dphead_extract.normalization import RowNorm
@@ -77,8 +78,12 @@ class ExtractOptions:
         "float16" or "float32".
     device : str
         "auto", "cpu" or "cuda".
-    amp : bool
-        Mixed precision, on a GPU only.
+    amp : str or None
+        "bfloat16" or "float16" for mixed precision, on a GPU only. Features are written
+        as `dtype`.
+    compile : bool
+        Whether torch.compile compiles the backbone, on a GPU only. A backbone that does
+        not compile runs as it is.
     batch_size : int or None
         None uses a good size for the device.
     block_rows : int
@@ -116,7 +121,8 @@ class ExtractOptions:
     views: Views = field(default_factory=Views)
     dtype: str = "float32"
     device: str = "auto"
-    amp: bool = False
+    amp: str | None = None
+    compile: bool = False
     batch_size: int | None = None
     block_rows: int = 1024
     workers: int = field(
@@ -217,10 +223,11 @@ def extract(
         removed.
     """
     device = choose_device(options.device)
-    if options.amp and device.type != "cuda":
-        raise ExtractError(
-            f"--amp needs a GPU, got --device {device.type}. Remove --amp."
-        )
+    for flag in ("amp", "compile"):
+        if getattr(options, flag) and device.type != "cuda":
+            raise ExtractError(
+                f"--{flag} needs a GPU, got --device {device.type}. Remove --{flag}."
+            )
     source = options.holdout.split(source or opened(options))
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
@@ -232,7 +239,9 @@ def extract(
     seen = np.array(found.digests, np.uint64)
     identity = identify(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity)
+    compiled = options.compile and with_compiled(backbone, settings)
     header = _make_header(options, part, n_rows, backbone, settings, identity)
+    header.config |= {"compile": True} if compiled else {}
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         overlaps = note_images(options.index, writer.dataset_id, seen)
@@ -296,7 +305,7 @@ def _loop_settings(
         options.workers,
         options.normalize.fitted(backbone),
         options.views,
-        options.amp,
+        getattr(torch, options.amp) if options.amp else None,
         options.skip_unreadable,
         identity.expected_digests,
     )
@@ -461,7 +470,7 @@ def _make_header(
             **({"layout": source.layout} if source.layout else {}),
             "batch_size": settings.batch_size,
             "device": settings.device.type,
-            "amp": options.amp,
+            "amp": options.amp or False,
             "skip_unreadable": options.skip_unreadable,
             **options.holdout.record(source.group is not None),
             **options.views.record(),

@@ -31,6 +31,7 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import GramAndSums, ReferenceSums, rows_key
+from dphead.sums.tuning import HALF_BASE, MAX_HALVES
 from dphead.sums.verified import VerifiedSum, known_answers
 
 # a query of each kind of sum
@@ -249,7 +250,7 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
         np.zeros((3, 3), np.int64),
     )
     assert abs(entry) >= RADIUS - 2
-    assert total[1, 1] == 8192 * entry**2
+    assert np.asarray(total)[1, 1] == 8192 * entry**2
 
 
 @pytest.mark.parametrize(
@@ -272,9 +273,9 @@ def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
     with jax.enable_x64(True):
         a = np.full((1, rows), one, np.int32)
         b = np.full((rows, 1), other, np.int32)
-        total = jax_sums._integers(
-            jax.numpy.asarray(a), jax.numpy.asarray(b), products == "halves"
-        )
+        how = {"halves": jax_sums._short_product, "float64": jax_sums._wide_product}
+        arrays = jax.numpy.asarray(a), jax.numpy.asarray(b)
+        total = jax_sums._in_runs(how[products], *arrays)
     assert total.dtype == np.int64
     assert int(total[0, 0]) == rows * one * other
 
@@ -286,25 +287,35 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
     """
 
     def traced(function):
-        return lambda *arrays: np.zeros(
+        return lambda *arrays: jax.numpy.zeros(
             jax.eval_shape(function, *arrays).shape, np.int64
         )
 
-    small = []
-    real = jax_sums._integers
+    used = []
+    for name in ("_short_product", "_wide_product"):
+        real = getattr(jax_sums, name)
 
-    def seen(a, b, is_small):
-        small.append(is_small)
-        return real(a, b, is_small)
+        def seen(a, b, name=name, real=real):
+            used.append(name)
+            return real(a, b)
 
+        monkeypatch.setattr(jax_sums, name, seen)
     monkeypatch.setattr(jax_sums, "_compiled", jax_sums._compiled.__wrapped__)
     monkeypatch.setattr(jax, "jit", traced)
-    monkeypatch.setattr(jax_sums, "_integers", seen)
+    monkeypatch.setattr(jax_sums, "_on_accelerator", lambda: True)
     for query in QUERIES:
-        small.clear()
-        added(JaxSums(), query, params_of(query), *toy(128), np.arange(128))
-        assert not any(small) or query.max_entry <= RADIUS**2, query
-        assert len(set(small)) == 1, query
+        rows = CpuSums().rows(*asked(query))
+        used.clear()
+        ask, block = asked(query)
+        JaxSums().add(ask, rows, block.y, block.index >= 0, 0)
+        assert len(set(used)) == 1, query
+        assert used[0] == "_wide_product" or query.max_entry <= RADIUS**2, query
+
+
+def asked(query):
+    x, y = toy(128)
+    block, _ = one_block(x, y)
+    return SumTask(query, params_of(query), 1.0), block
 
 
 @pytest.mark.parametrize("memory", [1 << 20, 4 * 256 * (2 * 6 + 8)])
@@ -396,9 +407,7 @@ def test_rows_on_a_device_are_those_of_their_own_transform():
 def test_two_halves_are_the_number():
     x = np.arange(-RADIUS, RADIUS + 1)
     halves = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
-    (low, one), (high, times) = halves
-    assert low.dtype == high.dtype == np.int8
-    parts = (np.asarray(half).astype(np.int64) for half in (low, high))
-    assert np.array_equal(
-        sum(p * s for p, s in zip(parts, (one, times), strict=True)), x
-    )
+    low, high = (np.asarray(half).astype(np.int64) for half in halves)
+    assert [half.dtype for half in halves] == [np.int8, np.int8]
+    assert np.array_equal(low + HALF_BASE * high, x)
+    assert np.abs(low + high).max() <= MAX_HALVES

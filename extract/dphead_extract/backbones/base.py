@@ -63,6 +63,8 @@ class BackboneOptions:
         1 or 3 channels of the input.
     pixels : PixelRange
         Declared range of the images' samples.
+    random_weights : bool
+        Whether a timm model keeps its initial weights, for trials.
 
     Notes
     -----
@@ -85,6 +87,7 @@ class BackboneOptions:
     axes: int | None = None
     channels: int | None = None
     pixels: PixelRange = field(default_factory=PixelRange)
+    random_weights: bool = False
 
     @property
     def sides(self) -> tuple[int, int] | None:

@@ -44,7 +44,9 @@ class Traits:
 _FILTERS = Traits(
     frozenset({"colors", "interpolation=none", "scatter_j", "scatter_l"}), True, "local"
 )
-_TIMM = Traits(frozenset({"weights", "model_args", "axes", "crop_pct"}))
+_TIMM = Traits(
+    frozenset({"weights", "random_weights", "model_args", "axes", "crop_pct"})
+)
 TRAITS = {"scatternet": _FILTERS, "deep-patches": _FILTERS}
 
 
@@ -77,7 +79,7 @@ def check_options(options: BackboneOptions) -> None:
             )
     if options.name not in TRAITS:
         _check_model(options.name)
-        if options.weights is None:
+        if options.weights is None and not options.random_weights:
             _check_hub(options.name)
 
 

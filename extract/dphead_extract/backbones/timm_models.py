@@ -100,13 +100,15 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
 def _build(options: BackboneOptions) -> nn.Module:
     import timm
 
-    local = options.weights is not None
-    if local and not Path(options.weights or "").is_file():
+    local = options.weights is not None or options.random_weights
+    if options.weights is not None and not Path(options.weights).is_file():
         raise ExtractError(f"--weights {str(options.weights)!r} is not a file.")
     try:
-        return timm.create_model(
-            options.name, pretrained=not local, **options.model_args
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # of `random_weights`
+            return timm.create_model(
+                options.name, pretrained=not local, **options.model_args
+            )
     except (TypeError, AssertionError) as error:
         raise ExtractError(
             f"timm cannot create {options.name}: {first_line(error)}. Compare "
@@ -169,4 +171,6 @@ def _timm_transform(
         for key, value in config.items()
     }
     _, height, width = (int(s) for s in config["input_size"])
+    if options.random_weights:
+        record["random_weights"] = True
     return {**record, "library": "timm"}, prepare, (channels, height, width)

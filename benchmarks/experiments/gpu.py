@@ -1,0 +1,395 @@
+"""What needs an accelerator, one part after another: `python -m benchmarks gpu PARTS`.
+
+Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
+bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
+kymatio; `de22` and `tb21`, networks of their papers on CIFAR-10 as far as the time
+goes; `ablation`, De22's ingredients each alone, in miniature; `transfer`, a head on a
+network that was trained on CIFAR-100 without privacy. Each part stores its rows in
+results/gpu/rows.jsonl as it ends.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiments import extraction as pairs
+from benchmarks.experiments import scale as experiment
+from benchmarks.store import RESULTS, append, provenance
+
+OUT = RESULTS / "gpu" / "rows.jsonl"
+CIFAR = ("--classes", "10", "--split", "train", "--test-split", "test")
+DE22 = ("--epsilon", "8", "--delta", "1e-5", "--learning-rate", "2", "--clip-norm", "1")
+# De22's ingredients, each alone on the plain network
+PLAIN = ("--groups", "0", "--no-standardize", "--average", "last", "--views", "0")
+ABLATION = {
+    "plain": (),
+    "group norm": ("--groups", "16"),
+    "weight standardization": ("--standardize",),
+    "averaging": ("--average", "ema"),
+    **{f"views {k}": ("--views", str(k), "--augment", "crop") for k in (1, 2, 4, 8)},
+    "all but views": ("--groups", "16", "--standardize", "--average", "ema"),
+    "all, views 4": (
+        *("--groups", "16", "--standardize", "--average", "ema"),
+        *("--views", "4", "--augment", "crop"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where the images are, how many seconds a part may take, and whether to try it."""
+
+    images: Path
+    seconds: float
+    tiny: bool = False
+
+    @property
+    def model(self) -> tuple[str, ...]:
+        """Options of De22's network, or of a small one to try."""
+        return ("--model", "wrn-10-1" if self.tiny else "wrn-16-4")
+
+
+def card() -> str:
+    """The accelerator's name, or the processor's."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def keep(part: str, **row: Any) -> None:
+    """Store a row, and print it."""
+    row = {"part": part, "card": card()} | row
+    append(OUT, row | provenance())
+    shown = {k: v for k, v in row.items() if k not in ("card", "arguments")}
+    print(json.dumps(shown, default=str)[:600], flush=True)
+
+
+# --- equality -----------------------------------------------------------------
+
+
+def statistics(m: int) -> list[Any]:
+    """Every statistic of a head, with every loss."""
+    from dphead.privacy import statistics as s
+    from dphead.privacy.loss import LOSSES
+
+    found = [
+        *(s.Gram(m), s.ClassGrams(m), s.SigmoidHessians(m), s.ClassSums(m)),
+        *(s.ClassCounts(m), s.CorrectCounts(m), s.ClassCorrectCounts(m)),
+        *(s.RowCounts(m), s.ChannelMoment(m), s.ChannelMoment(m, 2)),
+    ]
+    for loss in LOSSES:
+        found.append(s.Gradient(m, loss))
+        if np.isfinite(found[-1].longest_residual()):
+            found.append(s.Gradient(m, loss, "features"))
+    return found
+
+
+def hostile(n: int, d: int, m: int) -> Any:
+    """Rows of every size, some not finite, some of no class."""
+    from dphead.data.arrays import ArrayRows
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, d), np.float32)
+    with np.errstate(under="ignore"):
+        x[: n // 4] *= np.logspace(-45, 36, n // 4)[:, None].astype(np.float32)
+    x[5, 0], x[6, 1], x[7] = np.nan, np.inf, 0
+    return ArrayRows(x, rng.integers(-1, m + 1, n))
+
+
+def equality(job: Job) -> None:
+    """Sums of a device and of the processor, and seeded heads of both."""
+    from dphead.privacy.contract import SumTask
+    from dphead.privacy.query import Params
+    from dphead.privacy.transform import RowTransform
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.jax import JaxSums
+    from dphead.sums.passes import checked_sum
+
+    rng = np.random.default_rng(1)
+    for n, d, m in SIZES[: 1 if job.tiny else 2]:
+        rows = hostile(n, d, m)
+        center = rng.standard_normal(d) / np.sqrt(d)
+        for transform in (RowTransform(), RowTransform(True, center, None, 0.3)):
+            weights = rng.standard_normal((transform.width(d), m))
+            for query in statistics(m):
+                if transform.append and "ChannelMoment" in query.name:
+                    continue
+                task = SumTask(query, Params(transform, weights), 0.7, rows)
+                facts = {"statistic": query.name, "rows": n, "features": d}
+                facts["centered"] = transform.center is not None
+                wanted = checked_sum(task, CpuSums())
+                try:
+                    found = checked_sum(task, JaxSums())
+                except RuntimeError as error:  # the pass itself found other integers
+                    keep("equality", **facts, failed=str(error))
+                    continue
+                different = int((found != wanted).sum())
+                keep("equality", **facts, integers=found.size, different=different)
+        if n == SIZES[0][0]:
+            heads()
+
+
+# multiples of a block, so that fewer shapes are compiled
+SIZES = ((4096, 40, 7), (16_384, 768, 10))
+
+
+def heads() -> None:
+    """Seeded heads of every method by both backends, compared byte for byte."""
+    from dphead.data.arrays import ArrayRows
+    from dphead.fit.loop import Run, fit_head
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import make_plan
+    from dphead.planning.registry import OURS
+    from dphead.privacy.noise import NoiseSource
+    from dphead.solvers import ProblemInfo
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.jax import JaxSums
+    from dphead.sums.verified import VerifiedSum
+
+    rng = np.random.default_rng(2)
+    n, d, m = 4000, 200, 8
+    y = rng.integers(0, m, n)
+    x = rng.standard_normal((n, d), np.float32) + rng.standard_normal((m, d))[y]
+    rows = ArrayRows(x.astype(np.float32), y)
+    facts = ProblemInfo(n, d, m)
+    for name in OURS:
+        settings = {"batch_size": 500, "steps": 20} if "sgd" in name else {}
+        solver = make_method(name, facts, settings).solver
+        plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
+        one, other = (
+            fit_head(
+                solver,
+                rows,
+                facts,
+                plan,
+                Run(noise=NoiseSource(3), summer=VerifiedSum(way, memory=1 << 28)),
+            ).head.weights.tobytes()
+            for way in (JaxSums(), CpuSums())
+        )
+        keep("equality", head=name, bytes=len(one), different=int(one != other))
+
+
+# --- networks -----------------------------------------------------------------
+
+
+def trained(job: Job, *arguments: str) -> dict[str, Any]:
+    """Run `dphead finetune`, and return its time and its report's numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "dphead", "finetune", str(job.images / "cifar10")),
+            *("-o", f"{folder}/run", "--ledger", f"{folder}/l.sqlite"),
+            *("--test-is", "public", "--checkpoint", "50"),
+            *usual(),
+            *arguments,
+        ]
+        start = time.perf_counter()
+        home = os.environ | {"DPHEAD_HOME": f"{folder}/home"}
+        done = subprocess.run(command, capture_output=True, text=True, env=home)
+        seconds = time.perf_counter() - start
+        if done.returncode:
+            return {"arguments": arguments, "failed": done.stderr[-2000:]}
+        report = json.loads(Path(f"{folder}/run/report.json").read_text())
+    return {"arguments": arguments, "seconds": seconds} | facts_of(report)
+
+
+def facts_of(report: dict[str, Any]) -> dict[str, Any]:
+    """What a row keeps of a report."""
+    guarantee, test = report["guarantee"], report["test"] or {}
+    return {
+        "accuracy": test.get("accuracy"),
+        "epsilon": guarantee["epsilon"],
+        "delta": guarantee["delta"],
+        "training_seconds": report.get("seconds"),
+    }
+
+
+def usual() -> tuple[str, ...]:
+    """Options of a run on this device."""
+    if card() == "cpu":
+        return ("--device", "cpu")
+    return ("--device", "cuda", "--bf16", "--memory", "16GB")
+
+
+def seconds_a_step(job: Job, *arguments: str) -> float:
+    """From two short runs one after another, as what starts a run cancels."""
+    few, more = (2, 3) if job.tiny else (4, 34)
+    short, long = (trained(job, *arguments, "--steps", str(t)) for t in (few, more))
+    if "failed" in short | long:
+        raise RuntimeError((short | long)["failed"])
+    return max(0.005, (long["seconds"] - short["seconds"]) / (more - few))
+
+
+def de22(job: Job, batch: int = 1024, views: int = 4) -> None:
+    """De22's WRN-16-4 on CIFAR-10 at epsilon 8, as many steps as the time allows."""
+    batch = 32 if job.tiny else batch
+    given = (*CIFAR, *DE22, *job.model)
+    given += ("--batch-size", str(batch), "--views", str(views))
+    each = seconds_a_step(job, *given)
+    steps = 2 if job.tiny else int(np.clip((job.seconds - 90) / each, 10, 4000))
+    row = trained(job, *given, "--steps", str(steps))
+    keep("de22", seconds_a_step=each, batch=batch, views=views, steps=steps, **row)
+
+
+def tb21(job: Job) -> None:
+    """TB21's CNN on CIFAR-10 with the paper's settings."""
+    given = (*CIFAR, "--preset", "tb21-cnn/cifar10", "--epsilon", "3")
+    keep("tb21", **trained(job, *given, *(("--epochs", "0.05") if job.tiny else ())))
+
+
+def ablation(job: Job, seeds: int = 2, batch: int = 512, at_once: int = 4) -> None:
+    """De22's ingredients alone: the same steps and learning rate for all, by seeds."""
+    batch = 32 if job.tiny else batch
+    given = (*CIFAR, *DE22, *job.model, "--batch-size", str(batch), *PLAIN)
+    each = seconds_a_step(job, *given, *ABLATION["views 4"])
+    # views 4 takes about the mean of the runs, and the processes share the card
+    mean = (job.seconds - 60) / (each * seeds * len(ABLATION))
+    steps = 2 if job.tiny else int(np.clip(mean, 10, 400))
+
+    def one(task: tuple[int, str]) -> None:
+        seed, name = task
+        seeded = ("--init-seed", str(seed), "--seed", str(seed))
+        own = (*given, *ABLATION[name], "--steps", str(steps), *seeded)
+        row = trained(job, *own)
+        keep("ablation", name=name, seed=seed, batch=batch, steps=steps, **row)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, [(s, name) for s in range(seeds) for name in ABLATION]))
+
+
+# --- transfer -----------------------------------------------------------------
+
+
+def transfer(job: Job) -> None:
+    """Heads on features of a network trained on public images without privacy."""
+    import torch
+
+    from dphead.finetune.models import ModelSpec, build
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with np.load(job.images / "cifar100" / "cifar100.npz") as file:
+        chosen = file["split"] == "train"
+        x, y = file["images"][chosen], file["labels"][chosen]
+    if job.tiny:
+        x, y = x[:512], y[:512]
+    net = build(ModelSpec(job.model[1]), 100, 3).to(device)
+    on_device = tensors(x).to(device), torch.from_numpy(y).to(device)
+    epochs = pretrain(net, *on_device, job.seconds)
+    sets = {s: read_cifar(job.images / "cifar10", s) for s in ("train", "test")}
+    features = {s: features_of(net, tensors(x), device) for s, (x, _) in sets.items()}
+    labels = {s: y for s, (_, y) in sets.items()}
+    for method, epsilon, seed in [
+        (method, epsilon, seed)
+        for method in ("auto", "dp-fc")
+        for epsilon in (0.5, 1.0, 2.0, 8.0)
+        for seed in range(3)
+    ]:
+        accuracy = head_accuracy(method, epsilon, seed, features, labels)
+        keep(
+            "transfer",
+            method=method,
+            epsilon=epsilon,
+            seed=seed,
+            public_rows=len(x),
+            epochs=epochs,
+            accuracy=accuracy,
+        )
+
+
+def read_cifar(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 32, 32, 3) and labels of CIFAR-10's binary files."""
+    names = sorted(folder.glob("data_batch_*" if split == "train" else "test_batch*"))
+    raw = np.concatenate([np.fromfile(name, np.uint8) for name in names])
+    rows = raw.reshape(-1, 3073)
+    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images, rows[:, 0].astype(int)
+
+
+def tensors(images: np.ndarray) -> Any:
+    """Images (n, 3, h, w) as the network reads them."""
+    import torch
+
+    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    return (x.float() / 255 - 0.5) / 0.25
+
+
+def pretrain(net: Any, x: Any, y: Any, seconds: float, batch: int = 256) -> int:
+    """Train with SGD, random crops and mirrors until the time is over."""
+    import torch
+    from torch.nn import functional as F
+
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
+    generator = torch.Generator(x.device).manual_seed(0)
+    start, epochs = time.perf_counter(), 0
+    while (done := (time.perf_counter() - start) / seconds) < 1:
+        optimizer.param_groups[0]["lr"] = 0.1 * max(0.001, 1 - done)
+        order = torch.randperm(len(x), generator=generator, device=x.device)
+        for part in order.split(batch):
+            shift = torch.randint(0, 9, (2,), generator=generator, device=x.device)
+            images = F.pad(x[part], (4, 4, 4, 4)).roll(shift.tolist(), (2, 3))
+            images = images[:, :, 4:36, 4:36]
+            mirrored = torch.rand(len(part), generator=generator, device=x.device) < 0.5
+            images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
+            with torch.autocast(x.device.type, torch.bfloat16):
+                loss = F.cross_entropy(net(images).float(), y[part])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        epochs += 1
+    return epochs
+
+
+def features_of(net: Any, x: Any, device: str) -> np.ndarray:
+    """What the network gives its last layer."""
+    import torch
+
+    found = []
+    with torch.inference_mode():
+        for part in x.split(1000):
+            maps = net.final(net.blocks(net.stem(part.to(device))))
+            found.append(maps.mean(dim=(2, 3)).float().cpu())
+    return torch.cat(found).numpy()
+
+
+def head_accuracy(
+    method: str, epsilon: float, seed: int, features: Any, labels: Any
+) -> float:
+    """Test accuracy of a seeded head."""
+    from dphead.data.arrays import ArrayRows
+    from dphead.fit.loop import Run, fit_head
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import make_plan
+    from dphead.privacy.noise import NoiseSource
+    from dphead.solvers import ProblemInfo
+
+    rows = ArrayRows(features["train"], labels["train"])
+    facts = ProblemInfo(rows.n_rows, rows.n_features, 10)
+    solver = make_method(method, facts, {}).solver
+    plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
+    head = fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(seed))).head
+    scores = head.scores(features["test"])
+    return float((scores.argmax(1) == labels["test"]).mean())
+
+
+def scale(job: Job) -> None:
+    """DP-FC's releases at ImageNet's size, by each backend."""
+    experiment.run_gpu(tiny=job.tiny, store=lambda **row: keep("scale", **row))
+
+
+def extraction(job: Job) -> None:
+    """Extraction by the networks of three papers, beside what practitioners write."""
+    pairs.gpu(tiny=job.tiny, store=lambda **row: keep("extraction", **row))
+
+
+PARTS = {
+    part.__name__: part
+    for part in (equality, scale, extraction, de22, tb21, ablation, transfer)
+}
