@@ -18,7 +18,7 @@ from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dphead.finetune.models import Loss, loss_of, trained
+from dphead.finetune.models import Loss, fresh_buffers, loss_of, trained
 from dphead.privacy.query import Statistic
 
 # Numbers converted to float64 at a time; chosen, not measured.
@@ -215,13 +215,49 @@ class PerExample:
             One entry for each trained parameter, in the order of `trained`.
         """
         weights = {name: p.detach() for name, p in trained(self.model)}
+        buffers = fresh_buffers(self.model)
 
         def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-                scores = functional_call(self.model, weights, (views,))
+                scores = functional_call(self.model, weights | buffers, (views,))
             return self.loss(scores.float(), label.expand(len(views))).mean()
 
         found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
             weights, x, y
         )
         return [Part(found[name]) for name in self.names]
+
+
+def refuse_memory(gradients: PerExample, views: Tensor) -> None:
+    """Raise ValueError if other rows change a later gradient of the same row.
+
+    A module or a loss of the user's could keep values in Python between calls. The
+    check finds what a few calls show; AUDIT.md trusts such code to keep nothing.
+
+    Parameters
+    ----------
+    gradients : PerExample
+        The network and its loss.
+    views : Tensor of shape (3, 1, channels, h, w)
+        Public random rows.
+    """
+    y = torch.zeros(1, dtype=torch.int64, device=views.device)
+    try:
+        first, _, _, again = (
+            gradients.parts(x[None], y) for x in (views[0], *views[1:], views[0])
+        )
+    except RuntimeError as error:  # a kept tensor cannot leave vmap
+        reason = str(error).split("\n")[0]
+        raise ValueError(
+            "The module and the loss must keep nothing between images, and work under "
+            f"torch.func.vmap: {reason}"
+        ) from error
+    for before, after in zip(first, again, strict=True):
+        one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)
+        # far above float32's rounding, far below the effect of a kept value
+        if not torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                "The gradient of an image must not depend on earlier images or on "
+                "chance, got another gradient at the second call. Remove what the "
+                "module or the loss keeps between calls."
+            )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from dphead_extract.backbones.weights import first_line, read_state
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from dphead.finetune.architectures import by_name
@@ -204,6 +205,11 @@ def refuse_mixing(model: nn.Module) -> None:
                 f"{name or 'model'} ({type(module).__name__}). Use group norm, or a "
                 "model without batch normalization."
             )
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise ValueError(
+                "--model must hold tensors only, got extra state in layer "
+                f"{name or 'model'}. Remove its `get_extra_state`."
+            )
 
 
 def refuse_moving(
@@ -246,6 +252,11 @@ def refuse_moving(
     return scores
 
 
+def fresh_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a model's buffers, so that a call cannot change the model."""
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
 def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
     """Return the first output of every layer by name, and the model's output."""
     seen: dict[str, Tensor] = {}
@@ -259,7 +270,7 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
         hooks.append(module.register_forward_hook(keep))
     try:
         with torch.no_grad():
-            return seen, model(x)
+            return seen, functional_call(model, fresh_buffers(model), (x,))
     finally:
         for hook in hooks:
             hook.remove()

@@ -9,6 +9,7 @@ import torch
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import WholeVectors, are_alike
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dphead.finetune.augment import row_keys, views_of
 from dphead.finetune.gradients import (
@@ -16,6 +17,7 @@ from dphead.finetune.gradients import (
     Part,
     PerExample,
     clipped,
+    refuse_memory,
     squared_norms,
 )
 from dphead.finetune.models import (
@@ -23,6 +25,7 @@ from dphead.finetune.models import (
     build,
     count_parameters,
     flat,
+    fresh_buffers,
     loss_of,
     refuse_moving,
     trained,
@@ -217,6 +220,10 @@ class Network:
                 f"class, got model={name!r} with {tuple(scores.shape[1:])}. Change "
                 "its last layer."
             )
+        if module is not None or spec.model.of_user or loss is not loss_of:
+            generator = torch.Generator().manual_seed(0)
+            views = torch.randn((3, 1, *spec.shape), generator=generator)
+            refuse_memory(PerExample(self.model, loss=loss), views.to(self.device))
         self.query = spec.query(self.model, loss)
         self.start = flat(self.model).double().cpu().numpy()
 
@@ -253,11 +260,10 @@ class Network:
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)
                 views = spec.inputs(rows, 0, self.device)
-                scores = (
-                    self.model(views.flatten(0, 1))
-                    .float()
-                    .unflatten(0, views.shape[:2])
-                )
+                # a layer that updates its buffers would keep test rows in the network
+                own = fresh_buffers(self.model)
+                found = functional_call(self.model, own, (views.flatten(0, 1),))
+                scores = found.float().unflatten(0, views.shape[:2])
                 out[i : i + batch] = (
                     (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
                 )

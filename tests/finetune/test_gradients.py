@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from core import sensitivity
+from finetune.core import images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -21,6 +22,7 @@ from dphead.finetune.gradients import (
     squared_norms,
 )
 from dphead.finetune.models import build, loss_of, trained
+from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.settings import ModelSpec
 
 ROWS, CLASSES = 5, 3
@@ -273,3 +275,59 @@ def test_bf16_changes_the_products_and_keeps_float32_gradients():
         b.numpy(),
         atol=0.03 * float(a.norm()),
     )
+
+
+class Remembering:
+    """A loss that is divided by the number of its calls."""
+
+    calls = 0
+
+    def __call__(self, scores, labels):
+        self.calls += 1
+        return nn.functional.cross_entropy(scores, labels) / self.calls
+
+
+class Kept(nn.Module):
+    """Adds the mean of an earlier image, which it keeps in Python."""
+
+    earlier = 0.0
+
+    def forward(self, x):
+        before, self.earlier = self.earlier, x.mean()
+        return x + before
+
+
+class Moving(nn.Module):
+    """Updates a buffer by the rows that are scored."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            self.seen.add_(x.mean())
+        return x
+
+
+def with_layer(layer):
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "loss"),
+    [(nn.Identity(), Remembering()), (Kept(), nn.CrossEntropyLoss())],
+    ids=["loss", "module"],
+)
+def test_code_that_keeps_values_between_images_is_refused(layer, loss):
+    spec = NetworkSpec(ModelSpec("wrn-10-1"), (3, 8, 8), 3)
+    with pytest.raises(ValueError, match="images"):
+        Network(spec, module=with_layer(layer), loss=loss)
+
+
+def test_scored_rows_leave_nothing_in_the_network():
+    """The network is published: rows that were only measured must not move a buffer."""
+    spec = NetworkSpec(ModelSpec("wrn-10-1"), (3, 8, 8), 3)
+    network = Network(spec, module=with_layer(Moving()))
+    network.scores(network.start.astype(np.float32), images(20)[0].reshape(20, -1))
+    assert network.model.state_dict()["0.seen"] == 0
