@@ -3,6 +3,7 @@
 Heavy modules are imported only when needed.
 """
 
+import math
 import shlex
 import sys
 from collections.abc import Iterator
@@ -94,7 +95,8 @@ def offer_budget(run: Any, progress: Progress) -> None:
     if begun or not plan.private or interrupted(options.out) is not None:
         return
     name = shlex.quote(str(options.ledger or options.features))
-    command = f"dphead ledger budget {name} --epsilon 3 --delta {plan.delta:g}"
+    total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
+    command = f"dphead ledger budget {name} --epsilon {total:g} --delta {plan.delta:g}"
     told = [
         "! none yet. A budget limits the total epsilon of all fits. It can be set only "
         "before the first fit, and cannot be changed later:",

@@ -44,6 +44,11 @@ def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(features, tmp_pa
     assert "It is too late to set one" in text
 
 
+def test_the_budget_that_is_offered_admits_the_fit(features, tmp_path):
+    text = words(fitted("fit", features, *LS, "--epsilon", 8, "-o", tmp_path / "one"))
+    assert f"dphead ledger budget {features} --epsilon 8 --delta 1e-05" in text
+
+
 def test_a_user_on_a_terminal_is_asked_for_a_budget_once(features, tmp_path, terminal):
     terminal("0.5\nx\n2\n")
     done = fitted("fit", features, *LS, "-o", tmp_path / "one")
