@@ -45,7 +45,7 @@ def main() -> None:
         said = typed("fit", "f.h5", "-o", "run")
         assert "false-positive rate" in " ".join(said.split()), said
         found = typed("check", "run", code=1)
-        assert "how each row was made is not recorded" in " ".join(found.split())
+        assert "the origin of each row is not recorded" in " ".join(found.split())
         typed("evaluate", "run", "f.h5")
         typed("predict", "run", "f.h5", "-o", "p.csv")
         with open("p.csv") as file:
