@@ -139,6 +139,16 @@ def source_of(file: FeaturesFile, classes: list[str]) -> Source:
     )
 
 
+def check_split(file: FeaturesFile, relation: str) -> None:
+    """Raise ValueError if a row added or removed would move others between splits."""
+    if relation == "add_remove" and file.holdout.get("positions"):
+        raise ValueError(
+            f"--relation add_remove cannot be used with {file.path}: --test-fraction "
+            "chose its test rows by their positions, which change if a row is removed. "
+            "Use --relation zero_out, or give the splits in a column of the table."
+        )
+
+
 def check_features(
     file: FeaturesFile, feature_space: str, n_features: int, own: str | None = None
 ) -> None:

@@ -26,6 +26,7 @@ from dphead.fit.duration import check_duration
 from dphead.fit.files import (
     check_features,
     check_public,
+    check_split,
     class_names,
     evaluate_head,
     measured_rows,
@@ -260,6 +261,7 @@ def prepare(
     Raises ValueError if the options do not match the file.
     """
     source = source_of(file, class_names(file, options.classes))
+    check_split(file, options.relation)
     ungrouped = check_unit(
         source.grouped,
         options.protect,

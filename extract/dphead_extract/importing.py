@@ -195,7 +195,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
             "source_digest": _digest(table, options.columns),
             "ignore_labels": options.classes.ignore_labels,
             "allow_unlabeled": options.classes.allow_unlabeled,
-            **options.holdout.record(grouped),
+            **options.holdout.record(grouped, positions=True),
             **({"attested": True} if options.attested else {}),
         },
         block_rows=options.block_rows,

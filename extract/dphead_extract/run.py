@@ -472,7 +472,7 @@ def _make_header(
             "device": settings.device.type,
             "amp": options.amp or False,
             "skip_unreadable": options.skip_unreadable,
-            **options.holdout.record(source.group is not None),
+            **options.holdout.record(source.group is not None, source.by_position),
             **options.views.record(),
             **options.shard.record(n_rows),
         },

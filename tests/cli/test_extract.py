@@ -196,7 +196,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     assert "test images of other patients" in " ".join(fit.out.split())
     assert report_of(clinic.parent / "run")["test_rows"] == "other groups"
     with open_features("f.h5") as file:
-        assert file.holdout == {"fraction": 0.3, "by": "group"}
+        assert file.holdout == {"fraction": 0.3, "by": "group", "positions": False}
         in_test = set(file.group[file.split == 1].tolist())
         assert in_test and not in_test & set(file.group[file.split == 0].tolist())
     again = dphead(*typed[:-3], "--test-fraction", 0.4)

@@ -559,3 +559,19 @@ def test_a_setting_is_given_once(features, run):
     said = refused(dphead("fit", features, "-o", run, *twice))
     assert "--set cannot repeat an option" in said
     assert charges() == 0
+
+
+def test_rows_that_positions_set_apart_are_not_fitted_by_add_remove(tmp_path):
+    """Without row 0, tens of other rows would change between training and test."""
+    x = np.random.default_rng(0).random((60, 4), np.float32)
+    np.savez(tmp_path / "x.npz", features=x, labels=np.arange(60) % 2)
+    imported = dphead(
+        *("features", "import", tmp_path / "x.npz", "-o", tmp_path / "f.h5"),
+        *("--classes", "0,1", "--test-fraction", 0.3),
+    )
+    assert imported.code == 0, imported.err
+    fit = ("fit", tmp_path / "f.h5", "--split", "train", "--method", "prototypes")
+    fit += ("--backend", "numpy", "-o", tmp_path / "run")
+    added = dphead(*fit, "--relation", "add_remove", "--nominal-n", 40)
+    assert "--relation add_remove cannot be used" in refused(added)
+    assert dphead(*fit).code == 0

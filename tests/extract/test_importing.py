@@ -479,7 +479,7 @@ def test_test_rows_are_whole_groups(tmp_path, kind):
     assert "--split train --test-split test" in " ".join(done.output.split())
     with open_features(tmp_path / "f.h5") as file:
         assert file.split_names == ["train", "test"]
-        assert file.holdout == {"fraction": 0.3, "by": "group"}
+        assert file.holdout == {"fraction": 0.3, "by": "group", "positions": True}
         splits = set(zip(group, file.split.tolist(), strict=True))
     assert len(splits) == 100
     # 100 groups: a standard deviation of 0.05

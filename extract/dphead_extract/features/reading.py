@@ -95,8 +95,9 @@ class FeaturesFile:
     views : dict
         Count, flip and keyed_by ("image") if a row is the mean of views, else {}.
     holdout : dict
-        The fraction of test images, and by ("group" or "image"), if they were set apart
-        by hashes of names, else {}.
+        The fraction of test images, by ("group" or "image"), and positions (whether
+        images are named by position), if they were set apart by hashes of names, else
+        {}.
     features : h5py.Dataset
         (n, d); read it in blocks.
     labels : (n,) int32

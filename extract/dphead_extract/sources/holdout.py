@@ -1,7 +1,8 @@
 """Choose test images by a keyed hash of the name of each group or image.
 
 The key is fixed and public. So every extraction of the same images gives the same
-split, and no row decides how another row is split.
+split, and a row's values do not decide how another row is split. Arrays have no names:
+their rows are named by position, which `record` states.
 """
 
 from __future__ import annotations
@@ -41,12 +42,22 @@ class Holdout:
         if self.by_group and not self.fraction:
             raise ExtractError("--by-group needs --test-fraction, such as 0.2.")
 
-    def record(self, grouped: bool) -> dict[str, dict[str, object]]:
-        """Return the entry of the file's configuration; {} without a split."""
+    def record(self, grouped: bool, positions: bool) -> dict[str, dict[str, object]]:
+        """Return the entry of the file's configuration; {} without a split.
+
+        Parameters
+        ----------
+        grouped : bool
+            Whether the source has groups.
+        positions : bool
+            Whether rows without a group are named by their position. Removing a row
+            then moves other rows between the splits.
+        """
         if not self.fraction:
             return {}
         by = "group" if grouped else "image"
-        return {"holdout": {"fraction": self.fraction, "by": by}}
+        facts = {"fraction": self.fraction, "by": by, "positions": positions}
+        return {"holdout": facts}
 
     def split_names(self, grouped: bool, names: list[str]) -> list[str]:
         """Return the splits of a source that has the splits `names`.

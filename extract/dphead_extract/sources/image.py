@@ -68,6 +68,11 @@ class Source(Roles):
     stored: np.ndarray | None = None
 
     @property
+    def by_position(self) -> bool:
+        """Return whether a row's name is its position, not a path."""
+        return self.arrays is not None or self.kind == "dataset"
+
+    @property
     def n_rows(self) -> int:
         """Return the number of rows."""
         return len(self.labels)
