@@ -85,7 +85,7 @@ class Job:
         facts = facts_of(self.dataset, self.features)
         width = {"gram": facts.n_features / 40}
         passes = sum(
-            p.sampling_prob * width.get(p.query.kind, 1.0)
+            p.sampling_prob * width.get(p.statistic.kind, 1.0)
             for p in self.solver().plan(facts)
         )
         return passes * facts.n_rows * facts.n_features

@@ -12,8 +12,8 @@ from dphead.privacy.contract import Block, ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.loss import LOSSES
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params
 from dphead.privacy.release import release
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -32,7 +32,7 @@ from dphead.sums.verified import VerifiedSum
 
 M, D = 3, 4  # classes and features of the small problems
 BOUNDED = [n for n, loss in LOSSES.items() if np.isfinite(loss.longest_residual(M))]
-QUERIES = [
+STATISTICS = [
     ChannelMoment(M),
     ChannelMoment(M, 2),
     ChannelMoment(M, 1, 2),
@@ -48,13 +48,13 @@ QUERIES = [
     ClassCorrectCounts(M),
     RowCounts(M),
 ]
-NAMES = [q.name for q in QUERIES]
+NAMES = [q.name for q in STATISTICS]
 
 
 def spec_of(
-    query, n_rows, *, clip_norm=1.0, sigma=1.0, label="test", **more
+    statistic, n_rows, *, clip_norm=1.0, sigma=1.0, label="test", **more
 ) -> ReleaseSpec:
-    return ReleaseSpec(label, query.name, clip_norm, sigma, n_rows, **more)
+    return ReleaseSpec(label, statistic.name, clip_norm, sigma, n_rows, **more)
 
 
 def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
@@ -81,44 +81,50 @@ class KnownNoise(NoiseSource):
     private = True
 
 
-def release_one(query, params, rows, seed=1, block_sum=None, **spec):
+def release_one(statistic, params, rows, seed=1, block_sum=None, **spec):
     """One release of a fit of its own."""
-    s = spec_of(query, rows.n_rows, **spec)
+    s = spec_of(statistic, rows.n_rows, **spec)
     ledger = reserve([s])
     noise = KnownNoise(seed)
     return release(
-        query, params, rows, s, ledger=ledger, noise=noise, summer=verified(block_sum)
+        statistic,
+        params,
+        rows,
+        s,
+        ledger=ledger,
+        noise=noise,
+        summer=verified(block_sum),
     )
 
 
-def run(query, rows, spec, fit, noise=None, summer=None):
+def run(statistic, rows, spec, fit, noise=None, summer=None):
     """The next release of a reserved fit, of rows that are not transformed."""
     noise = noise or KnownNoise(1)
     parts = {"ledger": fit, "noise": noise, "summer": summer or verified()}
-    return release(query, Params(), rows, spec, **parts)
+    return release(statistic, Params(), rows, spec, **parts)
 
 
-def release_many(query, params, rows, times, seed=None, **spec):
+def release_many(statistic, params, rows, times, seed=None, **spec):
     """`times` releases of one fit, (times, *shape)."""
-    s = spec_of(query, rows.n_rows, **spec)
+    s = spec_of(statistic, rows.n_rows, **spec)
     ledger = reserve([s] * times)
     noise = KnownNoise(seed)
     summer = verified()
     found = [
-        release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer)
+        release(statistic, params, rows, s, ledger=ledger, noise=noise, summer=summer)
         for _ in range(times)
     ]
     return np.stack([one.value for one in found])
 
 
-def sensitivity(query, clip_norm, relation, append=0.0) -> float:
+def sensitivity(statistic, clip_norm, relation, append=0.0) -> float:
     """How far one row can move the sum, in real numbers and in L2."""
-    squared = query.sensitivity_sq(relation, clip_norm, append)
-    return query.unit(clip_norm, append) * float(np.sqrt(float(squared)))
+    squared = statistic.sensitivity_sq(relation, clip_norm, append)
+    return statistic.unit(clip_norm, append) * float(np.sqrt(float(squared)))
 
 
 def integer_sum(
-    query,
+    statistic,
     params,
     x,
     y=None,
@@ -132,31 +138,31 @@ def integer_sum(
     x: rows (n, d), or a row source. of_pass: `checked_sum`'s indices and kept rows.
     """
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
-    ask = SumTask(query, params, clip_norm, rows, of_pass.get("indices"))
+    ask = SumTask(statistic, params, clip_norm, rows, of_pass.get("indices"))
     kept = of_pass.get("kept", NO_ROWS)
     return checked_sum(ask, block_sum or CpuSums(), kept)
 
 
-def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
+def clipped_sum(statistic, params, x, y=None, clip_norm=1.0, **more):
     """The same in real numbers."""
-    unit = query.unit(clip_norm, params.transform.append)
-    return integer_sum(query, params, x, y, clip_norm, **more) * unit
+    unit = statistic.unit(clip_norm, params.transform.append)
+    return integer_sum(statistic, params, x, y, clip_norm, **more) * unit
 
 
-def added(way, query, params, x, y, index, clip_norm=0.7):
+def added(way, statistic, params, x, y, index, clip_norm=0.7):
     """What a block sum adds of one block, without the pass, whose secret run would
     raise; upper triangles alone.
     """
-    ask = SumTask(query, params, clip_norm)
+    ask = SumTask(statistic, params, clip_norm)
     block = Block(index, x, y)
     shape = ask.shape(x.shape[1])
     out = (
         np.zeros(shape[::-1], np.int64).T
-        if query.kind == "outer"
+        if statistic.kind == "outer"
         else np.zeros(shape, np.int64)
     )
     out = way.add(ask, way.rows(ask, block), y, index >= 0, out)
-    return np.triu(out) if query.symmetric else out
+    return np.triu(out) if statistic.symmetric else out
 
 
 def one_block(x, y, n=None):
@@ -192,12 +198,12 @@ def without_the_group(relation, x, y, groups):
     return [(opposite, y, groups), (opposite, one_row, groups)]
 
 
-def largest_move(query, relation, x, y, groups, **more):
+def largest_move(statistic, relation, x, y, groups, **more):
     """The largest squared length by which group 7 moves a sum, in integers."""
 
     def total(x, y, groups):
         rows = ArrayRows(x, y, groups=groups, **more)
-        return integer_sum(query, Params(weights=np.zeros((D, M))), rows)
+        return integer_sum(statistic, Params(weights=np.zeros((D, M))), rows)
 
     sizes = []
     for other in without_the_group(relation, x, y, groups):

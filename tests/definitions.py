@@ -1,4 +1,4 @@
-"""What each query of `dphead.privacy.statistics` means, to be read against the papers.
+"""What each statistic of `dphead.privacy.statistics` means, to read beside the papers.
 
 One row at a time, in float64. Nothing may run on these: tests hold the integer sums to
 the sum of `per_example` over rows, within the grid's rounding.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphead.privacy.query import Params, Statistic
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -29,19 +29,19 @@ Label = int | np.ndarray
 
 
 def per_example(
-    query: Statistic, params: Params, x: np.ndarray, y: Label, clip_norm: float
+    statistic: Statistic, params: Params, x: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
-    """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`;
-    zero if it does not count.
+    """The clipped statistic of one row x (n_features,), of shape
+    `statistic.shape(width)`; zero if it does not count.
     """
     phi = transformed_row(params.transform, np.asarray(x, np.float64))
-    if phi is None or not is_label(y, query.n_classes):
-        return np.zeros(query.shape(params.transform.width(len(x))))
-    if query.clips == "features":
+    if phi is None or not is_label(y, statistic.n_classes):
+        return np.zeros(statistic.shape(params.transform.width(len(x))))
+    if statistic.clips == "features":
         phi = clip(phi, clip_norm)
     if params.transform.append:
         phi = np.append(phi, params.transform.append)
-    return STATISTICS[type(query)](query, params, phi, y, clip_norm)
+    return STATISTICS[type(statistic)](statistic, params, phi, y, clip_norm)
 
 
 def transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None:
@@ -100,59 +100,63 @@ def predictions(scores: np.ndarray, loss: str) -> np.ndarray:
 
 
 def _channel_moment(
-    query: ChannelMoment, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: ChannelMoment, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
-    channels = query.n_channels or len(phi)
-    moments = (phi.reshape(channels, -1) ** query.power).mean(axis=1)
+    channels = statistic.n_channels or len(phi)
+    moments = (phi.reshape(channels, -1) ** statistic.power).mean(axis=1)
     return (clip(moments, clip_norm) if counts(moments) else np.zeros(channels))[
         :, None
     ]
 
 
 def _gram(
-    query: Gram, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: Gram, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
     return np.outer(phi, phi)
 
 
 def _class_grams(
-    query: ClassGrams, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: ClassGrams, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
-    value = np.zeros(query.shape(len(phi)))
+    value = np.zeros(statistic.shape(len(phi)))
     value[y] = np.outer(phi, phi)
     return value
 
 
 def _hessians(
-    query: SigmoidHessians, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: SigmoidHessians,
+    params: Params,
+    phi: np.ndarray,
+    y: int,
+    clip_norm: float,
 ) -> np.ndarray:
     p = predictions(phi @ np.asarray(params.weights, np.float64), "sigmoid")
     return (p * (1 - p))[:, None, None] * np.outer(phi, phi)
 
 
 def _class_sums(
-    query: ClassSums, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: ClassSums, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
-    return np.outer(phi, np.eye(query.n_classes)[y])
+    return np.outer(phi, np.eye(statistic.n_classes)[y])
 
 
 def _gradient(
-    query: Gradient, params: Params, phi: np.ndarray, y: Label, clip_norm: float
+    statistic: Gradient, params: Params, phi: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
-    p = predictions(phi @ np.asarray(params.weights, np.float64), query.loss)
-    target = np.eye(query.n_classes)[y] if np.ndim(y) == 0 else y
+    p = predictions(phi @ np.asarray(params.weights, np.float64), statistic.loss)
+    target = np.eye(statistic.n_classes)[y] if np.ndim(y) == 0 else y
     gradient = np.outer(phi, p - target)
-    return clip(gradient, clip_norm) if query.clip == "rows" else gradient
+    return clip(gradient, clip_norm) if statistic.clip == "rows" else gradient
 
 
 def _class_counts(
-    query: ClassCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: ClassCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
-    return np.eye(query.n_classes)[y][:, None]
+    return np.eye(statistic.n_classes)[y][:, None]
 
 
 def _correct_counts(
-    query: CorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: CorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
     scores = phi @ np.asarray(params.weights, np.float64)
     correct = float(scores[y] > np.delete(scores, y).max())
@@ -160,15 +164,19 @@ def _correct_counts(
 
 
 def _class_correct_counts(
-    query: ClassCorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    statistic: ClassCorrectCounts,
+    params: Params,
+    phi: np.ndarray,
+    y: int,
+    clip_norm: float,
 ) -> np.ndarray:
-    value = np.zeros((query.n_classes, 2))
-    value[y] = _correct_counts(query, params, phi, y, clip_norm)[:, 0]
+    value = np.zeros((statistic.n_classes, 2))
+    value[y] = _correct_counts(statistic, params, phi, y, clip_norm)[:, 0]
     return value
 
 
 def _row_counts(
-    query: RowCounts, params: Params, phi: np.ndarray, y: Label, clip_norm: float
+    statistic: RowCounts, params: Params, phi: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
     return np.ones((1, 1))
 

@@ -33,7 +33,7 @@ def with_noise(
     specs = [
         ReleaseSpec(
             p.label,
-            p.query.name,
+            p.statistic.name,
             p.clip_norm,
             *given,
             p.sampling_prob,

@@ -29,8 +29,8 @@ from dphead.data.blocks import CHUNK
 from dphead.data.features import FeaturesRows
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import ReleaseSpec, Rows, SumTask
-from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
@@ -141,7 +141,7 @@ class Ways:
         self,
         way: str,
         key: tuple[int, bool],
-        query: Statistic,
+        statistic: Statistic,
         params: Params,
         spec: ReleaseSpec,
     ) -> np.ndarray:
@@ -156,22 +156,22 @@ class Ways:
         else:
             size = None if way == "memory" else CHUNK
             rows = ArrayRows(w.x, w.y, size, w.groups, w.group_cap)
-        if hasattr(query, "block_sum"):  # a network's own way
-            return _total(query, params, rows, spec, w, way_of(query))
+        if hasattr(statistic, "block_sum"):  # a network's own way
+            return _total(statistic, params, rows, spec, w, way_of(statistic))
         if way == "compiled":
-            return _total(query, params, rows, spec, w, CpuSums(compiled_from=0))
+            return _total(statistic, params, rows, spec, w, CpuSums(compiled_from=0))
         if way != "kept rows":
-            return _total(query, params, rows, spec, w, CpuSums())
+            return _total(statistic, params, rows, spec, w, CpuSums())
         kept = KeptRows(1 << 40)
         t = params.transform
         for transform in (replace(t, unit_norm=not t.unit_norm), t):
             other = replace(params, transform=transform)
-            _total(query, other, rows, spec, w, CpuSums(), kept)
-        return _total(query, params, rows, spec, w, CpuSums(), kept)
+            _total(statistic, other, rows, spec, w, CpuSums(), kept)
+        return _total(statistic, params, rows, spec, w, CpuSums(), kept)
 
 
 def _total(
-    query: Statistic,
+    statistic: Statistic,
     params: Params,
     rows: Rows,
     spec: ReleaseSpec,
@@ -184,8 +184,8 @@ def _total(
     if spec.sampling_prob < 1:
         within: Any = getattr(rows, "within")  # noqa: B009  # both sources have it
         indices = np.flatnonzero(world.sampled & within)
-    task = SumTask(query, params, spec.clip_norm, rows, indices)
-    unit = query.unit(spec.clip_norm, params.transform.append)
+    task = SumTask(statistic, params, spec.clip_norm, rows, indices)
+    unit = statistic.unit(spec.clip_norm, params.transform.append)
     return checked_sum(task, block_sum, kept) * unit
 
 
@@ -250,17 +250,17 @@ def _compare(
 
     number: of the release, which turns the ways.
     """
-    query, params, spec = seen.query, seen.params, seen.spec
+    statistic, params, spec = seen.statistic, seen.params, seen.spec
     row, _ = planned(seen)
     width = params.transform.width(n_features)
-    large = np.prod(query.shape(width)) >= LARGE_SUM_ENTRIES
+    large = np.prod(statistic.shape(width)) >= LARGE_SUM_ENTRIES
     for i, pair in enumerate(hostile):
         turn = ways[(i + number) % len(ways)]
         chosen = [turn] if large or turn == ways[0] else [ways[0], turn]
         sums = {}
         for way in chosen:
-            without = made.total(way, (i, False), query, params, spec)
-            inside = made.total(way, (i, True), query, params, spec)
+            without = made.total(way, (i, False), statistic, params, spec)
+            inside = made.total(way, (i, True), statistic, params, spec)
             sums[way] = [without, inside]
         found["sums"] += 2 * len(sums)
         for way, (without, inside) in sums.items():

@@ -17,7 +17,7 @@ from dphead.analysis.audit_rows import Sums, UnrecordedSpec
 from dphead.analysis.audit_transcript import Problem, Seen, transcript
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.solvers.base import Solver
 
 # Choices, not measured.

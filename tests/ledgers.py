@@ -6,17 +6,17 @@ from core import KnownNoise, M, reserve, spec_of, toy, verified
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.query import Params
 from dphead.privacy.release import release
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
 
-QUERY = ClassSums(M)
+STATISTIC = ClassSums(M)
 X, Y = toy(40)
 DELTA = 1e-5
 
 
 def specs(count=1, sigma=1.0, **more):
-    return [spec_of(QUERY, 40, sigma=sigma, **more)] * count
+    return [spec_of(STATISTIC, 40, sigma=sigma, **more)] * count
 
 
 def stored(folder, *given, **more):
@@ -32,7 +32,7 @@ def resumed(fit, folder):
 def run_release(fit, seed=None, spec=None, rows=None):
     spec = spec or specs()[0]
     return release(
-        QUERY,
+        STATISTIC,
         Params(),
         rows or ArrayRows(X, Y),
         spec,

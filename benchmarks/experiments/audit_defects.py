@@ -24,7 +24,7 @@ from dphead.privacy import release, sampling, transform
 from dphead.privacy.accounting import GaussianEvent, gdp
 from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 from dphead.solvers.base import ProblemInfo
 from dphead.sums import passes
 from dphead.sums.cpu import CpuSums
@@ -141,11 +141,13 @@ def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> list[Pat
     real = audit_transcript.release
     last: dict[str, Any] = {}
 
-    def made(query: Any, params: Any, rows: Any, spec: Any, **given: Any) -> Released:
-        sound = real(query, params, rows, spec, **given)
+    def made(
+        statistic: Any, params: Any, rows: Any, spec: Any, **given: Any
+    ) -> Released:
+        sound = real(statistic, params, rows, spec, **given)
         sample = given["summer"].sample
-        task = SumTask(query, params, spec.clip_norm, rows, sample, spec)
-        unit = query.unit(spec.clip_norm, params.transform.append)
+        task = SumTask(statistic, params, spec.clip_norm, rows, sample, spec)
+        unit = statistic.unit(spec.clip_norm, params.transform.append)
         exact = given["summer"](task) * unit
         first = given["ledger"] is not last.get("ledger")
         last["ledger"] = given["ledger"]

@@ -20,17 +20,17 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.query import Params
     from dphead.privacy.release import release
+    from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import Gradient
     from dphead.sums.cpu import CpuSums
     from dphead.sums.verified import VerifiedSum
 
-    query = Gradient(w.shape[1])
+    statistic = Gradient(w.shape[1])
     rows = ArrayRows(x, y)
     params = Params(weights=w)
     summer = VerifiedSum(CpuSums(), memory=1 << 30)
-    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
+    spec = ReleaseSpec("step", statistic.name, 1.0, 1.0, len(x))
     noise = NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(
@@ -43,7 +43,7 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
         store=None,
     )
     return lambda: release(
-        query, params, rows, spec, ledger=fit, noise=noise, summer=summer
+        statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer
     )
 
 

@@ -108,7 +108,7 @@ def hostile(n: int, d: int, m: int) -> Any:
 def equality(job: Job) -> None:
     """Sums of a device and of the processor, and seeded heads of both."""
     from dphead.privacy.contract import SumTask
-    from dphead.privacy.query import Params
+    from dphead.privacy.statistic_base import Params
     from dphead.privacy.transform import RowTransform
     from dphead.sums.cpu import CpuSums
     from dphead.sums.jax import JaxSums
@@ -120,11 +120,11 @@ def equality(job: Job) -> None:
         center = rng.standard_normal(d) / np.sqrt(d)
         for transform in (RowTransform(), RowTransform(True, center, None, 0.3)):
             weights = rng.standard_normal((transform.width(d), m))
-            for query in statistics(m):
-                if transform.append and "ChannelMoment" in query.name:
+            for statistic in statistics(m):
+                if transform.append and "ChannelMoment" in statistic.name:
                     continue
-                task = SumTask(query, Params(transform, weights), 0.7, rows)
-                facts = {"statistic": query.name, "rows": n, "features": d}
+                task = SumTask(statistic, Params(transform, weights), 0.7, rows)
+                facts = {"statistic": statistic.name, "rows": n, "features": d}
                 facts["centered"] = transform.center is not None
                 wanted = checked_sum(task, CpuSums())
                 try:

@@ -100,8 +100,8 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.query import Params
     from dphead.privacy.release import release
+    from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
     from dphead.solvers import LeastSquares, ProblemInfo
@@ -113,15 +113,15 @@ def timed(rows: Any) -> dict[str, float]:
     n = rows.n_rows
     summer = VerifiedSum(CpuSums(), KeptSums())
     params = Params(RowTransform(unit_norm=True))
-    queries = (Gram(CLASSES), ClassSums(CLASSES))
-    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+    statistics = (Gram(CLASSES), ClassSums(CLASSES))
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in statistics]
     noise = NoiseSource()
     fit = Ledger().reserve([s.row() for s in specs], **PLAN)
     seconds = {}
-    for query, spec in zip(queries, specs, strict=True):
+    for statistic, spec in zip(statistics, specs, strict=True):
         start = time.perf_counter()
-        release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
-        seconds[type(query).__name__] = time.perf_counter() - start
+        release(statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        seconds[type(statistic).__name__] = time.perf_counter() - start
     start = time.perf_counter()
     solver = LeastSquares(centering=Centering(share=0))
     facts = ProblemInfo(n, COLUMNS, CLASSES)
@@ -189,8 +189,8 @@ def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.query import Params
     from dphead.privacy.release import release
+    from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform
     from dphead.sums.verified import VerifiedSum
@@ -208,14 +208,14 @@ def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
     transform = RowTransform(unit_norm=True)
     weights = rng.standard_normal((COLUMNS, CLASSES), np.float32)
     gradient = Gradient(CLASSES, "softmax", "features")
-    queries = [Gram(CLASSES), Gram(CLASSES), *[gradient] * gradients]
-    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+    statistics = [Gram(CLASSES), Gram(CLASSES), *[gradient] * gradients]
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in statistics]
     fit = Ledger().reserve([s.row() for s in specs], **PLAN)
     seconds = []
-    for t, (query, spec) in enumerate(zip(queries, specs, strict=True)):
+    for t, (statistic, spec) in enumerate(zip(statistics, specs, strict=True)):
         params = Params(transform, weights * (1 + t))
         start = time.perf_counter()
-        release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        release(statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer)
         seconds.append(time.perf_counter() - start)
     first, gram, *others = seconds
     return {

@@ -64,7 +64,7 @@ class Record:
         allocated: list[float] = []
         world, epoch = int(inside), 1
         for seen in transcript:
-            query, spec = seen.query, seen.spec
+            statistic, spec = seen.statistic, seen.spec
             reading = witness.read(seen, inside)
             self.own[world, fit] += reading.own
             self.share = max(self.share, reading.share)
@@ -73,14 +73,14 @@ class Record:
                 allocated.append(reading.ratio)
             else:
                 self.scores[world, fit] += reading.ratio
-            unit = query.unit(spec.clip_norm, seen.params.transform.append)
-            kind = (spec.label, query.name)
+            unit = statistic.unit(spec.clip_norm, seen.params.transform.append)
+            kind = (spec.label, statistic.name)
             self.evidence.add(
                 kind,
                 reading.noise,
                 reading.score,
                 inside,
-                symmetric=query.symmetric,
+                symmetric=statistic.symmetric,
                 sd_units=reading.sd / unit,
             )
             if seen.sample is not None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block, Known, ReleaseSpec, SumTask
-from dphead.privacy.query import Params, Statistic
 from dphead.privacy.sampling import NO_GROUP, Allocation
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
@@ -119,13 +119,13 @@ class Sums:
         self._fixed = {id(block.x) for block in source.blocks()}
         self._kept: OrderedDict[Any, np.ndarray] = OrderedDict()
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return False, so that sums are not compared with the reference."""
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms of the statistic's block sum."""
-        return way_of(ask.query).norms(ask, block)
+        return way_of(ask.statistic).norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> Block:
         """Return the block itself."""
@@ -142,10 +142,10 @@ class Sums:
         """Add the statistics of a block to `out`."""
         if (rows.index < self.source.missing).all():
             return out
-        way = way_of(ask.query)
+        way = way_of(ask.statistic)
         if id(rows.x) not in self._fixed:
             return way.add(ask, way.rows(ask, rows), y, used, out)
-        key = id(rows.x), ask.query, ask.clip_norm, pickle.dumps(ask.params)
+        key = id(rows.x), ask.statistic, ask.clip_norm, pickle.dumps(ask.params)
         if key not in self._kept:
             zeros = np.zeros_like(out)
             self._kept[key] = way.add(ask, way.rows(ask, rows), y, used, zeros)
@@ -155,14 +155,16 @@ class Sums:
             self._kept.popitem(last=False)
         return out
 
-    def total(self, query: Statistic, params: Params, spec: ReleaseSpec) -> np.ndarray:
+    def total(
+        self, statistic: Statistic, params: Params, spec: ReleaseSpec
+    ) -> np.ndarray:
         """Return the sum over all rows before `release` adds noise, as float64."""
-        task = SumTask(query, params, spec.clip_norm, self.source)
-        unit = query.unit(spec.clip_norm, params.transform.append)
+        task = SumTask(statistic, params, spec.clip_norm, self.source)
+        unit = statistic.unit(spec.clip_norm, params.transform.append)
         return checked_sum(task, self, NO_ROWS) * unit
 
 
-def way_of(query: Statistic) -> BlockSum:
+def way_of(statistic: Statistic) -> BlockSum:
     """Return the statistic's own block sum, or else this processor's."""
-    brought = getattr(query, "block_sum", None)
+    brought = getattr(statistic, "block_sum", None)
     return CpuSums() if brought is None else brought()

@@ -13,9 +13,9 @@ from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params, Statistic, root
 from dphead.privacy.release import release
 from dphead.privacy.sampling import NO_GROUP
+from dphead.privacy.statistic_base import Params, Statistic, root
 from dphead.solvers.base import ProblemInfo, Response, Solver
 from dphead.sums.verified import VerifiedSum
 
@@ -127,7 +127,7 @@ def worst_case(
     neighbor = None
     if plan.relation == "replace_one":
         other = -row
-        if facts.n_features > 1 and any("Gram" in s.query for s in plan.specs):
+        if facts.n_features > 1 and any("Gram" in s.statistic for s in plan.specs):
             other = (norm * (axes @ [-0.5, np.sqrt(0.75)])).astype(np.float32)
         neighbor = other, label
     others = np.tile(row, (count, 1)), np.full(count, (label + 1) % facts.n_classes)
@@ -155,7 +155,7 @@ class Seen:
     `sample` has the summed slots, or None for all.
     """
 
-    query: Statistic
+    statistic: Statistic
     params: Params
     spec: ReleaseSpec
     released: Released
@@ -210,7 +210,7 @@ class Witness:
         entries. The standard deviation comes from the plan, not from the release.
         """
         spec = seen.spec
-        sums = [world.total(seen.query, seen.params, spec) for world in self.worlds]
+        sums = [world.total(seen.statistic, seen.params, spec) for world in self.worlds]
         # with sampled batches there are no shared rows
         shared = sums[0] if seen.sample is None else np.zeros_like(sums[0])
         value = seen.released.value - shared
@@ -244,11 +244,11 @@ def planned(seen: Seen) -> tuple[float, float]:
     In a Poisson batch, replacing a row moves the sum by twice the clip norm, which the
     accountant counts.
     """
-    query, spec, append = seen.query, seen.spec, seen.params.transform.append
+    statistic, spec, append = seen.statistic, seen.spec, seen.params.transform.append
     sampled = spec.sampling_prob < 1
     relation = "zero_out" if sampled else spec.relation
-    unit = query.unit(spec.clip_norm, append)
-    row = unit * root(query.sensitivity_sq(relation, spec.clip_norm, append))
+    unit = statistic.unit(spec.clip_norm, append)
+    row = unit * root(statistic.sensitivity_sq(relation, spec.clip_norm, append))
     twice = 2 if sampled and spec.relation == "replace_one" else 1
     return twice * row, row * spec.noise_multiplier
 
@@ -300,7 +300,7 @@ def transcript(
                 f"which is planned as {spec.label!r}. Please report it."
             )
         released = release(
-            ask.query,
+            ask.statistic,
             ask.params,
             sums.source,
             spec,
@@ -308,7 +308,7 @@ def transcript(
             noise=noise,
             summer=watched,
         )
-        yield Seen(ask.query, ask.params, spec, released, watched.sample)
+        yield Seen(ask.statistic, ask.params, spec, released, watched.sample)
         if i + 1 < len(specs):
             ask = steps.send(Response(released.value, released.noise_sd))
     steps.close()

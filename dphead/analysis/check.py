@@ -231,7 +231,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
             todo,
         )
     extra = sorted(run.tensors & {"center", "scale"})
-    if extra and not any("ChannelMoment" in s.query for s in run.plan.specs):
+    if extra and not any("ChannelMoment" in s.statistic for s in run.plan.specs):
         what = f"the head has {' and '.join(extra)}, but no release computed them"
         yield Finding(
             name,
@@ -284,10 +284,10 @@ def _private_metrics(run: Run) -> Iterator[Finding]:
             why,
             "Remove `test`; use other rows",
         )
-    queries = [r["query"] for r in run.report["guarantee"]["releases"]]
+    statistics = [r["statistic"] for r in run.report["guarantee"]["releases"]]
     known = {"test", "statement"}
     for key, source in _RELEASED.items():
-        released = any(query.startswith(source) for query in queries)
+        released = any(statistic.startswith(source) for statistic in statistics)
         if released or run.report.get(key) is None:
             known.add(key)
     for key in _metric_keys({k: v for k, v in run.report.items() if k not in known}):
@@ -295,7 +295,7 @@ def _private_metrics(run: Run) -> Iterator[Finding]:
             name,
             f"the report has {key}",
             why,
-            "Remove it, or release it as a counting query",
+            "Remove it, or release it as a counting statistic",
         )
     for file in sorted(set(run.files) - _RUN_FILES):
         what, moved = (

@@ -13,14 +13,14 @@ from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import NetworkDescent
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 from dphead.solvers.base import ProblemInfo
 
 
 class _UsedRows(TorchSums):
     """Sum clipped gradients, leaving out padding slots."""
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return False, since no second computation checks the sum."""
         return False
 
@@ -42,7 +42,7 @@ class _UsedRows(TorchSums):
         return super().add(self._own(ask), block, y[place], place >= 0, out)
 
     def _own(self, ask: SumTask) -> SumTask:
-        return replace(ask, query=self.network.query)
+        return replace(ask, statistic=self.network.statistic)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def audited(
         )
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)
-    query = network.query
-    given = {f.name: getattr(query, f.name) for f in fields(ModelGradient)}
-    query = _AuditedGradient(**given, sums=_UsedRows(network, chunk=16))
-    return NetworkDescent(query, network.start, **settings)
+    statistic = network.statistic
+    given = {f.name: getattr(statistic, f.name) for f in fields(ModelGradient)}
+    statistic = _AuditedGradient(**given, sums=_UsedRows(network, chunk=16))
+    return NetworkDescent(statistic, network.start, **settings)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dphead.finetune.models import Loss, fresh_buffers, loss_of, trained
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 
 # Numbers converted to float64 at a time; chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18

@@ -33,7 +33,7 @@ from dphead.finetune.models import (
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec, check_vote
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Params, Statistic
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
@@ -115,7 +115,7 @@ class NetworkSpec:
                 "--augment and --views."
             )
 
-    def query(self, model: nn.Module, loss: Loss = loss_of) -> ModelGradient:
+    def statistic(self, model: nn.Module, loss: Loss = loss_of) -> ModelGradient:
         """Return the statistic released at each step."""
         own = self.model
         words = f"{own.model} {own.norm} groups={own.groups} ws={own.standardize}"
@@ -180,7 +180,7 @@ class Network:
 
     Attributes
     ----------
-    query : ModelGradient
+    statistic : ModelGradient
         The statistic that each step releases.
     start : ndarray of shape (size,), float64
         The model's initial weights, flat.
@@ -224,7 +224,7 @@ class Network:
             generator = torch.Generator().manual_seed(0)
             views = torch.randn((3, 1, *spec.shape), generator=generator)
             refuse_memory(PerExample(self.model, loss=loss), views.to(self.device))
-        self.query = spec.query(self.model, loss)
+        self.statistic = spec.statistic(self.model, loss)
         self.start = flat(self.model).double().cpu().numpy()
 
     def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
@@ -382,20 +382,22 @@ class TorchSums:
             equal = equal and all(alike)
         return equal
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return False for a network's gradient, since no second computation checks it.
 
         No other computation gives the same bits.
         """
-        return not isinstance(query, ModelGradient)
+        return not isinstance(statistic, ModelGradient)
 
     def rows(self, ask: SumTask, block: Block) -> Any:
         """Return the block itself, which `add` reads."""
-        return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
+        return (
+            self._heads.rows(ask, block) if self.is_compared(ask.statistic) else block
+        )
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms (k,) before clipping, with 0 for nonfinite gradients."""
-        if self.is_compared(ask.query):
+        if self.is_compared(ask.statistic):
             return self._heads.norms(ask, block)
         self._take(ask)
         found = []
@@ -411,7 +413,7 @@ class TorchSums:
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
-        if self.is_compared(ask.query):
+        if self.is_compared(ask.statistic):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
         # whole numbers below 2**53, which float64 adds exactly: one copy per block
@@ -472,13 +474,13 @@ def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
     """
     params = ask.params
     if (
-        ask.query != network.query
+        ask.statistic != network.statistic
         or not isinstance(params, StepParams)
         or params.weights is None
     ):
         raise ValueError(
             "Internal error: a solver requested a statistic that is not its network's "
-            f"gradient, got {ask.query.name}. Please report it."
+            f"gradient, got {ask.statistic.name}. Please report it."
         )
     return params, params.weights
 

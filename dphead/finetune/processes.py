@@ -86,7 +86,7 @@ class SharedSums(TorchSums):
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the block's clipped gradients to `out` (size,) int64."""
-        if self.is_compared(ask.query):
+        if self.is_compared(ask.statistic):
             return super().add(ask, rows, y, used, out)
         params, weights = own_step(self.network, ask)
         x = network_rows(params.transform, rows.x)
@@ -117,9 +117,9 @@ class SharedSums(TorchSums):
         """
         if weights is not None:
             self._step = StepParams(RowTransform(), weights, step)
-        query = self.network.query
-        ask = SumTask(query, self._step, clip_norm)
-        out = np.zeros(query.size, np.int64)
+        statistic = self.network.statistic
+        ask = SumTask(statistic, self._step, clip_norm)
+        out = np.zeros(statistic.size, np.int64)
         total = torch.from_numpy(super().add(ask, Block(index, x, y), y, keep, out))
         dist.reduce(total, dst=0)
         return total.numpy()

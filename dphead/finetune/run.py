@@ -138,7 +138,7 @@ def finetune(
         tell("computing the omitted setting from the budget, before the charge")
         run = beside_others(_prepare(options, data, facts, sums, ungrouped))
         stored = options.checkpoint + _SLACK_RELEASES
-        check_folder(options.out, [sums.network.query.size] * stored)
+        check_folder(options.out, [sums.network.statistic.size] * stored)
         with locked(options.out):
             result, history = _lead(run, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
@@ -386,7 +386,7 @@ def make_training(
         epoch_steps=s.epoch_steps(facts.n_rows) if s.sampling != "poisson" else None,
     )
     solver: Any = NetworkDescent(
-        network.query,
+        network.statistic,
         network.start,
         steps=found.steps,
         sampling_prob=found.sampling_prob,

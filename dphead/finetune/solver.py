@@ -61,7 +61,7 @@ class NetworkDescent(Step):
 
     Parameters
     ----------
-    query : ModelGradient
+    statistic : ModelGradient
         The statistic that each step releases.
     start : ndarray of shape (size,)
         Initial weights, public.
@@ -85,7 +85,7 @@ class NetworkDescent(Step):
     [De22] equation 3; [TB21] Algorithm 1. The settings of `Step` apply too.
     """
 
-    query: ModelGradient
+    statistic: ModelGradient
     start: np.ndarray = field(repr=False, compare=False)
     steps: int = 100
     sampling_prob: float = 1.0
@@ -109,7 +109,7 @@ class NetworkDescent(Step):
         """
         step = PlannedRelease(
             "gradient",
-            self.query,
+            self.statistic,
             self.clip_norm,
             1.0,
             self.sampling_prob,
@@ -143,7 +143,7 @@ class NetworkDescent(Step):
         scale = 1.0 / (batch * (self.clip_norm if self.normalize else 1.0))
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
-            answer = yield Request("gradient", self.query, params)
+            answer = yield Request("gradient", self.statistic, params)
             gradient = answer.value * scale
             decay = self.weight_decay * state.weights
             raw = gradient if self.decoupled else gradient + decay

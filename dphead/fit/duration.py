@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums, Gradient, Gram
 from dphead.solvers.base import PlannedRelease, ProblemInfo
 from dphead.sums.passes import cores
@@ -42,7 +42,7 @@ def check_duration(
     Call it before the charge. Only sums of one matrix per class have a limit, because
     other methods do without them. Raises ValueError beyond LIMIT_SECONDS.
     """
-    matrices = [r for r in releases if len(r.query.shape(1)) == 3]
+    matrices = [r for r in releases if len(r.statistic.shape(1)) == 3]
     seconds = expected_seconds(matrices, facts)
     if seconds > LIMIT_SECONDS:
         raise ValueError(
@@ -63,25 +63,25 @@ def time_in_words(seconds: float) -> str:
 
 
 def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
-    query, width = release.query, facts.n_features + 1
-    entries = float(np.prod(query.shape(width)))
+    statistic, width = release.statistic, facts.n_features + 1
+    entries = float(np.prod(statistic.shape(width)))
     rows = facts.n_rows * release.sampling_prob
     # as in `sums.passes`: each thread adds to a copy of the sum of its own
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
-    adding = rows * (entries / _rate(query, entries) + width / _ROW_ENTRIES)
+    adding = rows * (entries / _rate(statistic, entries) + width / _ROW_ENTRIES)
     solving = 0.0
-    if query.kind == "gram":
+    if statistic.kind == "gram":
         solving = entries * width / _CUBES
     return adding / threads + entries / _NOISE_ENTRIES + solving
 
 
-def _rate(query: Statistic, entries: float) -> float:
+def _rate(statistic: Statistic, entries: float) -> float:
     """Return the rate of the code that `sums.cpu` uses for a statistic."""
     compiled = entries >= COMPILED_ENTRIES
-    if query.kind == "gram":
-        is_one = type(query) is Gram and compiled
+    if statistic.kind == "gram":
+        is_one = type(statistic) is Gram and compiled
         return _COMPILED_GRAM if is_one else _NUMPY_MATRICES
-    if type(query) is ClassSums and compiled:
+    if type(statistic) is ClassSums and compiled:
         return _CLASS_SUMS
-    softmax = isinstance(query, Gradient) and query.loss == "softmax"
+    softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
     return _COMPILED_GRADIENT if softmax and compiled else _NUMPY_GRADIENT

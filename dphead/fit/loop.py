@@ -141,7 +141,7 @@ def fit_head(
 
     def released(ask: Request, i: int) -> Released:
         found = release(
-            ask.query,
+            ask.statistic,
             ask.params,
             sources[ask.source],
             specs[i],
@@ -181,7 +181,9 @@ def follow_fit(
         spec = specs[i]
         following = specs[i + 1] if i + 1 < len(specs) else None
         clip_norm = spec.clip_norm
-        task = SumTask(ask.query, ask.params, clip_norm, rows, None, spec, following)
+        task = SumTask(
+            ask.statistic, ask.params, clip_norm, rows, None, spec, following
+        )
         return follow(task, summer, hosts)
 
     return _solved(solver, plan, facts, released)
@@ -260,10 +262,10 @@ def check_fit(
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
     """Raise ValueError unless each release's statistic supports label sets."""
     for planned in solver.plan(facts):
-        if not planned.query.takes_sets:
+        if not planned.statistic.takes_sets:
             raise ValueError(
                 "rows with several classes need statistics that support label sets, "
-                f"got {planned.query.name} of method {solver.name!r}. Use auto, "
+                f"got {planned.statistic.name} of method {solver.name!r}. Use auto, "
                 "dp-sgd, dp-adam, dp-fc or dp-newton, with the sigmoid loss."
             )
 
@@ -290,7 +292,7 @@ def _check_sums(
     if seconds > LONG_SECONDS:
         took = time_in_words(seconds)
         warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
-    verified.check((r.query for r in releases), facts.n_features)
+    verified.check((r.statistic for r in releases), facts.n_features)
 
 
 def reserve(

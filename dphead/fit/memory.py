@@ -107,7 +107,7 @@ def share(
     width = facts.n_features + 1
     sent = 0
     if processes > 1:
-        sent = _SENT_COPIES * max(sum_bytes(r.query, width) for r in releases)
+        sent = _SENT_COPIES * max(sum_bytes(r.statistic, width) for r in releases)
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
         step = _PRIVATE_N_STEP_BYTES if private_n else MB
@@ -128,7 +128,7 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
     Kept integer rows cannot serve a sample or a sum of squares.
     """
     return (
-        sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
+        sum(r.sampling_prob < 1 or r.statistic.kind == "gram" for r in releases)
         > _PASSES_STREAMED
     )
 
@@ -169,8 +169,8 @@ def streaming(facts: ProblemInfo) -> int:
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
     """Return the bytes of kept matrices and the largest sum or the solver's work."""
     width = facts.n_features + 1
-    grams = {r.label: r.query for r in releases if r.query.kind == "gram"}
-    kept = sum(sum_bytes(query, width) for query in grams.values())
-    queries = [r.query for r in releases]
-    largest = largest_sum_bytes(queries, width, facts.n_classes, cores())
+    grams = {r.label: r.statistic for r in releases if r.statistic.kind == "gram"}
+    kept = sum(sum_bytes(statistic, width) for statistic in grams.values())
+    statistics = [r.statistic for r in releases]
+    largest = largest_sum_bytes(statistics, width, facts.n_classes, cores())
     return kept + max(largest, solving_bytes(facts, bool(grams)))

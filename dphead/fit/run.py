@@ -157,7 +157,7 @@ def fit_files(
         n_test = sum(len(test[0]) for test in tests if test is not None)
         # a resume needs the values of each release
         width = run.facts.n_features + 1
-        stored = [int(np.prod(r.query.shape(width))) for r in run.releases]
+        stored = [int(np.prod(r.statistic.shape(width))) for r in run.releases]
         check_folder(options.out, stored)
         run = beside_others(run)
         with locked(options.out):
@@ -297,7 +297,7 @@ def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
     """Run the solver on what process 0 releases, and sum this process's rows."""
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
-    summer.check((r.query for r in run.releases), run.facts.n_features)
+    summer.check((r.statistic for r in run.releases), run.facts.n_features)
     agree(hosts, agreed(run))
     seed = run.options.seed
     return follow_fit(
@@ -325,7 +325,7 @@ def _lead(
     parts = None if hosts is None else SumOfParts(hosts, own)
     verified = VerifiedSum(sums, parts=parts, memory=memory)
     for each in infos_of_sources(run.method.solver, facts):
-        verified.check((r.query for r in run.releases), each.n_features)
+        verified.check((r.statistic for r in run.releases), each.n_features)
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     how = Run(
         charged=charge(run, ledger),

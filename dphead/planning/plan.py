@@ -193,7 +193,7 @@ def make_plan(
     specs = [
         ReleaseSpec(
             p.label,
-            p.query.name,
+            p.statistic.name,
             p.clip_norm if sigma else float("inf"),
             sigma,
             facts.n_rows,
@@ -205,7 +205,7 @@ def make_plan(
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
-        noise_scale(p.query, spec, 0.0)  # refuses a release beyond 64-bit integers
+        noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers
     return Plan(**vars(target), specs=specs)
 
 

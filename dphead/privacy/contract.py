@@ -14,7 +14,7 @@ import numpy as np
 from dphead.privacy.accounting import GaussianEvent, check, event_of, require
 from dphead.privacy.accounting.events import check_pair
 from dphead.privacy.predictions import IntegerWeights, integer_weights
-from dphead.privacy.query import Params, Statistic, check_whole
+from dphead.privacy.statistic_base import Params, Statistic, check_whole
 
 # Returns whether a pass already has the rows of a block's slots (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
@@ -101,7 +101,7 @@ class ReleaseSpec:
     ----------
     label : str
         The solver's name for the release.
-    query : str
+    statistic : str
         `Statistic.name`.
     clip_norm : float
         Clip norm R or C; inf only without noise.
@@ -130,7 +130,7 @@ class ReleaseSpec:
     """
 
     label: str
-    query: str
+    statistic: str
     clip_norm: float
     noise_multiplier: float
     n_rows: int
@@ -141,7 +141,7 @@ class ReleaseSpec:
     private: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("label", "query"):
+        for name in ("label", "statistic"):
             value = getattr(self, name)
             require(isinstance(value, str), f"{name} must be a str", name, value)
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
@@ -206,7 +206,7 @@ class SumTask:
 
     Parameters
     ----------
-    query : Statistic
+    statistic : Statistic
         The statistic.
     params : Params
         Public numbers and earlier releases that the statistic uses.
@@ -223,7 +223,7 @@ class SumTask:
         The next reserved release, if any, whose sum may be computed in the same pass.
     """
 
-    query: Statistic
+    statistic: Statistic
     params: Params
     clip_norm: float
     rows: Rows | None = None
@@ -246,7 +246,7 @@ class SumTask:
     def shape(self, n_features: int) -> tuple[int, ...]:
         """Return the shape of the sum."""
         # The width counts the appended constant.
-        return self.query.shape(self.params.transform.width(n_features))
+        return self.statistic.shape(self.params.transform.width(n_features))
 
 
 class Summer(Protocol):

@@ -22,14 +22,14 @@ from dphead.privacy.contract import (
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
-from dphead.privacy.query import Params, Statistic, check_whole, root
 from dphead.privacy.sampling import poisson_sample
+from dphead.privacy.statistic_base import Params, Statistic, check_whole, root
 
 _MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)
 
 
 def release(
-    query: Statistic,
+    statistic: Statistic,
     params: Params,
     rows: Rows,
     spec: ReleaseSpec,
@@ -42,8 +42,8 @@ def release(
 
     Parameters
     ----------
-    query : Statistic
-        The statistic. It must be the planned one (`spec.query`).
+    statistic : Statistic
+        The statistic. It must be the planned one (`spec.statistic`).
     params : Params
         Public numbers and earlier releases that the statistic may use.
     rows : Rows
@@ -76,16 +76,17 @@ def release(
 
     Guarantee
     ---------
-    The returned value is a Gaussian mechanism of the query's integer sum, rounded to
-    integers afterwards. The noise's standard deviation is at least `noise_multiplier`
-    times the sensitivity (which one: `noise_scale`). The mechanism runs on a Poisson
-    sample if `sampling_prob` < 1, and on an epoch's random share if `epoch_steps` > 1.
+    The returned value is a Gaussian mechanism of the statistic's integer sum, rounded
+    to integers afterwards. The noise's standard deviation is at least
+    `noise_multiplier` times the sensitivity (which one: `noise_scale`). The mechanism
+    runs on a Poisson sample if `sampling_prob` < 1, and on an epoch's random share if
+    `epoch_steps` > 1.
 
     The charge is durable before the summer is called. If the ledger stores values, the
     noisy value is durable before it is returned.
     """
     # Everything until `begin` reads public facts only.
-    _check_planned(query, rows, spec)
+    _check_planned(statistic, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
             "Noise from a seed needs a spec with private=False, got "
@@ -93,7 +94,7 @@ def release(
         )
     transform = params.transform
     width = transform.width(rows.n_features)
-    unit, sd = noise_scale(query, spec, transform.append)
+    unit, sd = noise_scale(statistic, spec, transform.append)
     if spec.noise_multiplier == 0 and ledger.store is not None:
         raise ValueError(
             "Sums without noise are never stored, got a charge with a store. "
@@ -111,28 +112,28 @@ def release(
         indices = _sampled(rows, spec, draw)
     else:
         indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
-    task = SumTask(query, params, spec.clip_norm, rows, indices, spec)
+    task = SumTask(statistic, params, spec.clip_norm, rows, indices, spec)
     following = ledger.following()
     if np.isfinite(spec.clip_norm):
         next_spec = None if following is None else ReleaseSpec(**following)
         task = replace(task, following=next_spec)
     else:
         # Without noise there is no privacy to lose by reading norms.
-        clip_norm = query.no_clip(summer.largest_norm(task), params)
+        clip_norm = statistic.no_clip(summer.largest_norm(task), params)
         clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
         task = replace(task, clip_norm=clip_norm)
-        unit = query.unit(task.clip_norm, transform.append)
+        unit = statistic.unit(task.clip_norm, transform.append)
     value = summer(task)
     # The kernel is not trusted with the type that the proof of no overflow needs.
-    if value.dtype != np.int64 or value.shape != query.shape(width):
+    if value.dtype != np.int64 or value.shape != statistic.shape(width):
         raise TypeError(
             f"Internal error: the sum is {value.dtype} of shape {value.shape}, "
-            f"not int64 of shape {query.shape(width)}. Please report it."
+            f"not int64 of shape {statistic.shape(width)}. Please report it."
         )
     if spec.noise_multiplier > 0:
         # Once, on the total. Integer plus rounded noise: post-processing.
         generator = noise.generator(sequence, "noise")
-        value = value + rounded_noise(generator, value.shape, sd, query.symmetric)
+        value = value + rounded_noise(generator, value.shape, sd, statistic.symmetric)
     released = value * unit
     # Durable before anyone sees it: a resume returns this value.
     ledger.commit(sequence, released)
@@ -142,13 +143,13 @@ def release(
 
 
 def noise_scale(
-    query: Statistic, spec: ReleaseSpec, append: float
+    statistic: Statistic, spec: ReleaseSpec, append: float
 ) -> tuple[float, float]:
     """Return the unit of the integer sum and the standard deviation of its noise.
 
     Parameters
     ----------
-    query : Statistic
+    statistic : Statistic
         The statistic.
     spec : ReleaseSpec
         The planned release.
@@ -178,10 +179,10 @@ def noise_scale(
     """
     if spec.noise_multiplier == 0:
         known = np.isfinite(spec.clip_norm)  # otherwise `release` computes a clip norm
-        return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
+        return statistic.unit(spec.clip_norm, append) if known else 1.0, 0.0
     # The accountant's pair for Poisson batches contains replace-one already.
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
-    squared = query.sensitivity_sq(relation, spec.clip_norm, append)
+    squared = statistic.sensitivity_sq(relation, spec.clip_norm, append)
     check_whole("sensitivity_sq", squared, 1)
     # Rounded up twice, so that sd >= sigma Delta in exact arithmetic.
     product = spec.noise_multiplier * root(squared)
@@ -194,17 +195,17 @@ def noise_scale(
         )
     # Under add_remove n is private: the limit is for 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
-    if n * query.max_entry > _MAX_SUM:
+    if n * statistic.max_entry > _MAX_SUM:
         raise ValueError(
             f"The sum of {n} rows could reach 2**62. Split the rows "
             "into several data sets."
         )
-    return query.unit(spec.clip_norm, append), sd
+    return statistic.unit(spec.clip_norm, append), sd
 
 
-def _check_planned(query: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
+def _check_planned(statistic: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
     """Raise ValueError unless statistic and rows match the plan."""
-    given = {"query": query.name, "group_cap": rows.group_cap}
+    given = {"statistic": statistic.name, "group_cap": rows.group_cap}
     if spec.relation != "add_remove":  # else n is private, and `spec.n_rows` is nominal
         given["n_rows"] = rows.n_rows
     # Before a row is read. All of these values are public.

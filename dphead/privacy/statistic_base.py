@@ -210,13 +210,13 @@ class Chunk:
         return z, xp.minimum(rate, MAX_SCORE_RATE)
 
 
-def counting(query: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
+def counting(statistic: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
     """Return whether each used slot has a finite row with a label, as bool (k,)."""
     # scale is 0 for a row that is not finite.
-    return used & (rows.scale > 0) & labeled(query, y)
+    return used & (rows.scale > 0) & labeled(statistic, y)
 
 
-def labeled(query: Statistic, y: Array) -> Array:
+def labeled(statistic: Statistic, y: Array) -> Array:
     """Return whether each row has a class, or a possibly empty label set, as bool (k,).
 
     Raises
@@ -227,12 +227,12 @@ def labeled(query: Statistic, y: Array) -> Array:
     """
     # A label outside the declared classes counts zero; it raises no error.
     if y.ndim == 1:
-        return (y >= 0) & (y < query.n_classes)
+        return (y >= 0) & (y < statistic.n_classes)
     # Use shapes only: an error must not depend on a row's value.
-    if not query.takes_sets or y.shape[1:] != (query.n_classes,):
+    if not statistic.takes_sets or y.shape[1:] != (statistic.n_classes,):
         raise ValueError(
             "Rows with several classes need a statistic of label sets, got "
-            f"{query.name} for labels with {y.shape[1]} columns. Use the sigmoid "
+            f"{statistic.name} for labels with {y.shape[1]} columns. Use the sigmoid "
             "loss."
         )
     return ((y == 0) | (y == 1)).all(axis=1)

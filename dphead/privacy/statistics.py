@@ -1,8 +1,9 @@
 """Define the statistics of private rows, one class each.
 
 Each class defines how far one row can move its integer sum. proofs/sensitivity.md has
-the table and the proofs. `query` defines the symbols. `tests/definitions.py` defines
-the same statistics one row at a time in real numbers, for comparison with the papers.
+the table and the proofs. `statistic_base` defines the symbols. `tests/definitions.py`
+defines the same statistics one row at a time in real numbers, for comparison with
+the papers.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,14 @@ import numpy as np
 
 from dphead.privacy.loss import Sigmoid, loss_named
 from dphead.privacy.predictions import PROBABILITY_SCALE, Array, shortened
-from dphead.privacy.query import Chunk, Params, Statistic, check_whole, one_hot, targets
+from dphead.privacy.statistic_base import (
+    Chunk,
+    Params,
+    Statistic,
+    check_whole,
+    one_hot,
+    targets,
+)
 from dphead.privacy.transform import (
     RADIUS,
     IntegerRows,

@@ -1,8 +1,8 @@
 """Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
 The sums of a head use numbers that are not integers only here and in five places of
-`predictions`, `query` and `statistics`. These are moments, a score's unit, predictions,
-a Hessian's weights and the factors of residuals.
+`predictions`, `statistic_base` and `statistics`. These are moments, a score's unit,
+predictions, a Hessian's weights and the factors of residuals.
 
 Each operation on a row is one IEEE operation on one number, or a sum of integers, which
 is the same in any order. A row's integers are therefore a function of that row and of

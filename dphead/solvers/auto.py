@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
     DESCENT,
@@ -150,10 +150,12 @@ class Auto:
         # Weights are relative: with this total, the counts get their shares of mu², and
         # the descent keeps the remaining part.
         whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
-        for label, (query, share) in counts.items():
+        for label, (statistic, share) in counts.items():
             if share:
                 releases.append(
-                    PlannedRelease(label, query(facts.n_classes), 1.0, whole * share)
+                    PlannedRelease(
+                        label, statistic(facts.n_classes), 1.0, whole * share
+                    )
                 )
         return releases
 

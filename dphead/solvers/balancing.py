@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
 from dphead.solvers.head import LinearHead
@@ -64,8 +64,8 @@ def balanced_head(
     ----------
     Menon et al. 2021, "Long-tail learning via logit adjustment", equation 9.
     """
-    query = ClassCounts(facts.n_classes)
-    answer = yield Request(COUNTS, query, Params(head.transform))
+    statistic = ClassCounts(facts.n_classes)
+    answer = yield Request(COUNTS, statistic, Params(head.transform))
     return replace(head, intercept=head.intercept - np.log(frequencies(answer)))
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dphead.privacy.query import Params, Statistic
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.solvers.head import LinearHead
 
 
@@ -57,7 +57,7 @@ class PlannedRelease:
     ----------
     label : str
         Name of the release. Each `Request` repeats it.
-    query : Statistic
+    statistic : Statistic
         Statistic to release.
     clip_norm : float
         Clip norm of the statistic.
@@ -73,7 +73,7 @@ class PlannedRelease:
     """
 
     label: str
-    query: Statistic
+    statistic: Statistic
     clip_norm: float
     weight: float = 1.0
     sampling_prob: float = 1.0
@@ -89,7 +89,7 @@ class Request:
     ----------
     label : str
         Label of the planned release.
-    query : Statistic
+    statistic : Statistic
         Statistic to release.
     params : Params
         Public numbers and earlier releases that the statistic uses.
@@ -99,7 +99,7 @@ class Request:
     """
 
     label: str
-    query: Statistic
+    statistic: Statistic
     params: Params
     source: int = 0
 

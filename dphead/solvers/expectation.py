@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
     GAP_KNOWN,
@@ -49,8 +49,8 @@ def expected_of_classes(
 
     The interval of the worst class comes from the intervals of all classes at once.
     """
-    query = ClassCorrectCounts(facts.n_classes)
-    answer = yield Request("correct rows of classes", query, params)
+    statistic = ClassCorrectCounts(facts.n_classes)
+    answer = yield Request("correct rows of classes", statistic, params)
     units = max(1.0, float(answer.value.sum()) / facts.group_cap)
     found = []
     for counts in answer.value:

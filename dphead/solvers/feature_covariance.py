@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from dphead.privacy.loss import loss_named
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.balancing import (
@@ -119,7 +119,7 @@ class DPFC:
         """Release the Gram matrix once, then take the gradient steps."""
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield from self._gram(facts, transform)
-        query = Gradient(facts.n_classes, self.loss)
+        statistic = Gradient(facts.n_classes, self.loss)
         # Böhning 1992: the Hessian is at most G/2 (softmax) or G/4 (sigmoid), so a step
         # of 2 or 4 never goes up without noise and clipping
         rate = self.learning_rate or loss_named(self.loss).monotone_step
@@ -129,7 +129,7 @@ class DPFC:
         solve = RidgeSolver(gram.value, ridge)
         for _ in range(self.steps):
             answer = yield Request(
-                "gradient", query, Params(transform, weights.astype(np.float32))
+                "gradient", statistic, Params(transform, weights.astype(np.float32))
             )
             # Gram matrix, ridge and gradient are sums over n rows, so the factor n
             # cancels
@@ -147,11 +147,11 @@ class DPFC:
         """
         # a fit without noise does not clip, so the public square is the whole constant
         clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
-        query, constant = Gram(facts.n_classes), transform.append
+        statistic, constant = Gram(facts.n_classes), transform.append
         if self.gram_intercept or not constant:
-            return (yield Request("gram", query, Params(transform)))
+            return (yield Request("gram", statistic, Params(transform)))
         apart = replace(transform, append=0.0)
-        answer = yield Request("gram", query, Params(apart))
+        answer = yield Request("gram", statistic, Params(apart))
         bordered = np.pad(answer.value, (0, 1))
         bordered[-1, -1] = facts.n_rows * min(constant, clip) ** 2
         return replace(answer, value=bordered)

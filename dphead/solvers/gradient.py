@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient
 from dphead.solvers.balancing import (
     BALANCED,
@@ -120,9 +120,9 @@ class GradientDescent:
         check_intercept(facts, self.intercept, self.centering.norm)
         if self.prior is not None:
             self.prior.check(facts.n_features, facts.n_classes)
-        query = Gradient(facts.n_classes, self.loss)
+        statistic = Gradient(facts.n_classes, self.loss)
         step = PlannedRelease(
-            "gradient", query, self.clip_norm, 1.0, self.sampling_prob
+            "gradient", statistic, self.clip_norm, 1.0, self.sampling_prob
         )
         # to first order, mu² of a Poisson batch is q² of a full batch's (central limit)
         rest = self.steps * self.sampling_prob**2
@@ -152,7 +152,7 @@ class GradientDescent:
             gradient (width, n_classes) and the standard deviation of its noise.
         """
         transform = yield from self.centering.solve(facts, self.intercept)
-        query = Gradient(facts.n_classes, self.loss)
+        statistic = Gradient(facts.n_classes, self.loss)
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
@@ -166,7 +166,7 @@ class GradientDescent:
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
             answer = yield Request(
-                "gradient", query, Params(transform, weights.astype(np.float32))
+                "gradient", statistic, Params(transform, weights.astype(np.float32))
             )
             gradient = answer.value * scale
             factor = lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient, SigmoidHessians
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
@@ -68,7 +68,7 @@ class Newton:
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, then a gradient and m Hessians per step."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
-        gradient, hessians = self._queries(facts)
+        gradient, hessians = self._statistics(facts)
         # Both releases of a step use the same rows. Their joint cost could be 1.286/σ²
         # instead of 2/σ² (no row is worst for both), which is not used.
         share = self.hessian_share / self.steps
@@ -82,7 +82,7 @@ class Newton:
 
     def solve(self, facts: ProblemInfo) -> Steps:
         """Take the Newton steps, class by class, and return the head."""
-        gradient, hessians = self._queries(facts)
+        gradient, hessians = self._statistics(facts)
         transform = yield from self.centering.solve(facts, self.intercept)
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)
@@ -100,6 +100,6 @@ class Newton:
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
         return head_of(weights, transform, "sigmoid", clip)
 
-    def _queries(self, facts: ProblemInfo) -> tuple[Gradient, SigmoidHessians]:
+    def _statistics(self, facts: ProblemInfo) -> tuple[Gradient, SigmoidHessians]:
         m = facts.n_classes
         return Gradient(m, "sigmoid", "features"), SigmoidHessians(m)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
@@ -64,7 +64,7 @@ class ChannelNormalization:
 
     def plan(self, facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
         """Return two releases with fixed noise: channel means and mean squares."""
-        means, squares = self._queries(facts)
+        means, squares = self._statistics(facts)
         sigma = self.noise_multiplier
         return [
             PlannedRelease(
@@ -82,7 +82,7 @@ class ChannelNormalization:
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Response, RowTransform]:
         """Request both releases, and return the transform of all later ones."""
-        means, squares = self._queries(facts)
+        means, squares = self._statistics(facts)
         first = yield Request("channel means", means, Params())
         second = yield Request("channel mean squares", squares, Params())
         # E x² - (E x)²: noise can make it negative, hence the threshold
@@ -96,7 +96,7 @@ class ChannelNormalization:
         scale = np.repeat(1 / np.sqrt(variance), repeat).astype(np.float32)
         return RowTransform(False, center, scale, append)
 
-    def _queries(self, facts: ProblemInfo) -> tuple[ChannelMoment, ChannelMoment]:
+    def _statistics(self, facts: ProblemInfo) -> tuple[ChannelMoment, ChannelMoment]:
         if facts.n_features % self.n_channels:
             raise ValueError(
                 f"`n_channels` must divide the {facts.n_features} features, got "

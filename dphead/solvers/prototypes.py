@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import SumTask
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
@@ -172,8 +172,8 @@ class NextSum:
             return held[1]
         sums = _class_sums_after(task)
         if sums is None:
-            return total(task.query)
-        both = total(GramAndSums(task.query.n_classes))
+            return total(task.statistic)
+        both = total(GramAndSums(task.statistic.n_classes))
         width = both.shape[1]
         # a copy: a view would keep the whole array in memory
         self._held = (sums, both[width:].T.copy())
@@ -202,7 +202,7 @@ class KeptSums(NextSum):
         self, task: SumTask, total: Callable[[Statistic], np.ndarray]
     ) -> np.ndarray:
         """Return the requested sum. total(statistic) computes a sum."""
-        if type(task.query) not in (Gram, ClassSums) or task.indices is not None:
+        if type(task.statistic) not in (Gram, ClassSums) or task.indices is not None:
             return super().__call__(task, total)
         for kept, value in self._kept:
             if _equal(kept, task):
@@ -218,13 +218,13 @@ class KeptSums(NextSum):
 
 
 def _serves(held: SumTask, task: SumTask) -> bool:
-    same = (held.query, held.spec) == (task.query, task.spec)
+    same = (held.statistic, held.spec) == (task.statistic, task.spec)
     transform = held.params.transform is task.params.transform
     return same and transform and held.rows is task.rows
 
 
 def _equal(kept: SumTask, task: SumTask) -> bool:
-    if (kept.query, kept.clip_norm) != (task.query, task.clip_norm):
+    if (kept.statistic, kept.clip_norm) != (task.statistic, task.clip_norm):
         return False
     old, new = kept.spec, task.spec
     assert old is not None and new is not None
@@ -243,12 +243,12 @@ def _class_sums_after(task: SumTask) -> SumTask | None:
     Rows and spec must match, except for label, statistic and noise.
     """
     spec, following = task.spec, task.following
-    if type(task.query) is not Gram or task.indices is not None:
+    if type(task.statistic) is not Gram or task.indices is not None:
         return None
     if spec is None or following is None or not np.isfinite(task.clip_norm):
         return None
-    sums = ClassSums(task.query.n_classes)
+    sums = ClassSums(task.statistic.n_classes)
     own = {"label": following.label, "noise_multiplier": following.noise_multiplier}
-    if replace(spec, query=sums.name, **own) != following:
+    if replace(spec, statistic=sums.name, **own) != following:
         return None
-    return replace(task, query=sums, spec=following, following=None)
+    return replace(task, statistic=sums, spec=following, following=None)

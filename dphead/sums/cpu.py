@@ -6,7 +6,7 @@ The choice between them depends on shapes and types only, never on the rows.
 import numpy as np
 
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Statistic, counting
+from dphead.privacy.statistic_base import Statistic, counting
 from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.reference import (
@@ -44,7 +44,7 @@ class CpuSums:
         # below it, the calls around a compiled loop take longer than numpy's product
         self._least = compiled_from
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return True, because `verified` checks the sums of every statistic."""
         return True
 
@@ -54,22 +54,24 @@ class CpuSums:
 
     def rows(self, ask: SumTask, block: Block) -> IntegerRows:
         """Return a block's rows as integers, by compiled loops for many columns."""
-        query = ask.query
+        statistic = ask.statistic
         transform = ask.params.transform
         features = block.x.shape[1]
-        if isinstance(query, ChannelMoment):
-            looped = query.n_channels in (0, features)  # each feature is a channel
+        if isinstance(statistic, ChannelMoment):
+            looped = statistic.n_channels in (0, features)  # each feature is a channel
         else:
-            looped = type(query).rows is Statistic.rows
+            looped = type(statistic).rows is Statistic.rows
         if not looped or ENTRIES_PER_FEATURE * features < self._least:
             return _rows_by_numpy(ask, block.x)
         # here, because numba takes a second to load, and small fits do without
         from dphead.sums.kernels import rows
 
-        if isinstance(query, ChannelMoment):
-            query.rows(transform, block.x[:1], ask.clip_norm)  # raises for a constant
-            return rows.moment_rows(query, transform, block.x, ask.clip_norm)
-        clip_norm = ask.clip_norm if query.clips == "features" else None
+        if isinstance(statistic, ChannelMoment):
+            statistic.rows(
+                transform, block.x[:1], ask.clip_norm
+            )  # raises for a constant
+            return rows.moment_rows(statistic, transform, block.x, ask.clip_norm)
+        clip_norm = ask.clip_norm if statistic.clips == "features" else None
         return rows.integer_rows(transform, block.x, clip_norm)
 
     def add(
@@ -81,28 +83,28 @@ class CpuSums:
         out: np.ndarray,
     ) -> np.ndarray:
         """Add the statistics of rows in used slots to `out`."""
-        query = ask.query
-        if isinstance(query, GramAndSums):
+        statistic = ask.statistic
+        if isinstance(statistic, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
         if out.size < self._least:
             return _by_numpy(ask, rows, y, used, out)
         # `empty_sum` lays out sums so; other layouts are added by numpy
         columns = out.T.flags.c_contiguous
-        softmax = isinstance(query, Gradient) and query.loss == "softmax"
+        softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
         if softmax and columns:
             from dphead.sums.kernels.gradient import add_softmax_gradient
 
             add_softmax_gradient(ask, rows, y, used, out.T)
             return out
-        if type(query) is ClassSums and columns:
+        if type(statistic) is ClassSums and columns:
             from dphead.sums.kernels.products import add_class_rows
 
-            add_class_rows(rows.q, y, counting(query, rows, y, used), out.T)
+            add_class_rows(rows.q, y, counting(statistic, rows, y, used), out.T)
             return out
-        if type(query) is Gram:
+        if type(statistic) is Gram:
             from dphead.sums.kernels.products import add_gram
 
-            keep = counting(query, rows, y, used)
+            keep = counting(statistic, rows, y, used)
             q = rows.q
             # compiled loops do not know the mask; a row of zeros adds nothing
             if not keep.all():
@@ -121,7 +123,7 @@ def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
     transform = ask.params.transform
     parts = []
     for i in range(0, len(x), size):
-        part = ask.query.rows(transform, x[i : i + size], ask.clip_norm)
+        part = ask.statistic.rows(transform, x[i : i + size], ask.clip_norm)
         # |moments| < 2**21, so int32 holds them in half of the kept rows' memory
         q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
@@ -135,13 +137,13 @@ def _by_numpy(
 ) -> np.ndarray:
     """Add statistics by numpy, with exact products in float64."""
     # float64 sums of whole numbers below 2**53 are exact, whatever BLAS's order is
-    assert FACTOR_ROWS * ask.query.max_entry <= FLOAT64_EXACT
+    assert FACTOR_ROWS * ask.statistic.max_entry <= FLOAT64_EXACT
     # in batches, so that scores and residuals of a batch stay in the cache
     for i in range(0, len(y), FACTOR_ROWS):
         run = slice(i, i + FACTOR_ROWS)
         part = IntegerRows(rows.q[run], rows.scale[run])
         left, right = factors(ask, part, y[run], used[run])
-        add_factors(ask.query, left, right, out, _exact_products)
+        add_factors(ask.statistic, left, right, out, _exact_products)
     return out
 
 

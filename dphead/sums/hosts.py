@@ -235,18 +235,18 @@ def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
     hosts : Hosts
         The processes.
     """
-    query, params, rows = task.query, task.params, task.rows
+    statistic, params, rows = task.statistic, task.params, task.rows
     assert rows is not None
     n_rows = rows.n_rows
     while True:
         kind, indices = hosts.next(RELEASED, None, n_rows)
         if kind == RELEASED:
             width = params.transform.width(rows.n_features)
-            return hosts.share(Released(np.zeros(query.shape(width)), 0.0), n_rows)
+            return hosts.share(Released(np.zeros(statistic.shape(width)), 0.0), n_rows)
         task = replace(task, indices=indices)
         if kind == NORM:
             # The same as in `release` for fits without noise.
-            clip_norm = query.no_clip(summer.largest_norm(task), params)
+            clip_norm = statistic.no_clip(summer.largest_norm(task), params)
             clip_norm = max(clip_norm, 1e-100)
             task = replace(task, clip_norm=clip_norm, following=None)
         else:

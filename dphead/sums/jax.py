@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.predictions import IntegerWeights
-from dphead.privacy.query import Chunk, Statistic, counting
+from dphead.privacy.statistic_base import Chunk, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
@@ -63,7 +63,7 @@ class JaxSums:
         self._host = CpuSums()
         self._weights: tuple[IntegerWeights | None, Any] = (None, None)
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return True, because `verified` checks the sums of every statistic."""
         return True
 
@@ -90,7 +90,7 @@ class JaxSums:
             w, step = self._placed(ask.weights)
             devices = _devices(len(y))
             scored = ask.weights is not None
-            sums = _compiled(ask.query, ask.clip_norm, scored, devices)
+            sums = _compiled(ask.statistic, ask.clip_norm, scored, devices)
             q = jnp.asarray(rows.q)
             scale = jnp.asarray(rows.scale)
             added = sums(q, scale, y.astype(np.int64), used, w, step)
@@ -106,16 +106,18 @@ class JaxSums:
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) -> Any:
+def _compiled(
+    statistic: Statistic, clip_norm: float, scored: bool, devices: int
+) -> Any:
     """Return the compiled sum of a block's statistics on `devices` devices."""
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
         rows = IntegerRows(q, scale)
-        keep = counting(query, rows, y, used)
+        keep = counting(statistic, rows, y, used)
         chunk = Chunk(rows, y, keep, weights, clip_norm)
-        left, right = query.factors(jnp, chunk)
-        return _products(query, left, right, y, keep)
+        left, right = statistic.factors(jnp, chunk)
+        return _products(statistic, left, right, y, keep)
 
     if devices == 1:
         return jax.jit(block_sum)
@@ -129,27 +131,29 @@ def _compiled(query: Statistic, clip_norm: float, scored: bool, devices: int) ->
     return jax.jit(jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=same))
 
 
-def _products(query: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
+def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
     """Return the int64 sum of the products of the factors.
 
     Only the upper triangles of symmetric sums are defined.
     """
-    assert DEVICE_ROWS * query.max_entry <= FLOAT64_EXACT
-    short = isinstance(query, _SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
+    assert DEVICE_ROWS * statistic.max_entry <= FLOAT64_EXACT
+    short = isinstance(statistic, _SHORT_FACTORS) and not isinstance(
+        statistic, SigmoidHessians
+    )
     product = _short_product if short else _wide_product
-    if query.kind == "outer":
+    if statistic.kind == "outer":
         return _in_runs(product, left.T, right)
     if not short:
         left = left.astype(jnp.float64)
     weights = right.astype(left.dtype)  # short rows have weights of zero and one
     columns = range(right.shape[1])
     squares = [_symmetric(product, left * weights[:, j : j + 1], left) for j in columns]
-    if isinstance(query, GramAndSums):
-        same = y[:, None] == jnp.arange(query.n_classes)[None, :]
+    if isinstance(statistic, GramAndSums):
+        same = y[:, None] == jnp.arange(statistic.n_classes)[None, :]
         classes = same & keep[:, None]
         sums = _in_runs(_short_product, classes.T, left)
         return jnp.concatenate([squares[0], sums])
-    if len(query.shape(1)) == 2:
+    if len(statistic.shape(1)) == 2:
         return squares[0]
     return jnp.stack(squares)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dphead.privacy.query import Statistic
+from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
@@ -19,12 +19,12 @@ _SCORE_ARRAYS = 6
 _CONVERSION_ARRAYS = 8
 
 
-def sum_bytes(query: Statistic, width: int) -> int:
+def sum_bytes(statistic: Statistic, width: int) -> int:
     """Return the bytes of one int64 sum.
 
     width counts the columns of a row and the constant.
     """
-    return 8 * int(np.prod(query.shape(width)))
+    return 8 * int(np.prod(statistic.shape(width)))
 
 
 def row_bytes(n_rows: int, width: int, threads: int) -> int:
@@ -45,7 +45,7 @@ def work_bytes(n_classes: int, threads: int) -> int:
 
 
 def largest_sum_bytes(
-    queries: Sequence[Statistic], width: int, n_classes: int, threads: int
+    statistics: Sequence[Statistic], width: int, n_classes: int, threads: int
 ) -> int:
     """Return the bytes of the largest of these sums with its copies.
 
@@ -55,18 +55,18 @@ def largest_sum_bytes(
     float64 and in int64. With a matrix for each class, the product is of one class.
     """
     most = 0
-    for query, after in zip(queries, [*queries[1:], None], strict=True):
-        size = sum_bytes(query, width)
-        if query.kind == "gram" and isinstance(after, ClassSums):
+    for statistic, after in zip(statistics, [*statistics[1:], None], strict=True):
+        size = sum_bytes(statistic, width)
+        if statistic.kind == "gram" and isinstance(after, ClassSums):
             # one pass makes both sums, and the class sums wait for their request
             size += sum_bytes(after, width)
         # as `passes._on_every_core`
         copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
         work = copies * 8 * FACTOR_ROWS * width
-        if query.kind == "gram":
+        if statistic.kind == "gram":
             # a product in float64 and in int64, and rows in float64 with their weights
             work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
-        elif query.kind == "outer":
+        elif statistic.kind == "outer":
             work += copies * size * (2 if width - 1 <= n_classes else 1)
         # 4: the copies of a checked sum. 4 more: noise, the released value, and the
         # temporary arrays of both.

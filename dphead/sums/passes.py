@@ -87,7 +87,7 @@ def checked_sum(
     rows, indices = ask.rows, ask.indices
     assert rows is not None
     count = _SlotCount(rows.n_rows, indices)
-    exact = block_sum.is_compared(ask.query)
+    exact = block_sum.is_compared(ask.statistic)
     # A new slot for each pass: a kernel that is wrong on some rows cannot know which
     # rows are compared [proofs/sums.md].
     tested = _secret_slot(rows.n_rows, indices) if exact else None
@@ -130,7 +130,7 @@ def checked_sum(
         total = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()  # raises before any value of this pass is used
     total = np.require(total, requirements=["C", "W"])  # a device's are read-only
-    if ask.query.symmetric:
+    if ask.statistic.symmetric:
         # of `GramAndSums`, only the square on top is symmetric
         mirror(total[..., : total.shape[-1], :])
     return total

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Chunk, Params, Statistic, counting
+from dphead.privacy.statistic_base import Chunk, Params, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
 
@@ -24,7 +24,7 @@ class BlockSum(Protocol):
 
     parallel: bool
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return whether `verified` compares this statistic with the reference."""
         ...
 
@@ -88,8 +88,8 @@ def add_both(
     """Add the two sums of `GramAndSums`, each by the code for the single sum."""
     # views of `out`: no copy of a sum that can have gigabytes
     width = out.shape[1]
-    gram = replace(ask, query=Gram(ask.query.n_classes))
-    sums = replace(ask, query=ClassSums(ask.query.n_classes))
+    gram = replace(ask, statistic=Gram(ask.statistic.n_classes))
+    sums = replace(ask, statistic=ClassSums(ask.statistic.n_classes))
     way.add(gram, rows, y, used, out[:width])
     way.add(sums, rows, y, used, out[width:].T)
     return out
@@ -100,7 +100,7 @@ class ReferenceSums:
 
     parallel = True
 
-    def is_compared(self, query: Statistic) -> bool:
+    def is_compared(self, statistic: Statistic) -> bool:
         """Return False: the reference is not compared with itself."""
         return False
 
@@ -110,7 +110,7 @@ class ReferenceSums:
 
     def rows(self, ask: SumTask, block: Block) -> IntegerRows:
         """Return the block's rows as integers."""
-        return ask.query.rows(ask.params.transform, block.x, ask.clip_norm)
+        return ask.statistic.rows(ask.params.transform, block.x, ask.clip_norm)
 
     def add(
         self,
@@ -121,10 +121,10 @@ class ReferenceSums:
         out: np.ndarray,
     ) -> np.ndarray:
         """Add the statistics of rows in used slots to `out`."""
-        if isinstance(ask.query, GramAndSums):
+        if isinstance(ask.statistic, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
         left, right = factors(ask, rows, y, used)
-        return add_factors(ask.query, left, right, out, _whole_products)
+        return add_factors(ask.statistic, left, right, out, _whole_products)
 
 
 def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
@@ -134,7 +134,7 @@ def empty_sum(ask: SumTask, n_features: int) -> np.ndarray:
     because another layout would use another kernel.
     """
     shape = ask.shape(n_features)
-    if ask.query.kind == "outer" and shape[0] > shape[-1]:
+    if ask.statistic.kind == "outer" and shape[0] > shape[-1]:
         return np.zeros(shape[::-1], np.int64).T
     return np.zeros(shape, np.int64)
 
@@ -151,14 +151,15 @@ def check_equal(
     empty = empty_sum(ask, block.x.shape[1])
     rows = reference.rows(ask, block)
     wanted = reference.add(ask, rows, block.y, block.index >= 0, empty)
-    if ask.query.symmetric:
+    if ask.statistic.symmetric:
         for total in (*found, wanted):
             square = total[..., : total.shape[-1], :]
             square[...] = np.triu(square)
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
-            f"The fast sum {ask.query.name} of {type(block_sum).__name__} differs from "
-            "the reference. Use `--backend reference`, and please report the processor."
+            f"The fast sum {ask.statistic.name} of {type(block_sum).__name__} differs "
+            "from the reference. Use `--backend reference`, and please report the "
+            "processor."
         )
 
 
@@ -189,12 +190,12 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     two parts are compared by identity. Rows of a Gram matrix are not kept, because a
     fit requests the matrix once.
     """
-    query = ask.query
+    statistic = ask.statistic
     # rows that a statistic makes in its own way depend on more than this key
-    if type(query).rows is not Statistic.rows or query.kind == "gram":
+    if type(statistic).rows is not Statistic.rows or statistic.kind == "gram":
         return None
-    clip = ask.clip_norm if query.clips == "features" else None
-    return ask.params.transform, ask.rows, query.clips, clip
+    clip = ask.clip_norm if statistic.clips == "features" else None
+    return ask.params.transform, ask.rows, statistic.clips, clip
 
 
 def factors(
@@ -202,14 +203,14 @@ def factors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `Statistic.factors` of rows in used slots, computed by numpy."""
     # rows that do not count get zero factors, so every row takes the same operations
-    keep = counting(ask.query, rows, y, used)
+    keep = counting(ask.statistic, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)
     with np.errstate(all="ignore"):
-        return ask.query.factors(np, chunk)
+        return ask.statistic.factors(np, chunk)
 
 
 def add_factors(
-    query: Statistic,
+    statistic: Statistic,
     left: np.ndarray,
     right: np.ndarray,
     out: np.ndarray,
@@ -219,7 +220,7 @@ def add_factors(
 
     products(left, right) must return leftᵀ right.
     """
-    if query.kind == "outer":
+    if statistic.kind == "outer":
         out += products(left, right)
         return out
     # a single matrix and one matrix per class take the same loop

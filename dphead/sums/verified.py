@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Params, Statistic
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
@@ -62,7 +62,7 @@ class VerifiedSum:
         self._checked: set[tuple[Statistic, int]] = set()
         self._norm: tuple[RowTransform, Any, float] | None = None
 
-    def check(self, queries: Iterable[Statistic], n_features: int) -> None:
+    def check(self, statistics: Iterable[Statistic], n_features: int) -> None:
         """Compare these statistics' sums of hostile rows with the reference.
 
         Call it before anything is charged. A statistic and width are tested once.
@@ -72,7 +72,9 @@ class VerifiedSum:
         RuntimeError
             If any integer differs from the reference.
         """
-        compared = {(q, n_features) for q in queries if self.block_sum.is_compared(q)}
+        compared = {
+            (q, n_features) for q in statistics if self.block_sum.is_compared(q)
+        }
         untried = {q for q, _ in compared - self._checked}
         known_answers(self.block_sum, untried, n_features)
         self._checked |= compared
@@ -80,8 +82,8 @@ class VerifiedSum:
     def __call__(self, task: SumTask) -> np.ndarray:
         """Return the sum of the task, in int64 units of the statistic."""
 
-        def total(query: Statistic) -> np.ndarray:
-            own = replace(task, query=query)
+        def total(statistic: Statistic) -> np.ndarray:
+            own = replace(task, statistic=statistic)
             if self._parts is not None:
                 return self._parts(own, self.block_sum, self.kept)
             return checked_sum(own, self.block_sum, self.kept)
@@ -104,7 +106,7 @@ class VerifiedSum:
 
 
 def known_answers(
-    block_sum: BlockSum, queries: set[Statistic], n_features: int
+    block_sum: BlockSum, statistics: set[Statistic], n_features: int
 ) -> None:
     """Compare the block sum's integers with the reference's on hostile rows.
 
@@ -116,7 +118,7 @@ def known_answers(
     ----------
     block_sum : BlockSum
         Block sum to check.
-    queries : set of Statistic
+    statistics : set of Statistic
         Statistics to test.
     n_features : int
         Number of features of the fit.
@@ -128,23 +130,23 @@ def known_answers(
     """
     # A fixed seed: whether a fit is refused must not depend on chance.
     rng = np.random.default_rng(0)
-    for query in sorted(queries, key=repr):
-        entries = int(np.prod(query.shape(n_features)))
+    for statistic in sorted(statistics, key=repr):
+        entries = int(np.prod(statistic.shape(n_features)))
         # 160 rows are a chunk of 128 and a partial one
         k = int(np.clip(KNOWN_ANSWER_PRODUCTS // entries, 8, 160))
-        blocks = [_hostile(rng, k, n_features, query.n_classes)]
-        if isinstance(query, Gradient) and query.takes_sets:
-            sets = _hostile_sets(rng, k, query.n_classes)
+        blocks = [_hostile(rng, k, n_features, statistic.n_classes)]
+        if isinstance(statistic, Gradient) and statistic.takes_sets:
+            sets = _hostile_sets(rng, k, statistic.n_classes)
             blocks.append(replace(blocks[0], y=sets))
         # a centre of about unit norm, as the mean of unit rows can have
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         # channel moments do not support an appended constant
-        append = 0.0 if isinstance(query, ChannelMoment) else 0.3
+        append = 0.0 if isinstance(statistic, ChannelMoment) else 0.3
         centered = RowTransform(True, center, None, append)
         for transform in (RowTransform(), centered):
             width = transform.width(n_features)
-            weights = rng.normal(size=(width, query.n_classes))
-            ask = SumTask(query, Params(transform, weights), 1.0)
+            weights = rng.normal(size=(width, statistic.n_classes))
+            ask = SumTask(statistic, Params(transform, weights), 1.0)
             for block in blocks:
                 out = empty_sum(ask, n_features)
                 rows = block_sum.rows(ask, block)

@@ -112,7 +112,7 @@ def clip_at(monkeypatch, factor):
 
     def add(self, ask, rows, y, used, out):
         append = ask.params.transform.append
-        units = [a.query.unit(a.clip_norm, append) for a in (ask, wider(ask))]
+        units = [a.statistic.unit(a.clip_norm, append) for a in (ask, wider(ask))]
         total = add_to(self, wider(ask), rows, y, used, np.zeros_like(out))
         out += np.rint(total * (units[1] / units[0])).astype(np.int64)
         return out

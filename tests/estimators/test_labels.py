@@ -102,7 +102,7 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
     asked, call = [], VerifiedSum.__call__
 
     def watched(verified, request):
-        asked.append((request.query, request.spec, call(verified, request)))
+        asked.append((request.statistic, request.spec, call(verified, request)))
         return asked[-1][2]
 
     monkeypatch.setattr(VerifiedSum, "__call__", watched)
@@ -122,9 +122,9 @@ def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_
             classes=CLASSES, delta=1e-3, center_share=0.0, random_state=1
         )
         model.fit(x, y)
-    ((query, spec, one), (_, _, other)) = asked[0], asked[len(asked) // 2]
+    ((statistic, spec, one), (_, _, other)) = asked[0], asked[len(asked) // 2]
     moved = int(((one - other).astype(object) ** 2).sum())
-    assert 0 < moved <= query.sensitivity_sq("zero_out", spec.clip_norm)
+    assert 0 < moved <= statistic.sensitivity_sq("zero_out", spec.clip_norm)
 
 
 def test_a_columns_declared_kind_must_be_that_of_the_classes():

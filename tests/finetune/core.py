@@ -41,7 +41,7 @@ def facts(n=40, classes=3, shape=(3, 8, 8)):
 def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
     """(solver, facts, plan) of a short training."""
     settings = {"steps": 3, "sampling_prob": 0.5} | options
-    solver = NetworkDescent(network.query, network.start, **settings)
+    solver = NetworkDescent(network.statistic, network.start, **settings)
     public = facts(n, network.spec.n_classes, network.spec.shape)
     plan = make_plan(
         solver, public, epsilon=epsilon, delta=1e-3, relation=relation, accountant="rdp"

@@ -19,8 +19,8 @@ from dphead.finetune.gradients import CLIP_INTEGERS
 from dphead.finetune.network import TorchSums
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Params
 from dphead.privacy.sampling import Allocation
+from dphead.privacy.statistic_base import Params
 from dphead.solvers.base import ProblemInfo
 
 FACTS = ProblemInfo(20, 3 * 8 * 8, 2)
@@ -86,12 +86,12 @@ def test_the_audited_sum_is_that_of_the_training():
     rows = problem.world(True)
     asked = next(solver.solve(FACTS))
     assert isinstance(asked.params, Params)
-    ask = SumTask(solver.query, asked.params, 1e-3)
-    way = way_of(solver.query)
-    network = solver.query.sums.network
+    ask = SumTask(solver.statistic, asked.params, 1e-3)
+    way = way_of(solver.statistic)
+    network = solver.statistic.sums.network
     training = TorchSums(network, chunk=16)
-    own = SumTask(network.query, asked.params, 1e-3)
-    total, wanted = np.zeros((2, solver.query.size), np.int64)
+    own = SumTask(network.statistic, asked.params, 1e-3)
+    total, wanted = np.zeros((2, solver.statistic.size), np.int64)
     for block in rows.blocks():
         used = block.index >= 0
         way.add(ask, way.rows(ask, block), block.y, used, total)
@@ -105,15 +105,15 @@ def test_the_audited_sum_is_that_of_the_training():
 def test_the_audit_of_a_network_counts_no_row_without_a_class():
     """Rows that only fill up are left out: what they hold changes no integer."""
     solver, _, _ = prepared()
-    ask = SumTask(solver.query, next(solver.solve(FACTS)).params, 1e-3)
-    way = way_of(solver.query)
+    ask = SumTask(solver.statistic, next(solver.solve(FACTS)).params, 1e-3)
+    way = way_of(solver.statistic)
     x = np.random.default_rng(0).normal(size=(20, FACTS.n_features))
     y = np.where(np.arange(20) % 3 == 0, -1, np.arange(20) % 2)
     sums = []
     for other, label in ((0.0, -1), (np.nan, -1), (0.0, 2)):
         filled = np.where((y < 0)[:, None], other, x).astype(np.float32)
         block = Block(np.arange(20), filled, np.where(y < 0, label, y))
-        zero = np.zeros(solver.query.size, np.int64)
+        zero = np.zeros(solver.statistic.size, np.int64)
         sums.append(way.add(ask, block, block.y, block.index >= 0, zero))
     np.testing.assert_array_equal(sums[1], sums[0])
     np.testing.assert_array_equal(sums[2], sums[0])

@@ -172,9 +172,9 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
     """
     weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     theirs = optimizer([weight])
-    query: Any = None
+    statistic: Any = None
     solver = NetworkDescent(
-        query,
+        statistic,
         np.ones(2),
         steps=3,
         sampling_prob=0.5,

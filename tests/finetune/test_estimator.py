@@ -238,11 +238,11 @@ def test_a_module_of_ones_own_is_copied_and_trained_with_ones_own_loss():
     model = classifier(model=own, **given).fit(x, y)
     assert (own[0].weight == before).all()
     assert model.score(x, y) > 0.6
-    assert "Sequential" in model.network_.query.model
+    assert "Sequential" in model.network_.statistic.model
     smooth = nn.CrossEntropyLoss(label_smoothing=0.3)
     other = classifier(model=own, loss=smooth, **given).fit(x, y)
     assert not np.allclose(other.weights_, model.weights_)
-    assert "loss=" in other.network_.query.model
+    assert "loss=" in other.network_.statistic.model
 
 
 def test_the_script_in_the_docs_trains_saves_predicts_and_exports_ones_own_module(

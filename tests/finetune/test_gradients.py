@@ -234,8 +234,8 @@ def test_norms_are_float64():
 def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
     relation, factor
 ):
-    query = ModelGradient(10, 7, "m")
-    assert sensitivity(query, 0.3, relation) == pytest.approx(0.3 * factor)
+    statistic = ModelGradient(10, 7, "m")
+    assert sensitivity(statistic, 0.3, relation) == pytest.approx(0.3 * factor)
 
 
 @pytest.mark.parametrize("name", ["conv", "group norm", "wide resnet", "linear"])

@@ -34,7 +34,7 @@ def total(sums, x, y):
     """The sum over all rows at the network's first weights."""
     network = sums.network
     params = StepParams(RowTransform(), network.start.astype(np.float32), 0)
-    ask = SumTask(network.query, params, 1e-3, ImageRows(x, y))
+    ask = SumTask(network.statistic, params, 1e-3, ImageRows(x, y))
     return checked_sum(ask, sums)
 
 

@@ -37,14 +37,14 @@ def block_total(sums, block, keep=None, params=None, clip_norm=1.0):
     """The int64 sum over a block's rows, or over those to keep."""
     network = sums.network
     params = params or StepParams(RowTransform(), network.start.astype(np.float32), 0)
-    ask = SumTask(network.query, params, clip_norm)
+    ask = SumTask(network.statistic, params, clip_norm)
     keep = block.index >= 0 if keep is None else keep
     return sums.add(
         ask,
         sums.rows(ask, block),
         block.y,
         keep,
-        np.zeros(network.query.size, np.int64),
+        np.zeros(network.statistic.size, np.int64),
     )
 
 
@@ -66,7 +66,7 @@ def one_release(
     relation = of_spec.get("relation", "zero_out")
     sigma, prob = of_spec.get("sigma", 0.0), of_spec.get("prob", 1.0)
     given = (clip_norm, sigma, len(x), prob, relation)
-    spec = ReleaseSpec("gradient", network.query.name, *given)
+    spec = ReleaseSpec("gradient", network.statistic.name, *given)
     charged = Ledger().reserve(
         [spec.row()],
         epsilon=1.0,
@@ -79,7 +79,7 @@ def one_release(
     sums = TorchSums(network, chunk=chunk)
     rows = ImageRows(x, y)
     return release(
-        network.query,
+        network.statistic,
         params,
         rows,
         spec,
@@ -123,7 +123,7 @@ def test_the_noise_has_the_planned_size_and_is_drawn_once_whatever_the_chunks():
             released.value
             - one_release(network, x, y, chunk=chunk, clip_norm=0.1).value
         )
-        size = network.query.size
+        size = network.statistic.size
         # nothing is added for rounding
         assert released.noise_sd == pytest.approx(0.2, rel=1e-12)
         # the sample sd of `size` = 19,000 normals has a relative sd of 0.5 %
@@ -169,9 +169,9 @@ def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near():
         assert (
             (0.99 * CLIP_INTEGERS) ** 2
             <= moved
-            <= network.query.sensitivity_sq("zero_out", clip_norm)
+            <= network.statistic.sensitivity_sq("zero_out", clip_norm)
         )
-        assert replaced <= network.query.sensitivity_sq("replace_one", clip_norm)
+        assert replaced <= network.statistic.sensitivity_sq("replace_one", clip_norm)
 
 
 def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():
@@ -300,14 +300,14 @@ def test_without_privacy_the_largest_gradient_of_the_batch_is_the_clip(prob):
         else 0.0
     )
     np.testing.assert_allclose(
-        found.value, expected + np.zeros(network.query.size), rtol=0, atol=40 * 1e-4
+        found.value, expected + np.zeros(network.statistic.size), rtol=0, atol=40 * 1e-4
     )
     assert found.noise_sd == 0
 
 
-def test_another_networks_query_is_refused():
+def test_another_networks_statistic_is_refused():
     params = StepParams(weights=tiny(classes=4).start.astype(np.float32))
-    ask = SumTask(tiny(classes=4).query, params, 1.0)
+    ask = SumTask(tiny(classes=4).statistic, params, 1.0)
     x, y = images(8)
     block = next(ImageRows(x, y).blocks())
     with pytest.raises(ValueError, match="is not its network's gradient"):

@@ -147,7 +147,7 @@ def test_no_budget_is_fixed_between_the_check_and_the_charge(features, tmp_path)
 
 RELEASE = {
     "label": "a",
-    "query": "b",
+    "statistic": "b",
     "clip_norm": 1.0,
     "noise_multiplier": 4.0,
     "n_rows": 9,

@@ -14,7 +14,7 @@ from dphead_extract.features.format import FeaturesWriter, Header
 from dphead.fit import memory
 from dphead.fit.memory import DEFAULT_BYTES, share
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.solvers import (
     DPFC,

@@ -35,7 +35,8 @@ def asked(solver, facts=FACTS):
         ask = steps.send(answer) if answer is not None else next(steps)
         found.append(ask)
         answer = Response(
-            np.zeros(ask.query.shape(ask.params.transform.width(facts.n_features))), 1.0
+            np.zeros(ask.statistic.shape(ask.params.transform.width(facts.n_features))),
+            1.0,
         )
     return found
 
@@ -70,7 +71,7 @@ def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
     weights = first.params.weights
     append = first.params.transform.append
     assert np.all(weights[: FACTS.n_features] == 0)
-    assert "sigmoid" in first.query.name
+    assert "sigmoid" in first.statistic.name
     if bias is None:
         assert append == 0
         assert weights.shape == (FACTS.n_features, FACTS.n_classes)

@@ -13,7 +13,7 @@ from randomgen import ChaCha
 import dphead.privacy
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums, Gradient
 
 
@@ -103,11 +103,11 @@ def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
     a row weighed 1.2 C.
     """
     params = Params(weights=np.full((1, M), 0.57, np.float32))
-    query = Gradient(M, "squared")
+    statistic = Gradient(M, "squared")
     total = integer_sum(
-        query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
+        statistic, params, np.array([[size]], np.float32), np.array([0]), 1e-6
     ).ravel()
-    assert 0 < total @ total <= query.sensitivity_sq("zero_out", 1e-6)
+    assert 0 < total @ total <= statistic.sensitivity_sq("zero_out", 1e-6)
 
 
 def test_a_ledger_refuses_releases_of_another_relation():

@@ -126,9 +126,9 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
     ran = []
     real = dphead.fit.loop.release
 
-    def spy(query, params, rows, spec, **more):
-        released = real(query, params, rows, spec, **more)
-        ran.append((query, params, spec, released))
+    def spy(statistic, params, rows, spec, **more):
+        released = real(statistic, params, rows, spec, **more)
+        ran.append((statistic, params, spec, released))
         return released
 
     monkeypatch.setattr(dphead.fit.loop, "release", spy)
@@ -182,12 +182,12 @@ def test_the_noise_that_ran_is_the_noise_of_the_spec(
     statistic is rounded by 1e-3 of the clip norm at most.
     """
     _, ran, _ = watched_fit(monkeypatch, tmp_path, FULL[name], 1.0, relation, seed=5)
-    for sequence, (query, params, spec, released) in enumerate(ran):
+    for sequence, (statistic, params, spec, released) in enumerate(ran):
         append = params.transform.append
-        unit, sd = noise_scale(query, spec, append)
-        assert unit == query.unit(spec.clip_norm, append)
+        unit, sd = noise_scale(statistic, spec, append)
+        assert unit == statistic.unit(spec.clip_norm, append)
         assert released.noise_sd == sd * unit
-        squared = Fraction(spec.noise_multiplier) ** 2 * query.sensitivity_sq(
+        squared = Fraction(spec.noise_multiplier) ** 2 * statistic.sensitivity_sq(
             relation, spec.clip_norm, append
         )
         assert squared <= Fraction(sd) ** 2 <= squared * Fraction(1.0 + 1e-14)
@@ -195,15 +195,15 @@ def test_the_noise_that_ran_is_the_noise_of_the_spec(
             NoiseSource(5).generator(sequence, "noise"),
             released.value.shape,
             sd,
-            query.symmetric,
+            statistic.symmetric,
         )
-        exact = integer_sum(query, params, X, Y, spec.clip_norm)
+        exact = integer_sum(statistic, params, X, Y, spec.clip_norm)
         assert np.array_equal(released.value, (exact + z) * unit)
         slow = sum(
-            per_example(query, params, x, int(y), spec.clip_norm)
+            per_example(statistic, params, x, int(y), spec.clip_norm)
             for x, y in zip(X, Y, strict=True)
         )
-        single = sensitivity(query, spec.clip_norm, "zero_out", append)
+        single = sensitivity(statistic, spec.clip_norm, "zero_out", append)
         assert np.abs(exact * unit - slow).max() <= 2e-3 * N * single
 
 

@@ -4,7 +4,7 @@ moves a sum.
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, largest_move
+from core import NAMES, STATISTICS, D, M, largest_move
 from definitions import means_of_groups
 from dphead_extract.features.format import open_features, write_features
 from hypothesis import example, given, settings
@@ -116,10 +116,10 @@ def test_ten_thousand_rows_of_a_group_are_one_mean():
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-def test_a_group_moves_a_sum_by_at_most_its_number_of_means(query, relation):
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
+def test_a_group_moves_a_sum_by_at_most_its_number_of_means(statistic, relation):
     """A group of 9 hostile rows of three classes, capped at 2, against none, or against
-    another of as many rows or of one: and at least one query reaches the bound.
+    another of as many rows or of one: and at least one statistic reaches the bound.
     """
     rng = np.random.default_rng(3)
     x = rng.normal(size=(60, D)).astype(np.float32)
@@ -127,10 +127,12 @@ def test_a_group_moves_a_sum_by_at_most_its_number_of_means(query, relation):
     x[:9], y[:9] = 1e3 * np.eye(D)[0], np.arange(9) % 3
     x[4] = np.nan
     groups = np.where(np.arange(60) < 9, 7, np.arange(60) // 4 + 8)
-    bound = 4 * query.sensitivity_sq(relation, 1.0)
-    largest = largest_move(query, relation, x, y, groups, group_cap=2, group_mean=True)
+    bound = 4 * statistic.sensitivity_sq(relation, 1.0)
+    largest = largest_move(
+        statistic, relation, x, y, groups, group_cap=2, group_mean=True
+    )
     assert largest <= bound
-    if isinstance(query, ClassSums) and relation == "replace_one":
+    if isinstance(statistic, ClassSums) and relation == "replace_one":
         assert largest >= 0.49 * bound  # the two means are of different classes
 
 
@@ -208,7 +210,7 @@ def test_no_accuracy_is_counted_on_means():
     facts = ProblemInfo(5000, D, M)
     target = {"epsilon": 1.0, "delta": 1e-5, "group_cap": 2, "group_mean": True}
     plan = make_plan(Auto(), facts, **target)
-    assert not any("Correct" in spec.query for spec in plan.specs)
+    assert not any("Correct" in spec.statistic for spec in plan.specs)
     assert 1 - 1e-6 < plan.epsilon_spent() <= 1.0
     with pytest.raises(ValueError, match=r"per_class_share. needs images"):
         make_plan(Auto(per_class_share=0.1), facts, **target)

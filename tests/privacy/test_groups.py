@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from core import (
     NAMES,
-    QUERIES,
+    STATISTICS,
     D,
     M,
     largest_move,
@@ -71,20 +71,20 @@ def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(
-    query, relation
+    statistic, relation
 ):
     """A group of 9 equal hostile rows, capped at 3, against none, or against another of
-    3 rows or of one: and at least one query reaches the bound.
+    3 rows or of one: and at least one statistic reaches the bound.
     """
     x, y = toy(60, seed=3)
     x[:9], y[:9] = 1e3 * np.eye(D)[0], 1
     groups = np.where(np.arange(60) < 9, 7, -1)
-    bound = 9 * query.sensitivity_sq(relation, 1.0)
-    largest = largest_move(query, relation, x, y, groups, group_cap=3)
+    bound = 9 * statistic.sensitivity_sq(relation, 1.0)
+    largest = largest_move(statistic, relation, x, y, groups, group_cap=3)
     assert largest <= bound
-    if isinstance(query, ClassSums):
+    if isinstance(statistic, ClassSums):
         assert largest >= 0.99 * bound
 
 

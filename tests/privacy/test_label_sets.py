@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from core import (
     NAMES,
-    QUERIES,
+    STATISTICS,
     D,
     M,
     clipped_sum,
@@ -29,7 +29,7 @@ from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
     IntegerWeights,
 )
-from dphead.privacy.query import Chunk, Params, labeled, targets
+from dphead.privacy.statistic_base import Chunk, Params, labeled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
 from dphead.solvers.base import ProblemInfo
@@ -37,8 +37,8 @@ from dphead.solvers.gradient import GradientDescent
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import GramAndSums, ReferenceSums
 
-TAKING = [q for q in QUERIES if q.takes_sets]
-REFUSING = [q for q in [*QUERIES, GramAndSums(M)] if not q.takes_sets]
+TAKING = [q for q in STATISTICS if q.takes_sets]
+REFUSING = [q for q in [*STATISTICS, GramAndSums(M)] if not q.takes_sets]
 IDS = [q.name for q in TAKING]
 WAYS = [
     ReferenceSums(),
@@ -72,15 +72,15 @@ def sets_of(kind, n=1, m=M, seed=0):
     )
 
 
-def params_of(query, transform=None, size=1.0, seed=0):
+def params_of(statistic, transform=None, size=1.0, seed=0):
     transform = transform or RowTransform()
     width = transform.width(D)
     weights = size * np.random.default_rng(seed).standard_normal((width, M))
     return Params(transform, weights.clip(-3e38, 3e38).astype(np.float32))
 
 
-def takes_constant(query, transform):
-    return "ChannelMoment" not in query.name or not transform.append
+def takes_constant(statistic, transform):
+    return "ChannelMoment" not in statistic.name or not transform.append
 
 
 def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
@@ -94,11 +94,15 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
     ] == IDS
     x, _ = toy(20)
     wrong = [(q, M) for q in REFUSING] + [(q, m) for q in TAKING for m in (2, 4)]
-    for query, m in wrong:
+    for statistic, m in wrong:
         for way in WAYS:
             with pytest.raises(ValueError, match="need a statistic of label sets"):
                 integer_sum(
-                    query, params_of(query), x, sets_of("any", 20, m), block_sum=way
+                    statistic,
+                    params_of(statistic),
+                    x,
+                    sets_of("any", 20, m),
+                    block_sum=way,
                 )
 
 
@@ -128,7 +132,7 @@ hostile_row = st.tuples(hostile_x, hostile_set)
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     TAKING,
     ids=IDS,
 )
@@ -146,14 +150,14 @@ hostile_row = st.tuples(hostile_x, hostile_set)
     weights=st.tuples(st.sampled_from([0.0, 1.0, 1e19, 1e36]), st.integers(0, 3)),
 )
 def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
-    query, relation, rows, other, transform, clip_norm, weights
+    statistic, relation, rows, other, transform, clip_norm, weights
 ):
     """In whole numbers, with no slack. The last row goes, or is replaced by another, or
     by the opposite row with the opposite set.
     """
-    if not takes_constant(query, transform):
+    if not takes_constant(statistic, transform):
         return
-    params = params_of(query, transform, *weights)
+    params = params_of(statistic, transform, *weights)
     x = np.array([r[0] for r in rows], np.float32)
     y = np.array([r[1] for r in rows], float)
     x2, y2 = x.copy(), y.copy()
@@ -166,7 +170,7 @@ def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
     for way in WAYS:
         a, b = (
             integer_sum(
-                query,
+                statistic,
                 params,
                 *pair,
                 clip_norm,
@@ -175,7 +179,7 @@ def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
             for pair in ((x, y), (x2, y2))
         )
         moved = (a - b).ravel().astype(object)
-        bound = query.sensitivity_sq(
+        bound = statistic.sensitivity_sq(
             relation,
             clip_norm,
             transform.append,
@@ -184,11 +188,11 @@ def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     TAKING,
     ids=IDS,
 )
-def test_a_set_of_one_class_is_that_class(query):
+def test_a_set_of_one_class_is_that_class(statistic):
     """Rows of all sizes, some not finite, some of no class."""
     x, y = hostile(300, D, M, 3)
     known = (y >= 0) & (y < M)
@@ -198,12 +202,12 @@ def test_a_set_of_one_class_is_that_class(query):
         -1,
     )
     for transform in TRANSFORMS:
-        if takes_constant(query, transform):
-            params = params_of(query, transform, 3.0)
+        if takes_constant(statistic, transform):
+            params = params_of(statistic, transform, 3.0)
             for way in WAYS:
                 one, other = (
                     integer_sum(
-                        query,
+                        statistic,
                         params,
                         x,
                         labels,
@@ -216,27 +220,28 @@ def test_a_set_of_one_class_is_that_class(query):
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     TAKING,
     ids=IDS,
 )
 @pytest.mark.parametrize("kind", ["any", "none", "all"])
-def test_the_sum_over_sets_is_that_of_the_definition(query, kind):
+def test_the_sum_over_sets_is_that_of_the_definition(statistic, kind):
     """Within 0.1 % of what all rows could add together, and the same integers by every
     way of adding.
     """
     x, _ = toy(300)
     sets = sets_of(kind, 300)
     for transform in (RowTransform(), RowTransform(True, CENTER, None, 0.5)):
-        if not takes_constant(query, transform):
+        if not takes_constant(statistic, transform):
             continue
-        params = params_of(query, transform)
+        params = params_of(statistic, transform)
         slow = sum(
-            per_example(query, params, a, b, 0.7) for a, b in zip(x, sets, strict=True)
+            per_example(statistic, params, a, b, 0.7)
+            for a, b in zip(x, sets, strict=True)
         )
-        fast = clipped_sum(query, params, x, sets, 0.7)
+        fast = clipped_sum(statistic, params, x, sets, 0.7)
         single = sensitivity(
-            query,
+            statistic,
             0.7,
             "zero_out",
             transform.append,
@@ -244,7 +249,7 @@ def test_the_sum_over_sets_is_that_of_the_definition(query, kind):
         assert np.linalg.norm(fast - slow) <= 300 * 1e-3 * single
         found = [
             integer_sum(
-                query,
+                statistic,
                 params,
                 x,
                 sets,
@@ -256,23 +261,25 @@ def test_the_sum_over_sets_is_that_of_the_definition(query, kind):
         assert all(np.array_equal(found[0], one) for one in found)
 
 
-@pytest.mark.parametrize("query", TAKING, ids=IDS)
-def test_what_is_no_set_counts_zero_and_no_class_at_all_counts(query):
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
+def test_what_is_no_set_counts_zero_and_no_class_at_all_counts(statistic):
     """One number that is neither one nor zero takes the row out, as one that is not
     finite does; an empty set is a set.
     """
     x, _ = toy(20)
     sets = sets_of("any", 20)
-    params = params_of(query)
+    params = params_of(statistic)
     rows = np.concatenate([x, x[: len(NO_SETS)], [[np.nan] * D, [np.inf] * D]])
     labels = np.concatenate([sets, NO_SETS, [[1, 1, 1], [0, 0, 0]]])
     for way in WAYS:
-        alone = integer_sum(query, params, x, sets, 0.7, block_sum=way)
-        mixed = integer_sum(query, params, rows, labels, 0.7, block_sum=way)
+        alone = integer_sum(statistic, params, x, sets, 0.7, block_sum=way)
+        mixed = integer_sum(statistic, params, rows, labels, 0.7, block_sum=way)
         assert np.array_equal(alone, mixed)
-        empty = integer_sum(query, params, x[:1], sets_of("none"), 0.7, block_sum=way)
+        empty = integer_sum(
+            statistic, params, x[:1], sets_of("none"), 0.7, block_sum=way
+        )
         assert empty.any()
-    assert not per_example(query, params, x[0], np.array(NO_SETS[0]), 0.7).any()
+    assert not per_example(statistic, params, x[0], np.array(NO_SETS[0]), 0.7).any()
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
@@ -281,25 +288,25 @@ def test_a_worst_case_of_all_classes_reaches_the_sensitivity(relation):
     features is the longest. In its place a row that is nearly equal, but for the small
     coordinate that decides, has all and none are predicted.
     """
-    query = Gradient(M, "sigmoid", "features")
+    statistic = Gradient(M, "sigmoid", "features")
     x = np.array([[9.0, 0.3, 0, 0]], np.float32)
     x2 = x * [1, -1, 1, 1]
     params = Params(weights=1e6 * np.eye(D)[:, [1, 1, 1]])
     moved = integer_sum(
-        query,
+        statistic,
         params,
         x,
         sets_of("none"),
     )
     if relation == "replace_one":
         moved = moved - integer_sum(
-            query,
+            statistic,
             params,
             x2,
             sets_of("all"),
         )
     moved = moved.ravel().astype(object)
-    bound = query.sensitivity_sq(relation, 1.0)
+    bound = statistic.sensitivity_sq(relation, 1.0)
     assert 0.99**2 * bound <= moved @ moved <= bound
 
 
@@ -322,17 +329,17 @@ def test_residuals_of_one_to_a_thousand_classes_do_not_overflow():
             assert max(squared) == squared[longest] == m * 2**32 <= 2**53
             assert squared[1 - longest] == 0
             for clip in ("rows", "features"):
-                query = Gradient(m, "sigmoid", clip)
-                q, l = query.factors(np, chunk)
+                statistic = Gradient(m, "sigmoid", clip)
+                q, l = statistic.factors(np, chunk)
                 lengths = (l * l).sum(axis=1)
                 assert 0.95 * RADIUS**2 <= lengths[longest] <= lengths.max()
                 assert lengths.max() <= RADIUS**2
-                assert (np.abs(l) * np.abs(q)).max() <= query.max_entry
+                assert (np.abs(l) * np.abs(q)).max() <= statistic.max_entry
 
 
 def test_a_label_that_is_no_set_is_none_by_the_core_itself():
     """Whatever a source of rows hands in."""
-    query = Gradient(M, "sigmoid")
+    statistic = Gradient(M, "sigmoid")
     y = np.array(
         [
             [2, 0, 1],
@@ -341,17 +348,17 @@ def test_a_label_that_is_no_set_is_none_by_the_core_itself():
             [1, 1, 1],
         ]
     )
-    assert labeled(query, y).tolist() == [False, False, True, True]
+    assert labeled(statistic, y).tolist() == [False, False, True, True]
     with pytest.raises(ValueError, match="need a statistic of label sets"):
-        labeled(query, y[:, :, None])
+        labeled(statistic, y[:, :, None])
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     TAKING,
     ids=IDS,
 )
-def test_rows_of_sets_beyond_their_groups_cap_count_zero(query):
+def test_rows_of_sets_beyond_their_groups_cap_count_zero(statistic):
     x, _ = toy(60)
     sets = sets_of("any", 60)
     groups = np.arange(60) // 3
@@ -362,12 +369,12 @@ def test_rows_of_sets_beyond_their_groups_cap_count_zero(query):
         group_cap=2,
     )
     first = np.arange(60) % 3 < 2
-    params = params_of(query)
-    capped = integer_sum(query, params, rows)
+    params = params_of(statistic)
+    capped = integer_sum(statistic, params, rows)
     assert np.array_equal(
         capped,
         integer_sum(
-            query,
+            statistic,
             params,
             x[first],
             sets[first],
@@ -388,15 +395,15 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     TAKING,
     ids=IDS,
 )
 @pytest.mark.parametrize("m", [M - 1, M + 1])
-def test_sets_of_another_number_of_classes_are_refused(query, m):
+def test_sets_of_another_number_of_classes_are_refused(statistic, m):
     x, _ = toy(20)
     for way in WAYS:
         with pytest.raises(ValueError, match="need a statistic of label sets"):
             integer_sum(
-                query, params_of(query), x, sets_of("any", 20, m), block_sum=way
+                statistic, params_of(statistic), x, sets_of("any", 20, m), block_sum=way
             )

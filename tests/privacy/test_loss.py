@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dphead.privacy.loss import LOSSES, loss_named
 from dphead.privacy.predictions import PROBABILITY_SCALE
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient
 from dphead.sums.cpu import CpuSums
 
@@ -74,9 +74,11 @@ def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
     x = np.eye(1, D, dtype=np.float32)
     weights[0, 1] = size
     way = CpuSums(compiled_from=compiled_from)
-    query = Gradient(M, "squared")
-    total = integer_sum(query, Params(weights=weights), x, np.array([1]), block_sum=way)
-    assert total[0, 1] >= 0.99 * query.max_entry
+    statistic = Gradient(M, "squared")
+    total = integer_sum(
+        statistic, Params(weights=weights), x, np.array([1]), block_sum=way
+    )
+    assert total[0, 1] >= 0.99 * statistic.max_entry
     assert not total[:, [0, 2]].any()
 
 

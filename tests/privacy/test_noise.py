@@ -14,7 +14,7 @@ from scipy import stats
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource, rounded_noise
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
@@ -124,11 +124,11 @@ def test_results_lie_on_the_grid_of_the_integers_that_hides_the_low_bits():
     """Mironov's attack reads float64's low bits: a result is a whole number times a
     public unit, and nothing else.
     """
-    for query in (ClassSums(M), Gram(M), Gradient(M)):
-        unit = query.unit(0.7, 0.5)
+    for statistic in (ClassSums(M), Gram(M), Gradient(M)):
+        unit = statistic.unit(0.7, 0.5)
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M)))
         for rows in (zeros(3, D), ArrayRows(*toy(10))):
-            value = release_one(query, params, rows, clip_norm=0.7).value
+            value = release_one(statistic, params, rows, clip_norm=0.7).value
             assert np.array_equal(value, np.rint(value / unit) * unit)
             assert unit > 2**20 * np.spacing(np.abs(value).max())
 
@@ -175,7 +175,7 @@ def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise(
 SCRIPT = """
 import os, sys
 from core import *
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 
 import numpy as np
 rows = ArrayRows(np.zeros((3, 4), np.float32), np.full(3, -1))
@@ -209,17 +209,17 @@ def test_compiled_sums_do_not_freeze_the_noise():
     (defect 1).
     """
     x, y = toy(50)
-    query = Gradient(M)
+    statistic = Gradient(M)
     params = Params(weights=np.zeros((D, M), np.float32))
-    a = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
-    b = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
+    a = release_one(statistic, params, ArrayRows(x, y), None, JaxSums()).value
+    b = release_one(statistic, params, ArrayRows(x, y), None, JaxSums()).value
     # whole numbers of deviation 4095**2: a pair is equal with odds 2e-8, three with
     # 2e-21
     assert np.sum(a == b) < 3
 
 
-def symmetric_noise(query, d):
-    return release_one(query, Params(), zeros(3, d), 3).value
+def symmetric_noise(statistic, d):
+    return release_one(statistic, Params(), zeros(3, d), 3).value
 
 
 def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off_it():
@@ -274,12 +274,12 @@ def test_classes_coordinates_and_releases_are_uncorrelated():
 
 def test_noise_does_not_depend_on_the_data():
     x, y = toy(100)
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     params = Params()
-    with_data = release_one(query, params, ArrayRows(x, y), 4)
-    without = release_one(query, params, ArrayRows(x, np.full(100, -1)), 4)
-    exact = release_one(query, params, ArrayRows(x, y), 4, sigma=0.0)
-    unit = query.unit(1.0)  # all three are whole numbers of it
+    with_data = release_one(statistic, params, ArrayRows(x, y), 4)
+    without = release_one(statistic, params, ArrayRows(x, np.full(100, -1)), 4)
+    exact = release_one(statistic, params, ArrayRows(x, y), 4, sigma=0.0)
+    unit = statistic.unit(1.0)  # all three are whole numbers of it
     sums = [
         np.rint(one.value / unit).astype(np.int64)
         for one in (with_data, without, exact)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from core import integer_sum, python
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -42,7 +42,7 @@ PLACES = 128  # that a library may treat apart: the rows of a product
 
 
 def exact_sum(
-    query, params, x, y, *, clip_norm=1.0, cores=1, block_sum=None, indices=None
+    statistic, params, x, y, *, clip_norm=1.0, cores=1, block_sum=None, indices=None
 ):
     """The integers without noise, as `release` computes them: in blocks of 256 rows, on
     so many cores.
@@ -50,7 +50,7 @@ def exact_sum(
     with patch("dphead.sums.passes.cores", lambda: cores):
         way = CpuSums(compiled_from=0) if block_sum is None else block_sum
         more = {"block_rows": 256, "block_sum": way, "indices": indices}
-        return integer_sum(query, params, x, y, clip_norm, **more)
+        return integer_sum(statistic, params, x, y, clip_norm, **more)
 
 
 def tied_weights(width, m, seed=0):
@@ -105,28 +105,28 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
     ones = np.ones(width, np.float32)
     normal = rng.standard_normal(width).astype(np.float32)
     usual = rng.standard_normal((width + 1, m)).astype(np.float32)
-    queries = [Gradient(m), CorrectCounts(m)]
+    statistics = [Gradient(m), CorrectCounts(m)]
     if block_sum is None:  # XLA compiles for each anew
-        queries.append(ClassCorrectCounts(m))
+        statistics.append(ClassCorrectCounts(m))
     if m < 1000 and block_sum is None:
-        queries += [Gradient(m, "sigmoid"), Gradient(m, "squared"), ChannelMoment(m)]
+        statistics += [Gradient(m, "sigmoid"), Gradient(m, "squared"), ChannelMoment(m)]
         if m * width**2 <= 1 << 16:
-            queries.append(SigmoidHessians(m))
+            statistics.append(SigmoidHessians(m))
     sample = np.flatnonzero(rng.random(n) < 0.6)
     how = {"cores": cores, "block_sum": block_sum}
-    for query in queries:
+    for statistic in statistics:
         for row, params in (
             (ones, Params(weights=tied_weights(width, m))),
             (normal, Params(transform, usual)),
         ):
-            if isinstance(query, ChannelMoment):
+            if isinstance(statistic, ChannelMoment):
                 params = Params(replace(params.transform, append=0.0))
-            given = query, params, np.tile(row, (n, 1)), np.full(n, m // 2)
+            given = statistic, params, np.tile(row, (n, 1)), np.full(n, m // 2)
             single = exact_sum(*given, indices=np.array([0]), **how)
             for indices in (np.arange(n), sample):
                 total = exact_sum(*given, indices=indices, **how)
                 wanted = len(indices) * single
-                assert np.array_equal(total, wanted), (query.name, width)
+                assert np.array_equal(total, wanted), (statistic.name, width)
 
 
 def check_count(m, width=64):
@@ -137,12 +137,12 @@ def check_count(m, width=64):
     x, weights, y, _ = hostile(
         lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width
     )
-    query = CorrectCounts(m)
-    single = query.sensitivity_sq("add_remove", 1.0)
+    statistic = CorrectCounts(m)
+    single = statistic.sensitivity_sq("add_remove", 1.0)
     sample = np.flatnonzero(np.random.default_rng(m).random(len(x)) < 0.5)
     for indices in (np.arange(len(x)), sample):
         before, after = (
-            exact_sum(query, Params(weights=weights), x, y, indices=indices[i:])
+            exact_sum(statistic, Params(weights=weights), x, y, indices=indices[i:])
             for i in (0, 1)
         )
         assert ((before - after) ** 2).sum() <= single, (before, after)

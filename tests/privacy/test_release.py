@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from core import (
     NAMES,
-    QUERIES,
+    STATISTICS,
     D,
     KnownNoise,
     M,
@@ -28,8 +28,8 @@ from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
-from dphead.privacy.query import Params, Statistic
 from dphead.privacy.release import noise_scale, release
+from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
@@ -66,29 +66,29 @@ LABELS = np.array(
 )
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize(
     "transform",
     [RowTransform(), RowTransform(True, np.full(D, 0.1, np.float32), None, 0.0)],
 )
 @pytest.mark.parametrize("weight", [0.0, 1e36])
-def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weight):
+def test_nothing_raises_or_warns_because_of_a_rows_value(statistic, transform, weight):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in (1, len(HOSTILE)):
             params = Params(transform, np.full((D, M), weight, np.float32))
             rows = ArrayRows(HOSTILE[-n:], LABELS[-n:])
             for block_sum in (CpuSums(), CpuSums(compiled_from=0)):
-                released = release_one(query, params, rows, block_sum=block_sum)
+                released = release_one(statistic, params, rows, block_sum=block_sum)
                 assert np.isfinite(released.value).all()
                 assert np.any(released.value != 0)
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
 def test_the_noise_is_never_below_its_multiple_of_the_sensitivity(
-    query, relation, sampling_prob
+    statistic, relation, sampling_prob
 ):
     """Compared as fractions: not by a last bit.
 
@@ -96,20 +96,20 @@ def test_the_noise_is_never_below_its_multiple_of_the_sensitivity(
     """
     for sigma in (0.3, 1.0, 1.1, 7.7):
         spec = spec_of(
-            query,
+            statistic,
             100,
             sigma=sigma,
             clip_norm=0.7,
             relation=relation,
             sampling_prob=sampling_prob,
         )
-        unit, sd = noise_scale(query, spec, 0.0)
-        squared = query.sensitivity_sq(
+        unit, sd = noise_scale(statistic, spec, 0.0)
+        squared = statistic.sensitivity_sq(
             relation if sampling_prob == 1 else "zero_out", 0.7, 0.0
         )
         exact = Fraction(sigma) ** 2 * squared
         assert exact <= Fraction(sd) ** 2 <= exact * (1 + Fraction(1, 2**49))
-        assert unit == query.unit(0.7, 0.0)
+        assert unit == statistic.unit(0.7, 0.0)
 
 
 def test_an_epsilon_of_infinity_adds_nothing():
@@ -165,7 +165,7 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
     ids=str,
 )
 def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
-    good = {"label": "a", "query": "q", "clip_norm": 1.0, "noise_multiplier": 1.0}
+    good = {"label": "a", "statistic": "q", "clip_norm": 1.0, "noise_multiplier": 1.0}
     ReleaseSpec(**good, n_rows=5)
     with pytest.raises(ValueError):
         ReleaseSpec(**{**good, "n_rows": 5, **change})
@@ -215,64 +215,64 @@ def rows():
 
 
 def test_a_release_that_was_not_planned_reads_nothing(rows):
-    query = ClassSums(M)
-    spec = spec_of(query, 40)
+    statistic = ClassSums(M)
+    spec = spec_of(statistic, 40)
     ledger = reserve([spec])
     others = [
-        spec_of(query, 40, sigma=0.9),
-        spec_of(query, 40, clip_norm=2.0),
-        spec_of(query, 40, relation="replace_one"),
-        spec_of(query, 40, sampling_prob=0.5),
-        spec_of(query, 40, label="other"),
+        spec_of(statistic, 40, sigma=0.9),
+        spec_of(statistic, 40, clip_norm=2.0),
+        spec_of(statistic, 40, relation="replace_one"),
+        spec_of(statistic, 40, sampling_prob=0.5),
+        spec_of(statistic, 40, label="other"),
     ]
     for other in others:
         with pytest.raises(LedgerError):
-            run(query, rows, other, ledger)
+            run(statistic, rows, other, ledger)
     with pytest.raises(ValueError, match="and the charged plan has"):
         run(Gram(M), rows, spec, ledger)
     assert Counted.reads == 0
-    run(query, rows, spec, ledger)
+    run(statistic, rows, spec, ledger)
     with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
-        run(query, rows, spec, ledger)
+        run(statistic, rows, spec, ledger)
     assert Counted.reads == 1
 
 
 def test_a_seed_needs_a_charge_that_says_so(rows):
     """Before a row is read; and what says so counts as a release without noise."""
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     given = {"noise": NoiseSource(0), "summer": verified()}
-    spec = spec_of(query, 40)
+    spec = spec_of(statistic, 40)
     with pytest.raises(ValueError, match="needs a spec with private=False"):
-        release(query, Params(), rows, spec, ledger=reserve([spec]), **given)
-    marked = spec_of(query, 40, private=False)
+        release(statistic, Params(), rows, spec, ledger=reserve([spec]), **given)
+    marked = spec_of(statistic, 40, private=False)
     with pytest.raises(LedgerError, match="is not the next one"):
-        release(query, Params(), rows, marked, ledger=reserve([spec]), **given)
+        release(statistic, Params(), rows, marked, ledger=reserve([spec]), **given)
     assert Counted.reads == 0
     known = reserve([marked])
-    release(query, Params(), rows, marked, ledger=known, **given)
+    release(statistic, Params(), rows, marked, ledger=known, **given)
     assert known.ledger.spent(1e-5).epsilon == np.inf
 
 
 def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_private(
     rows,
 ):
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     for relation in ("zero_out", "replace_one"):
-        spec = spec_of(query, 39, relation=relation)
+        spec = spec_of(statistic, 39, relation=relation)
         with pytest.raises(ValueError, match="n_rows"):
-            run(query, rows, spec, reserve([spec]))
+            run(statistic, rows, spec, reserve([spec]))
     assert Counted.reads == 0
-    spec = spec_of(query, 39, relation="add_remove")
-    run(query, rows, spec, reserve([spec]))
+    spec = spec_of(statistic, 39, relation="add_remove")
+    run(statistic, rows, spec, reserve([spec]))
 
 
 def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
     """A second connection sees the reservation and the start while the rows are being
     read.
     """
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     x, y = toy(40)
-    spec = spec_of(query, 40)
+    spec = spec_of(statistic, 40)
     path = tmp_path / "ledger.sqlite"
     seen = []
 
@@ -283,8 +283,8 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
             return super().blocks(indices)
 
     fit = reserve([spec, spec], Ledger(path), tmp_path / "run")
-    run(query, Spy(x, y), spec, fit)
-    run(query, Spy(x, y), spec, fit)
+    run(statistic, Spy(x, y), spec, fit)
+    run(statistic, Spy(x, y), spec, fit)
     assert seen == [["started", "reserved"], ["committed", "started"]]
 
 
@@ -294,8 +294,8 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     """
     import os
 
-    query = ClassSums(M)
-    spec = spec_of(query, 40)
+    statistic = ClassSums(M)
+    spec = spec_of(statistic, 40)
     fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     order = []
     for name in ("fsync", "replace"):
@@ -311,7 +311,7 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
             order.append(sql)
 
     fit.ledger._db.set_trace_callback(trace)
-    run(query, ArrayRows(*toy(40)), spec, fit)
+    run(statistic, ArrayRows(*toy(40)), spec, fit)
     # the first is that of "started"
     assert order == ["COMMIT", "fsync", "replace", "fsync", "COMMIT"]
 
@@ -329,11 +329,11 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
 
 def test_sums_without_noise_never_reach_the_disk(tmp_path):
     x, y = toy(50)
-    query = Gram(M)
-    spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
+    statistic = Gram(M)
+    spec = spec_of(statistic, 50, clip_norm=float("inf"), sigma=0.0)
     ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
     with pytest.raises(ValueError, match="are never stored"):
-        run(query, ArrayRows(x, y), spec, ledger)
+        run(statistic, ArrayRows(x, y), spec, ledger)
     assert not list((tmp_path / "store").glob("*.npy"))
 
 
@@ -341,13 +341,13 @@ def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
     """Under add_remove a sum has room for 2**30 rows, so that what is refused tells
     nothing of n.
     """
-    query = Gram(M)
-    spec = spec_of(query, 1, relation="add_remove")
+    statistic = Gram(M)
+    spec = spec_of(statistic, 1, relation="add_remove")
     monkeypatch.setattr(Gram, "max_entry", 2**32)
-    noise_scale(query, spec, 0.0)
+    noise_scale(statistic, spec, 0.0)
     monkeypatch.setattr(Gram, "max_entry", 2**32 + 1)
     with pytest.raises(ValueError, match=r"could reach 2\*\*62"):
-        noise_scale(query, spec, 0.0)
+        noise_scale(statistic, spec, 0.0)
 
 
 def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
@@ -365,11 +365,11 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
             asked.append("norm")
             return super().largest_norm(request)
 
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     rows = ArrayRows(*toy(40))
     for sigma, clip_norm in ((1.0, 0.7), (0.0, 0.7), (0.0, math.inf)):
-        spec = spec_of(query, 40, sigma=sigma, clip_norm=clip_norm)
-        run(query, rows, spec, reserve([spec]), summer=Watched())
+        spec = spec_of(statistic, 40, sigma=sigma, clip_norm=clip_norm)
+        run(statistic, rows, spec, reserve([spec]), summer=Watched())
     assert asked[:3] == [0.7, 0.7, "norm"]
     assert len(asked) == 4
 
@@ -379,19 +379,19 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
     same seed and added once.
     """
     x, y = toy(300)
-    for query, relation in (
+    for statistic, relation in (
         (Gram(M), "zero_out"),
         (ClassSums(M), "replace_one"),
         (Gradient(M), "add_remove"),
     ):
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
-        spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
+        spec = spec_of(statistic, 300, clip_norm=0.7, sigma=1.9, relation=relation)
         ledger = reserve([spec, spec])
         noise = KnownNoise(8)
-        unit, sd = noise_scale(query, spec, 0.5)
+        unit, sd = noise_scale(statistic, spec, 0.5)
         for sequence in (0, 1):
             released = release(
-                query,
+                statistic,
                 params,
                 ArrayRows(x, y),
                 spec,
@@ -400,25 +400,28 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
                 summer=verified(),
             )
             assert released.noise_sd == pytest.approx(
-                1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12
+                1.9 * sensitivity(statistic, 0.7, relation, 0.5), rel=1e-12
             )
             z = rounded_noise(
                 NoiseSource(8).generator(sequence, "noise"),
                 released.value.shape,
                 sd,
-                query.symmetric,
+                statistic.symmetric,
             )
             assert np.array_equal(
-                released.value, (integer_sum(query, params, x, y, 0.7) + z) * unit
+                released.value, (integer_sum(statistic, params, x, y, 0.7) + z) * unit
             )
 
 
 def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
     x, y = toy(300)
-    query = ClassSums(M)
-    released = release_one(query, Params(), ArrayRows(x, y), sigma=0.0, clip_norm=0.7)
+    statistic = ClassSums(M)
+    released = release_one(
+        statistic, Params(), ArrayRows(x, y), sigma=0.0, clip_norm=0.7
+    )
     assert np.array_equal(
-        released.value, integer_sum(query, Params(), x, y, 0.7) * query.unit(0.7)
+        released.value,
+        integer_sum(statistic, Params(), x, y, 0.7) * statistic.unit(0.7),
     )
     assert released.noise_sd == 0
 
@@ -432,8 +435,8 @@ def test_a_sensitivity_that_came_round_is_refused(value):
 
 
 def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
-    query = ClassSums(M)
-    spec = spec_of(query, 40)
+    statistic = ClassSums(M)
+    spec = spec_of(statistic, 40)
     fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
 
     def fail(*_):
@@ -441,14 +444,14 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
 
     monkeypatch.setattr("dphead.privacy.atomic_write.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        run(query, ArrayRows(*toy(40)), spec, fit)
+        run(statistic, ArrayRows(*toy(40)), spec, fit)
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
 
 
 def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
-    """n times what a row adds stays below 2**62, whatever the query."""
-    query = SigmoidHessians(M)
-    n = 2**62 // query.max_entry
-    noise_scale(query, spec_of(query, n), 0.0)
+    """n times what a row adds stays below 2**62, whatever the statistic."""
+    statistic = SigmoidHessians(M)
+    n = 2**62 // statistic.max_entry
+    noise_scale(statistic, spec_of(statistic, n), 0.0)
     with pytest.raises(ValueError, match=r"could reach 2\*\*62"):
-        noise_scale(query, spec_of(query, n + 1), 0.0)
+        noise_scale(statistic, spec_of(statistic, n + 1), 0.0)

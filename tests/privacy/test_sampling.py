@@ -23,9 +23,9 @@ from scipy import stats
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import Allocation, poisson_sample, random_steps
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts, ClassSums
 
 
@@ -119,17 +119,17 @@ def test_empty_batches_happen_and_still_release_noise():
 def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows):
     """Also when far more rows are drawn than a block holds."""
     x, y = toy(900)
-    query = ClassSums(M)
+    statistic = ClassSums(M)
     params = Params()
     rows = Watched(x, y, block_rows=block_rows)
-    spec = spec_of(query, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
+    spec = spec_of(statistic, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
     ledger = reserve([spec])
     noise = KnownNoise(6)
     value = release(
-        query, params, rows, spec, ledger=ledger, noise=noise, summer=verified()
+        statistic, params, rows, spec, ledger=ledger, noise=noise, summer=verified()
     ).value
     chosen = rows.asked[0]
-    assert np.array_equal(value, clipped_sum(query, params, x[chosen], y[chosen]))
+    assert np.array_equal(value, clipped_sum(statistic, params, x[chosen], y[chosen]))
     again = poisson_sample(900, prob, NoiseSource(6).generator(0, "sample"))
     assert np.array_equal(chosen, again)
 

@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, integer_sum, one_block, toy
+from core import NAMES, STATISTICS, D, M, integer_sum, one_block, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.contract import SumTask
 from dphead.privacy.predictions import integer_weights
-from dphead.privacy.query import Chunk, Params, root
+from dphead.privacy.statistic_base import Chunk, Params, root
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
@@ -21,13 +21,13 @@ from dphead.sums.cpu import CpuSums
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("n", [np.int64(17), np.int32(17), 17.0, True, 0, -1, None])
-def test_numbers_that_come_round_are_refused(query, n):
+def test_numbers_that_come_round_are_refused(statistic, n):
     """Of numpy's int64, 17 * 2**12 * 4095**4 is 5 % of itself."""
-    others = {k: v for k, v in vars(query).items() if k != "n_classes"}
+    others = {k: v for k, v in vars(statistic).items() if k != "n_classes"}
     with pytest.raises(ValueError, match="n_classes must be a Python int"):
-        type(query)(n_classes=n, **others)
+        type(statistic)(n_classes=n, **others)
 
 
 @settings(max_examples=40)
@@ -72,8 +72,8 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
         ],
         np.float32,
     )
-    for query in QUERIES:
-        if isinstance(query, ChannelMoment):
+    for statistic in STATISTICS:
+        if isinstance(statistic, ChannelMoment):
             transform = RowTransform(False, CENTER)
         else:
             transform = RowTransform(False, CENTER, None, 1.0)
@@ -82,19 +82,19 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
         block.x[5:] = 7.0  # padding that is not even zero
         block.y[5:] = 0
         for way in (CpuSums(), CpuSums(compiled_from=0)):
-            alone = integer_sum(query, params, x, y, block_sum=way)
+            alone = integer_sum(statistic, params, x, y, block_sum=way)
             labels = np.concatenate([y, [0, 1, 2, -1, M]])
             mixed = integer_sum(
-                query, params, np.concatenate([x, bad]), labels, block_sum=way
+                statistic, params, np.concatenate([x, bad]), labels, block_sum=way
             )
             assert np.array_equal(alone, mixed)
             assert not integer_sum(
-                query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
+                statistic, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
             ).any()
-            ask = SumTask(query, params, 1.0)
+            ask = SumTask(statistic, params, 1.0)
             out = np.zeros_like(alone)
             out = way.add(ask, way.rows(ask, block), block.y, used, out)
-            upper = np.triu if query.symmetric else np.asarray
+            upper = np.triu if statistic.symmetric else np.asarray
             assert np.array_equal(upper(alone), upper(out))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from core import (
     NAMES,
-    QUERIES,
+    STATISTICS,
     D,
     M,
     clipped_sum,
@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.accounting import RELATIONS
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -133,7 +133,7 @@ def neighbors(specs, other, relation):
     return x, y, x2, y2
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("relation", RELATIONS)
 @settings(max_examples=40)
 @given(
@@ -147,7 +147,7 @@ def neighbors(specs, other, relation):
     drawn=st.tuples(st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]), st.integers(0, 3)),
 )
 def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
-    relation, query, transform, compiled_from, specs, other, clip_norm, drawn
+    relation, statistic, transform, compiled_from, specs, other, clip_norm, drawn
 ):
     """In whole numbers, with no slack.
 
@@ -157,7 +157,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
     size, seed = drawn
     x, y, x2, y2 = neighbors(specs, other, relation)
     width = transform.width(D)
-    if isinstance(query, ChannelMoment) and transform.append:
+    if isinstance(statistic, ChannelMoment) and transform.append:
         return
     weights = (
         (size * np.random.default_rng(seed).standard_normal((width, M)))
@@ -167,11 +167,13 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
     params = Params(transform, weights)
     way = CpuSums(compiled_from=compiled_from)
     a, b = (
-        integer_sum(query, params, *pair, clip_norm, block_sum=way)
+        integer_sum(statistic, params, *pair, clip_norm, block_sum=way)
         for pair in ((x, y), (x2, y2))
     )
     moved = (a - b).ravel().astype(object)
-    assert moved @ moved <= query.sensitivity_sq(relation, clip_norm, transform.append)
+    assert moved @ moved <= statistic.sensitivity_sq(
+        relation, clip_norm, transform.append
+    )
 
 
 @pytest.mark.parametrize("compiled_from", [0, 1 << 20])
@@ -194,16 +196,16 @@ def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
     # 1.6e19
     if margin:
         weights[:, 0] = margin / (size * d)
-    for query in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid")):
+    for statistic in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid")):
         for clip_norm in (1e-6, 1e-3, 1.0):
             way = CpuSums(compiled_from=compiled_from)
             total = integer_sum(
-                query, Params(weights=weights), x, y, clip_norm, block_sum=way
+                statistic, Params(weights=weights), x, y, clip_norm, block_sum=way
             ).ravel()
-            assert total @ total <= query.sensitivity_sq("zero_out", clip_norm)
+            assert total @ total <= statistic.sensitivity_sq("zero_out", clip_norm)
 
 
-def grid_error(query, params, x, clip_norm):
+def grid_error(statistic, params, x, clip_norm):
     """How far a row's integers may be from its definition, in real numbers.
 
     Each of a row's and a residual's integers is rounded or truncated, and aimed a
@@ -213,25 +215,25 @@ def grid_error(query, params, x, clip_norm):
     of it for the squared loss; that is cut at all the row can add. Powers are truncated
     by 2**-11.
     """
-    single = sensitivity(query, clip_norm, "zero_out", params.transform.append)
+    single = sensitivity(statistic, clip_norm, "zero_out", params.transform.append)
     score = 0.0
-    if isinstance(query, Gradient | SigmoidHessians):
+    if isinstance(statistic, Gradient | SigmoidHessians):
         fine = transformed(params.transform, x[None])
         norm = (
             float(np.hypot(fine.norm()[0], params.transform.append))
             if fine.finite[0]
             else 0.0
         )
-        if query.clips == "features":
+        if statistic.clips == "features":
             norm = min(norm, float(np.hypot(clip_norm, params.transform.append)))
         moved = 4e-3 * norm * float(np.linalg.norm(params.weights))
-        score = moved * norm if query.clips == "rows" else moved * single
-        if getattr(query, "loss", "") == "squared":
+        score = moved * norm if statistic.clips == "rows" else moved * single
+        if getattr(statistic, "loss", "") == "squared":
             score *= 4
     return min(2 * single, 4e-3 * single + score)
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @settings(max_examples=60)
 @given(
     transform=st.sampled_from(TRANSFORMS),
@@ -240,14 +242,14 @@ def grid_error(query, params, x, clip_norm):
     seed=st.integers(0, 5),
 )
 def test_the_fast_sum_is_the_sum_of_the_definition(
-    query, transform, specs, clip_norm, seed
+    statistic, transform, specs, clip_norm, seed
 ):
     """Tolerance: the grid's (`grid_error`), for each row.
 
     Rows that do not count add exactly nothing to either.
     """
     width = transform.width(D)
-    if isinstance(query, ChannelMoment) and transform.append:
+    if isinstance(statistic, ChannelMoment) and transform.append:
         return
     rows = [make(s) for s in specs]
     weights = np.random.default_rng(seed).standard_normal((width, M)).astype(np.float32)
@@ -256,25 +258,25 @@ def test_the_fast_sum_is_the_sum_of_the_definition(
     y = np.array([r[1] for r in rows])
     with np.errstate(all="ignore"):
         slow = [
-            per_example(query, params, xi, int(yi), clip_norm)
+            per_example(statistic, params, xi, int(yi), clip_norm)
             for xi, yi in zip(x, y, strict=True)
         ]
-    fast = clipped_sum(query, params, x, y, clip_norm)
+    fast = clipped_sum(statistic, params, x, y, clip_norm)
     counted = [i for i in range(len(x)) if np.isfinite(x[i]).all() and 0 <= y[i] < M]
-    tolerance = sum(grid_error(query, params, x[i], clip_norm) for i in counted)
+    tolerance = sum(grid_error(statistic, params, x[i], clip_norm) for i in counted)
     assert np.linalg.norm(fast - np.sum(slow, axis=0)) <= tolerance
     assert not np.any([slow[i] for i in range(len(x)) if i not in counted])
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize(
     "transform", [RowTransform(), RowTransform(True, CENTER), RowTransform(append=0.5)]
 )
-def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(query, transform):
+def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(statistic, transform):
     """0.1 % of the sum's size if all rows agreed; the trials differ by about 1/4095 a
     row.
     """
-    if isinstance(query, ChannelMoment) and transform.append:
+    if isinstance(statistic, ChannelMoment) and transform.append:
         pytest.skip("moments are of features alone")
     x, y = toy(300)
     weights = (
@@ -284,12 +286,12 @@ def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(query, transfor
     )
     params = Params(transform, weights)
     slow = sum(
-        per_example(query, params, xi, int(yi), 0.7)
+        per_example(statistic, params, xi, int(yi), 0.7)
         for xi, yi in zip(x, y, strict=True)
     )
-    single = sensitivity(query, 0.7, "zero_out", transform.append)
+    single = sensitivity(statistic, 0.7, "zero_out", transform.append)
     assert (
-        np.linalg.norm(clipped_sum(query, params, x, y, 0.7) - slow)
+        np.linalg.norm(clipped_sum(statistic, params, x, y, 0.7) - slow)
         <= 300 * 1e-3 * single
     )
 
@@ -339,21 +341,21 @@ def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(pow
         np.float32
     )
     x[5], x[6, 2] = 1.0, np.nan
-    for query in (ChannelMoment(M, power, 3), ChannelMoment(M, power)):
+    for statistic in (ChannelMoment(M, power, 3), ChannelMoment(M, power)):
         for clip_norm in (1e-6, 0.7, 1e6):
-            together = query.rows(RowTransform(), x, clip_norm)
+            together = statistic.rows(RowTransform(), x, clip_norm)
             length = (together.q**2).sum(axis=1)
-            assert length.max() <= query.sensitivity_sq("zero_out", clip_norm)
-            assert length[-1] >= (0.999 * query.max_entry) ** 2
+            assert length.max() <= statistic.sensitivity_sq("zero_out", clip_norm)
+            assert length[-1] >= (0.999 * statistic.max_entry) ** 2
             assert not length[6]
             for i in range(len(x)):
-                alone = query.rows(RowTransform(), x[i : i + 1], clip_norm)
+                alone = statistic.rows(RowTransform(), x[i : i + 1], clip_norm)
                 assert np.array_equal(alone.q[0], together.q[i])
                 assert alone.scale[0] == together.scale[i]
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
+def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(statistic):
     """Rows along an axis, clipped, put all they may into one entry."""
     far = 9 * np.eye(D)
     x = np.concatenate([far, -far]).astype(np.float32)
@@ -364,9 +366,9 @@ def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
     ):
         for row in x:
             total = integer_sum(
-                query, Params(weights=weights), row[None], np.array([0])
+                statistic, Params(weights=weights), row[None], np.array([0])
             )
-            assert np.abs(total).max() <= query.max_entry
+            assert np.abs(total).max() <= statistic.max_entry
 
 
 # --- the bounds are reached -----------------------------------------------------------
@@ -392,8 +394,8 @@ NONE, EYE = np.zeros((D, M)), np.eye(D, M)
 GONE = None
 SOFTMAX, SIGMOID = (Gradient(M, loss, "features") for loss in ("softmax", "sigmoid"))
 
-# query, append, the row (of class 0), what replaces it (row, class) or that it is gone,
-# weights
+# statistic, append, the row (of class 0), what replaces it (row, class) or that it is
+# gone, weights
 WORST = [
     (ChannelMoment(M), 0, FIRST, GONE, NONE),
     (ChannelMoment(M), 0, FIRST, (-FIRST, 0), NONE),
@@ -434,12 +436,14 @@ WORST = [
 
 
 @pytest.mark.parametrize(
-    "query, append, row, other, weights", WORST, ids=lambda v: getattr(v, "name", None)
+    "statistic, append, row, other, weights",
+    WORST,
+    ids=lambda v: getattr(v, "name", None),
 )
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1])
 @pytest.mark.parametrize("compiled_from", [0, 1 << 12])
 def test_a_worst_case_reaches_the_sensitivity(
-    query, append, row, other, weights, clip_norm, compiled_from
+    statistic, append, row, other, weights, clip_norm, compiled_from
 ):
     """Sigmoid and softmax bounds are suprema, reached as ||W|| grows; the last 0.1 % is
     the steering angle.
@@ -450,7 +454,7 @@ def test_a_worst_case_reaches_the_sensitivity(
     way = CpuSums(compiled_from=compiled_from)
     one, two = (
         integer_sum(
-            query,
+            statistic,
             params,
             x[None].astype(np.float32),
             np.array([y]),
@@ -461,19 +465,19 @@ def test_a_worst_case_reaches_the_sensitivity(
     )
     moved = (one - two).ravel().astype(object)
     relation = "replace_one" if other else "zero_out"
-    bound = query.sensitivity_sq(relation, clip_norm, append)
+    bound = statistic.sensitivity_sq(relation, clip_norm, append)
     assert 0.99**2 * bound <= moved @ moved <= bound
 
 
-def test_every_query_and_relation_has_a_worst_case():
-    """add_remove has zero_out's sensitivity in every query."""
-    for query in QUERIES:
-        assert sensitivity(query, 0.3, "add_remove", 0.2) == sensitivity(
-            query, 0.3, "zero_out", 0.2
+def test_every_statistic_and_relation_has_a_worst_case():
+    """add_remove has zero_out's sensitivity in every statistic."""
+    for statistic in STATISTICS:
+        assert sensitivity(statistic, 0.3, "add_remove", 0.2) == sensitivity(
+            statistic, 0.3, "zero_out", 0.2
         )
-        assert any(q == query and other for q, _, _, other, _ in WORST)
+        assert any(q == statistic and other for q, _, _, other, _ in WORST)
         assert any(
-            type(q) is type(query) and other is GONE for q, _, _, other, _ in WORST
+            type(q) is type(statistic) and other is GONE for q, _, _, other, _ in WORST
         )
 
 
@@ -503,10 +507,10 @@ def test_the_table_of_sensitivities(clip_norm, append):
         SOFTMAX: (two * r, 2 * two * r),
         SIGMOID: (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
     }
-    for query, (single, replaced) in table.items():
-        rel = 1e-3 if isinstance(query, ClassSums) else 1e-12
+    for statistic, (single, replaced) in table.items():
+        rel = 1e-3 if isinstance(statistic, ClassSums) else 1e-12
         for relation, size in (("zero_out", single), ("replace_one", replaced)):
-            found = sensitivity(query, c, relation, append)
+            found = sensitivity(statistic, c, relation, append)
             assert found == pytest.approx(size, rel=rel)
 
 
@@ -525,13 +529,13 @@ def test_moments_of_a_transform_with_a_constant_are_refused(d, channels):
         )
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("append", [0.0, 0.5])
-def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
+def test_a_clip_norm_for_fits_without_noise_clips_no_row(statistic, append):
     """Sums at that clip norm, and at one four times as large, agree but for their
     grids.
     """
-    if isinstance(query, ChannelMoment) and append:
+    if isinstance(statistic, ChannelMoment) and append:
         pytest.skip("moments are of features alone")
     x, y = toy(100)
     params = Params(
@@ -539,10 +543,10 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
         np.random.default_rng(1).standard_normal((D + bool(append), M)),
     )
     largest = float(transformed(params.transform, x).norm().max())
-    clip_norm = query.no_clip(largest, params)
+    clip_norm = statistic.no_clip(largest, params)
     exact = sum(
         per_example(
-            query,
+            statistic,
             params,
             a,
             int(b),
@@ -550,8 +554,8 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
         )
         for a, b in zip(x, y, strict=True)
     )
-    total = clipped_sum(query, params, x, y, clip_norm)
-    single = sensitivity(query, clip_norm, "zero_out", append)
+    total = clipped_sum(statistic, params, x, y, clip_norm)
+    single = sensitivity(statistic, clip_norm, "zero_out", append)
     assert np.linalg.norm(total - exact) <= 100 * 2e-3 * single
 
 

@@ -303,7 +303,7 @@ def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest):
 
 def test_without_an_estimate_nothing_is_spent_on_it():
     made = plan(solver=Auto(estimate=False))
-    asked = {s.query.split("(")[0] for s in made.specs}
+    asked = {s.statistic.split("(")[0] for s in made.specs}
     assert asked == {"RowCounts", "ChannelMoment", "Gradient"}
     x, y = toy(300, D, M)
     assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None

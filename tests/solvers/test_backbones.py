@@ -84,8 +84,8 @@ def chosen_by(releases):
     except StopIteration as stop:
         labels = [ask.label for ask in asks]
         assert labels == [spec.label for spec in plan.specs]
-        queries = [ask.query.name for ask in asks]
-        assert queries == [spec.query for spec in plan.specs]
+        statistics = [ask.statistic.name for ask in asks]
+        assert statistics == [spec.statistic for spec in plan.specs]
         return stop.value, asks
 
 
@@ -100,7 +100,7 @@ def test_the_choice_follows_from_released_counts_and_the_plan_does_not(wanted):
         if ask.label.endswith("correct rows"):
             right = 15_000 if ask.source == wanted else 9000
             return Response(np.array([[right], [20_000 - right]], float), 10.0)
-        return Response(rng.normal(size=ask.query.shape(width)), 1.0)
+        return Response(rng.normal(size=ask.statistic.shape(width)), 1.0)
 
     head, asks = chosen_by(release)
     assert head.selection.chosen == wanted

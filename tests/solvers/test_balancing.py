@@ -74,7 +74,7 @@ def test_the_counts_are_a_hundredth_of_the_budget_and_charged_with_it(method):
     solver = made(method, facts, balanced=True)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
     (counts,) = (s for s in plan.specs if s.label == COUNTS)
-    assert counts.query == "ClassCounts(n_classes=3)"
+    assert counts.statistic == "ClassCounts(n_classes=3)"
     trained = [s for s in plan.specs if s.label in ("gradient", "gram", COUNTS)]
     whole = sum(s.noise_multiplier**-2 for s in trained)
     assert counts.noise_multiplier**-2 == pytest.approx(whole / 100)
@@ -105,7 +105,7 @@ def test_the_expected_accuracy_is_that_of_the_adjusted_head():
         while True:
             ask: Request = steps.send(answer)
             asked.append(ask)
-            value = np.zeros(ask.query.shape(ask.params.transform.width(D)))
+            value = np.zeros(ask.statistic.shape(ask.params.transform.width(D)))
             answer = Response(sizes if ask.label == COUNTS else value, 0.1)
     except StopIteration as stop:
         head = stop.value

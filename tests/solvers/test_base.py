@@ -87,14 +87,16 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
         except StopIteration as stop:
             head = stop.value
             break
-        asked.append((ask.label, ask.query))
-        shape = ask.query.shape(ask.params.transform.width(D))
+        asked.append((ask.label, ask.statistic))
+        shape = ask.statistic.shape(ask.params.transform.width(D))
         value = rng.standard_normal(shape)  # pure noise must not crash a solver either
         answer = Response(
-            (value + np.swapaxes(value, -1, -2)) / 2 if ask.query.symmetric else value,
+            (value + np.swapaxes(value, -1, -2)) / 2
+            if ask.statistic.symmetric
+            else value,
             1.0,
         )
-    assert asked == [(p.label, p.query) for p in solver.plan(FACTS)]
+    assert asked == [(p.label, p.statistic) for p in solver.plan(FACTS)]
     assert np.isfinite(head.scores(X)).all()
     assert head.weights.shape == (D, M)
     assert head.intercept.shape == (M,)
@@ -284,8 +286,8 @@ def test_sizes_of_numpys_integers_are_pythons():
     facts = ProblemInfo(*sizes)
     assert facts == ProblemInfo(2000, 20, 17)
     assert {type(v) for v in (facts.n_rows, facts.n_features, facts.n_classes)} == {int}
-    assert [r.query for r in Newton().plan(facts)] == [
-        r.query for r in Newton().plan(ProblemInfo(2000, 20, 17))
+    assert [r.statistic for r in Newton().plan(facts)] == [
+        r.statistic for r in Newton().plan(ProblemInfo(2000, 20, 17))
     ]
     with pytest.raises(TypeError):
         ProblemInfo(2000.0, 20, 17)

@@ -74,7 +74,7 @@ def exchange(solver, x):
         clip = planned[ask.label].clip_norm
         rows = [
             per_example(
-                ask.query,
+                ask.statistic,
                 ask.params,
                 row,
                 0,
@@ -236,11 +236,11 @@ def test_no_hostile_row_moves_a_scaled_sum_by_more_than_its_sensitivity(
         there, y2[-1] = here, -1
     way = CpuSums(compiled_from=compiled_from)
     a, b = (
-        integer_sum(ask.query, ask.params, *pair, clip, block_sum=way)
+        integer_sum(ask.statistic, ask.params, *pair, clip, block_sum=way)
         for pair in ((here, y), (there, y2))
     )
     moved = (a - b).ravel().astype(object)
-    assert moved @ moved <= ask.query.sensitivity_sq(relation, clip, 0.0)
+    assert moved @ moved <= ask.statistic.sensitivity_sq(relation, clip, 0.0)
 
 
 def test_without_noise_components_are_scikit_learns():

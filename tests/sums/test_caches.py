@@ -15,8 +15,8 @@ from dphead.data.arrays import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import SumTask
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.query import Params
 from dphead.privacy.release import release
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
@@ -40,11 +40,13 @@ def rows():
 
 
 @pytest.mark.parametrize(
-    "query", [Gradient(3), Gradient(3, "softmax", "features"), ClassSums(3)], ids=repr
+    "statistic",
+    [Gradient(3), Gradient(3, "softmax", "features"), ClassSums(3)],
+    ids=repr,
 )
 @pytest.mark.parametrize("block_rows", [256, 1024])
 def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample(
-    query, block_rows
+    statistic, block_rows
 ):
     """Over passes with one transform, others, other clip norms, Poisson samples (the
     nearly full one begins and ends as the full batch does, with gaps between), and a
@@ -73,10 +75,10 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
                 params = Params(transform, rng.standard_normal((6, 3)))
                 indices = None if prob == 1 else np.flatnonzero(rng.random(3000) < prob)
                 found = integer_sum(
-                    query, params, rows, None, clip_norm, indices=indices, kept=kept
+                    statistic, params, rows, None, clip_norm, indices=indices, kept=kept
                 )
                 wanted = integer_sum(
-                    query,
+                    statistic,
                     params,
                     rows,
                     None,
@@ -205,16 +207,20 @@ def test_kept_blocks_serve_one_that_is_all_of_them_in_order(padded, padding):
 
 
 def releases(asks, next_sum, store=None, block_sum=None):
-    """The values of one fit's releases; asks: (query, params, rows, what the spec has
-    besides) each.
+    """The values of one fit's releases; asks: (statistic, params, rows, what the spec
+    has besides) each.
     """
-    specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
+    specs = [
+        spec_of(statistic, rows.n_rows, **more) for statistic, _, rows, more in asks
+    ]
     noise, parts = KnownNoise(1), {"ledger": reserve(specs, store=store)}
     kept = VerifiedSum(block_sum or CpuSums(), next_sum)
     values = []
-    for (query, params, rows, _), spec in zip(asks, specs, strict=True):
+    for (statistic, params, rows, _), spec in zip(asks, specs, strict=True):
         summer = VerifiedSum(block_sum) if next_sum is None else kept
-        done = release(query, params, rows, spec, noise=noise, summer=summer, **parts)
+        done = release(
+            statistic, params, rows, spec, noise=noise, summer=summer, **parts
+        )
         values.append(done.value)
     return values
 
@@ -285,7 +291,7 @@ def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(ro
 
 def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
     """They cannot be pickled or copied; the store holds the values that carry noise;
-    the joint query is no release.
+    the joint statistic is no release.
     """
     next_sum = NextSum()
     specs = two_specs()
@@ -311,8 +317,13 @@ def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_ow
     def fit(next_sum, sigma, center):
         params = Params(RowTransform(True, np.full(D, center, np.float32), None, 0.5))
         asks = [
-            (query, params, rows, {"sigma": sigma, "label": f"{query.name} {sigma}"})
-            for query in (Gram(M), ClassSums(M))
+            (
+                statistic,
+                params,
+                rows,
+                {"sigma": sigma, "label": f"{statistic.name} {sigma}"},
+            )
+            for statistic in (Gram(M), ClassSums(M))
         ]
         return releases(asks, next_sum)
 
@@ -382,8 +393,8 @@ def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(ro
     values = []
     for _ in range(2):
         fit = reserve(specs, epsilon=np.inf)
-        for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True):
-            values.append(run(query, rows, spec, fit, summer=summer).value)
+        for statistic, spec in zip((Gram(M), ClassSums(M)), specs, strict=True):
+            values.append(run(statistic, rows, spec, fit, summer=summer).value)
         assert Counted.reads == 2  # one a sum: the next one's clip has no noise
     for first, again in zip(values[:2], values[2:], strict=True):
         assert np.array_equal(first, again)
@@ -449,8 +460,8 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
     fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
     Counted.reads, summer = 0, VerifiedSum(CpuSums(), NextSum())
     again, sums = (
-        run(query, rows, spec, fit, summer=summer).value
-        for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
+        run(statistic, rows, spec, fit, summer=summer).value
+        for statistic, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
     )
     assert np.array_equal(first, again)
     assert Counted.reads == 1
@@ -460,22 +471,22 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
 
 def two_specs(**more):
     """A Gram matrix and class sums of 40 rows."""
-    return [spec_of(query, 40, **more) for query in (Gram(M), ClassSums(M))]
+    return [spec_of(statistic, 40, **more) for statistic in (Gram(M), ClassSums(M))]
 
 
 def test_a_gram_matrix_leads_to_no_class_sums(rows):
     """What is handed out is no view of the two sums of one pass, which would hold the
     class sums without noise.
     """
-    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
+    specs = [spec_of(statistic, 40) for statistic in (Gram(M), ClassSums(M))]
     request = SumTask(Gram(M), Params(), 1.0, rows, None, specs[0], specs[1])
-    value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
+    value = NextSum()(request, lambda statistic: np.ones(statistic.shape(D), np.int64))
     assert value.shape == (D, D)
     assert value.base is None
 
 
 def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
-    """Of the same query, rows and transform: `release` asks for no other, and what
+    """Of the same statistic, rows and transform: `release` asks for no other, and what
     waits does not rely on it.
     """
     plain = Params()
@@ -488,9 +499,9 @@ def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
         next_sum = NextSum()
         asked = []
 
-        def total(query, asked=asked):
-            asked.append(type(query))
-            return np.ones(query.shape(D), np.int64)
+        def total(statistic, asked=asked):
+            asked.append(type(statistic))
+            return np.ones(statistic.shape(D), np.int64)
 
         next_sum(
             SumTask(Gram(M), plain, 1.0, rows, None, spec_of(Gram(M), 40), planned),

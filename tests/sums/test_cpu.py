@@ -1,12 +1,12 @@
-"""Sums on a CPU, compiled or not, are the reference's integers: for every query, row
-and number of classes.
+"""Sums on a CPU, compiled or not, are the reference's integers: for every statistic,
+row and number of classes.
 """
 
 import numpy as np
 import pytest
 from core import D, added, hostile, integer_sum, toy
 
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCorrectCounts,
@@ -27,7 +27,7 @@ from dphead.sums.reference import ReferenceSums
 from dphead.sums.tuning import COMPILED_ENTRIES
 
 
-def queries(m):
+def statistics(m):
     return [
         Gradient(m),
         Gradient(m, "softmax", "features"),
@@ -59,15 +59,17 @@ def test_all_ways_give_the_references_integers(monkeypatch, m):
         size = 10.0 ** rng.integers(-3, 6)
         weights = rng.standard_normal((transform.width(d), m)) * size
         params = Params(transform, weights)
-        for query in queries(m):
-            if isinstance(query, ChannelMoment) and transform.append:
+        for statistic in statistics(m):
+            if isinstance(statistic, ChannelMoment) and transform.append:
                 continue
-            if m > 100 and isinstance(query, ClassGrams):
+            if m > 100 and isinstance(statistic, ClassGrams):
                 continue
-            wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
+            wanted = integer_sum(
+                statistic, params, x, y, 0.7, block_sum=ReferenceSums()
+            )
             for way in (CpuSums(), CpuSums(compiled_from=0)):
-                found = integer_sum(query, params, x, y, 0.7, 64, way)
-                assert np.array_equal(wanted, found), query.name
+                found = integer_sum(statistic, params, x, y, 0.7, 64, way)
+                assert np.array_equal(wanted, found), statistic.name
 
 
 @pytest.mark.parametrize("m", [2, 17, 65])
@@ -82,13 +84,13 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
     transform = RowTransform(False, 0.3 * rng.standard_normal(12), None, 0.5)
     plain = Params(RowTransform(), rng.standard_normal((12, m)))
     params = Params(transform, 3 * rng.standard_normal((13, m)))
-    for query in queries(m):
-        own = plain if isinstance(query, ChannelMoment) else params
-        wanted = added(ReferenceSums(), query, own, x, y, index, clip_norm)
+    for statistic in statistics(m):
+        own = plain if isinstance(statistic, ChannelMoment) else params
+        wanted = added(ReferenceSums(), statistic, own, x, y, index, clip_norm)
         for way in (CpuSums(), CpuSums(compiled_from=0)):
             assert np.array_equal(
-                wanted, added(way, query, own, x, y, index, clip_norm)
-            ), query.name
+                wanted, added(way, statistic, own, x, y, index, clip_norm)
+            ), statistic.name
 
 
 @pytest.mark.parametrize("m", [2, 17, 100])
@@ -104,13 +106,15 @@ def test_what_is_added_of_label_sets_is_the_references(m):
     index = np.where(np.arange(1300) % 9 == 4, -1, np.arange(1300))
     params = Params(RowTransform(append=0.5), 3 * rng.standard_normal((13, m)))
     plain = Params(RowTransform(), params.weights[1:])
-    for query in queries(m):
-        if not query.takes_sets or (m > 50 and isinstance(query, SigmoidHessians)):
+    for statistic in statistics(m):
+        if not statistic.takes_sets or (
+            m > 50 and isinstance(statistic, SigmoidHessians)
+        ):
             continue
-        own = plain if isinstance(query, ChannelMoment) else params
-        wanted = added(ReferenceSums(), query, own, x, sets, index)
+        own = plain if isinstance(statistic, ChannelMoment) else params
+        wanted = added(ReferenceSums(), statistic, own, x, sets, index)
         for way in (CpuSums(), CpuSums(compiled_from=0)):
-            assert np.array_equal(wanted, added(way, query, own, x, sets, index))
+            assert np.array_equal(wanted, added(way, statistic, own, x, sets, index))
 
 
 @pytest.mark.parametrize("compiled_from", [0, COMPILED_ENTRIES])
@@ -118,10 +122,10 @@ def test_sums_beyond_24_bits_are_exact(compiled_from):
     """Float32 would round them."""
     x = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1))
     y = np.zeros(900, int)
-    for query in (Gram(2), ClassSums(2), Gradient(2, "sigmoid")):
+    for statistic in (Gram(2), ClassSums(2), Gradient(2, "sigmoid")):
         params = Params(weights=np.zeros((3, 2)))
         sums = [
-            added(way, query, params, x, y, np.arange(900))
+            added(way, statistic, params, x, y, np.arange(900))
             for way in (CpuSums(compiled_from), ReferenceSums())
         ]
         assert np.array_equal(*sums)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from core import (
     NAMES,
-    QUERIES,
+    STATISTICS,
     D,
     KnownNoise,
     M,
@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
-from dphead.privacy.query import Params
 from dphead.privacy.release import release
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import COUNT_SCALE, ClassCounts, ClassSums, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
@@ -89,7 +89,7 @@ def shared_releases(
     change=lambda i, rows: rows,
     **spec,
 ):
-    """Release each (query, params) with the rows (x, y) in `count` parts.
+    """Release each (statistic, params) with the rows (x, y) in `count` parts.
 
     Returns the first thread's values, those of the others, and what was sent.
     """
@@ -108,14 +108,16 @@ def shared_releases(
         summer = VerifiedSum(CpuSums(), parts=parts)
         more = {"ledger": reserve(specs), "noise": KnownNoise(seed), "summer": summer}
         values = []
-        for i, (query, params) in enumerate(requests):
+        for i, (statistic, params) in enumerate(requests):
             if hosts.first:
-                released = release(query, params, whole, specs[i], **more)
+                released = release(statistic, params, whole, specs[i], **more)
                 released = hosts.share(released, whole.n_rows)
             else:
                 following = specs[i + 1] if i + 1 < len(specs) else None
                 clip = specs[i].clip_norm
-                task = SumTask(query, params, clip, whole, None, specs[i], following)
+                task = SumTask(
+                    statistic, params, clip, whole, None, specs[i], following
+                )
                 released = follow(task, summer, hosts)
             values.append(released.value)
         return values
@@ -133,18 +135,20 @@ def test_parts_are_a_partition_of_the_slots(n_rows, processes):
     assert sizes.max() - sizes.min() <= 1
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, count):
+def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(
+    statistic, count
+):
     """One seed gives one draw, and integers add up to the same in any parts: bit for
     bit. All processes end with that value.
     """
     x, y = toy(300)
     params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1, np.float32))
-    if query.name.startswith("ChannelMoment"):  # of features alone
+    if statistic.name.startswith("ChannelMoment"):  # of features alone
         params = Params(RowTransform())
-    alone = release_one(query, params, ArrayRows(x, y, 128), 1).value
-    (value,), others, sent = shared_releases([(query, params)], (x, y), count)
+    alone = release_one(statistic, params, ArrayRows(x, y, 128), 1).value
+    (value,), others, sent = shared_releases([(statistic, params)], (x, y), count)
     assert np.array_equal(value, alone)
     assert all(np.array_equal(other, alone) for (other,) in others)
     assert sorted(i for i, _ in sent) == list(range(count))  # one sum of each, once
@@ -157,12 +161,12 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     requests = [(Gram(M), params), (ClassSums(M), params)]
     values, _, sent = shared_releases(requests, (x, y), 3)
     assert len(sent) == 3
-    specs = [spec_of(query, 300) for query, _ in requests]
+    specs = [spec_of(statistic, 300) for statistic, _ in requests]
     more = {"ledger": reserve(specs), "noise": KnownNoise(1)}
     whole = ArrayRows(x, y, 128)
-    for value, (query, _), spec in zip(values, requests, specs, strict=True):
+    for value, (statistic, _), spec in zip(values, requests, specs, strict=True):
         # a summer for each, so that nothing waits
-        alone = release(query, params, whole, spec, summer=verified(), **more)
+        alone = release(statistic, params, whole, spec, summer=verified(), **more)
         assert np.array_equal(value, alone.value)
 
 

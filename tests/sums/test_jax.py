@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 from commands import Fork
-from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
+from core import STATISTICS, D, M, added, hostile, integer_sum, one_block, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.run import block_sum
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCounts,
@@ -34,7 +34,7 @@ from dphead.sums.reference import GramAndSums, ReferenceSums, rows_key
 from dphead.sums.tuning import HALF_BASE, MAX_HALVES
 from dphead.sums.verified import VerifiedSum, known_answers
 
-# a query of each kind of sum
+# a statistic of each kind of sum
 LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
 
 # Sums of each layout on so many devices, and a head on eight.
@@ -45,7 +45,7 @@ from core import D, M, integer_sum, one_block, toy
 from dphead.data.arrays import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums
 from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
@@ -80,9 +80,9 @@ json.dump([sums, devices, weights], sys.stdout)
 """
 
 
-def params_of(query, n_features=D, n_classes=M):
-    """Weights, and a constant where the query takes one."""
-    append = 0.0 if "ChannelMoment" in query.name else 1.0
+def params_of(statistic, n_features=D, n_classes=M):
+    """Weights, and a constant where the statistic takes one."""
+    append = 0.0 if "ChannelMoment" in statistic.name else 1.0
     transform = RowTransform(append=append)
     weights = np.random.default_rng(1).normal(
         size=(transform.width(n_features), n_classes)
@@ -92,10 +92,10 @@ def params_of(query, n_features=D, n_classes=M):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """{devices: (sums by query, devices of a block of so many rows, a seeded head)}.
+    """{devices: (sums by statistic, devices of a block of some rows, a seeded head)}.
 
-    A query of each layout, since each is compiled anew; every query is on one device,
-    that of the other tests.
+    A statistic of each layout, since each is compiled anew; every statistic is on one
+    device, that of the other tests.
     """
     found = {}
     for devices in (2, 8):
@@ -107,14 +107,14 @@ def results(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("query", LAYOUTS, ids=repr)
-def test_all_numbers_of_devices_give_the_references_integers(results, query):
-    append = 0.0 if isinstance(query, ChannelMoment) else 1.0
+@pytest.mark.parametrize("statistic", LAYOUTS, ids=repr)
+def test_all_numbers_of_devices_give_the_references_integers(results, statistic):
+    append = 0.0 if isinstance(statistic, ChannelMoment) else 1.0
     transform = RowTransform(append=append)
     params = Params(transform, np.full((transform.width(D), M), 0.1))
-    expected = integer_sum(query, params, *toy(4000), block_sum=ReferenceSums())
+    expected = integer_sum(statistic, params, *toy(4000), block_sum=ReferenceSums())
     for sums, _, _ in results.values():
-        assert np.array_equal(np.array(sums[query.name], np.int64), expected)
+        assert np.array_equal(np.array(sums[statistic.name], np.int64), expected)
 
 
 def test_rows_are_spread_over_all_devices_where_each_has_as_many(results):
@@ -164,44 +164,50 @@ IN_HALVES = [
     GramAndSums(M),
 ]
 CASES = [
-    *(("float64", q) for q in [*QUERIES, GramAndSums(M)]),
+    *(("float64", q) for q in [*STATISTICS, GramAndSums(M)]),
     *(("halves", q) for q in IN_HALVES),
 ]
 
 
 SETS_CASES = [
-    *(("float64", q) for q in QUERIES if q.takes_sets),
+    *(("float64", q) for q in STATISTICS if q.takes_sets),
     ("halves", Gradient(M, "sigmoid")),
 ]
 
 
-@pytest.mark.parametrize("products, query", SETS_CASES, indirect=["products"], ids=str)
-def test_sums_of_label_sets_are_the_references(query, products):
+@pytest.mark.parametrize(
+    "products, statistic", SETS_CASES, indirect=["products"], ids=str
+)
+def test_sums_of_label_sets_are_the_references(statistic, products):
     """Sets of none, some and all, and what is no set."""
     x, _ = toy(500)
     x[3], x[4, 1], x[5] = np.nan, np.inf, 0
     sets = np.random.default_rng(0).integers(0, 2, (500, M))
     sets[::7], sets[1::7], sets[2::7, 0] = 0, 1, 2
-    params = params_of(query)
+    params = params_of(statistic)
     one, other = (
-        integer_sum(query, params, ArrayRows(x, sets, 256), None, 0.3, block_sum=way)
+        integer_sum(
+            statistic, params, ArrayRows(x, sets, 256), None, 0.3, block_sum=way
+        )
         for way in (JaxSums(), ReferenceSums())
     )
     assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("products, query", CASES, indirect=["products"], ids=str)
-def test_sums_are_the_references(query, products):
+@pytest.mark.parametrize("products, statistic", CASES, indirect=["products"], ids=str)
+def test_sums_are_the_references(statistic, products):
     """Rows with labels of no class, that are not finite, zero, tiny and huge."""
     x, y = toy(500)
     y[::7] = -1
     x[3], x[4, 1], x[5] = np.nan, np.inf, 0
     x[6:40] *= np.logspace(-38, 36, 34, dtype=np.float32)[:, None]
     rows = ArrayRows(x, y, 256)
-    params = params_of(query)
+    params = params_of(statistic)
     for indices in (None, np.arange(0, 500, 3)):
         one, other = (
-            integer_sum(query, params, rows, None, 0.3, block_sum=way, indices=indices)
+            integer_sum(
+                statistic, params, rows, None, 0.3, block_sum=way, indices=indices
+            )
             for way in (JaxSums(), ReferenceSums())
         )
         assert one.dtype == np.int64
@@ -209,11 +215,11 @@ def test_sums_are_the_references(query, products):
 
 
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     [Gram(M), ClassSums(M), Gradient(M), SigmoidHessians(M), ClassCounts(M)],
     ids=repr,
 )
-def test_what_a_device_adds_of_one_block_is_the_references(query, products):
+def test_what_a_device_adds_of_one_block_is_the_references(statistic, products):
     """Padding holds ordinary rows of a class; some labels are of none."""
     x, y = hostile(256, 12, M, 1)
     index = np.where(np.arange(256) % 9 == 4, -1, np.arange(256))
@@ -223,7 +229,8 @@ def test_what_a_device_adds_of_one_block_is_the_references(query, products):
         np.random.default_rng(2).standard_normal((13, M)),
     )
     one, other = (
-        added(way, query, params, x, y, index) for way in (JaxSums(), ReferenceSums())
+        added(way, statistic, params, x, y, index)
+        for way in (JaxSums(), ReferenceSums())
     )
     assert np.array_equal(one, other)
 
@@ -283,7 +290,7 @@ def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
 def test_only_small_numbers_go_in_halves(monkeypatch):
     """A channel moment has up to 2**20, which two halves of 8 bits cannot hold.
 
-    Sums are traced and not computed, which would compile each query.
+    Sums are traced and not computed, which would compile each statistic.
     """
 
     def traced(function):
@@ -303,19 +310,19 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
     monkeypatch.setattr(jax_sums, "_compiled", jax_sums._compiled.__wrapped__)
     monkeypatch.setattr(jax, "jit", traced)
     monkeypatch.setattr(jax_sums, "_on_accelerator", lambda: True)
-    for query in QUERIES:
-        rows = CpuSums().rows(*asked(query))
+    for statistic in STATISTICS:
+        rows = CpuSums().rows(*asked(statistic))
         used.clear()
-        ask, block = asked(query)
+        ask, block = asked(statistic)
         JaxSums().add(ask, rows, block.y, block.index >= 0, 0)
-        assert len(set(used)) == 1, query
-        assert used[0] == "_wide_product" or query.max_entry <= RADIUS**2, query
+        assert len(set(used)) == 1, statistic
+        assert used[0] == "_wide_product" or statistic.max_entry <= RADIUS**2, statistic
 
 
-def asked(query):
+def asked(statistic):
     x, y = toy(128)
     block, _ = one_block(x, y)
-    return SumTask(query, params_of(query), 1.0), block
+    return SumTask(statistic, params_of(statistic), 1.0), block
 
 
 @pytest.mark.parametrize("memory", [1 << 20, 4 * 256 * (2 * 6 + 8)])

@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, integer_sum, release_one, toy
+from core import NAMES, STATISTICS, D, M, integer_sum, release_one, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
@@ -96,10 +96,10 @@ def test_padding_of_a_block_is_not_used_whatever_it_holds():
         3,
         Block(np.array([0, -1, 1, -1, 2, -1]), x, y),
     )
-    for query in (ClassCounts(M), ClassSums(M), Gram(M)):
+    for statistic in (ClassCounts(M), ClassSums(M), Gram(M)):
         assert np.array_equal(
-            integer_sum(query, Params(), padded),
-            integer_sum(query, Params(), x[:3], y[:3]),
+            integer_sum(statistic, Params(), padded),
+            integer_sum(statistic, Params(), x[:3], y[:3]),
         )
 
 
@@ -244,11 +244,11 @@ class OffByOne(CpuSums):
 
 
 @pytest.mark.parametrize(
-    "query", [ClassSums(M), Gradient(M), Gram(M)], ids=lambda q: q.name
+    "statistic", [ClassSums(M), Gradient(M), Gram(M)], ids=lambda q: q.name
 )
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
-    monkeypatch, query, sample
+    monkeypatch, statistic, sample
 ):
     """Where the secret slot is in the same run of CHECKED_ROWS; elsewhere nothing is
     seen, and nothing is told.
@@ -262,7 +262,7 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
     x[bad] = [1.0, 0.0, 0.0, 0.0]
     params = Params(weights=np.ones((D, M)))
     indices = np.arange(0, n) if sample else None
-    asks = integer_sum(query, params, x, y, indices=indices)
+    asks = integer_sum(statistic, params, x, y, indices=indices)
     entry = 4094  # the clipped row, alone in its first entry
     wrong = 0
     for slot in range(0, n, 16):
@@ -271,9 +271,9 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
         if slot // CHECKED_ROWS == bad // CHECKED_ROWS:
             wrong += 1
             with pytest.raises(RuntimeError, match="differs from the reference"):
-                integer_sum(query, params, x, y, block_sum=way, indices=indices)
+                integer_sum(statistic, params, x, y, block_sum=way, indices=indices)
         else:
-            total = integer_sum(query, params, x, y, block_sum=way, indices=indices)
+            total = integer_sum(statistic, params, x, y, block_sum=way, indices=indices)
             assert (total - asks)[0, 0] == 1
     assert wrong == 2
 
@@ -291,17 +291,19 @@ def test_the_secret_slot_is_any_slot_of_the_pass(monkeypatch):
     assert asked == [50, 3]
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(monkeypatch, query):
+@pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
+def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(
+    monkeypatch, statistic
+):
     x, y = toy(700)
     x[3], x[4], y[5], y[6] = np.nan, np.inf, -1, M
     params = Params(weights=np.random.default_rng(0).standard_normal((D, M)))
     order = np.random.default_rng(1).permutation(700)
-    wanted = integer_sum(query, params, x, y)
+    wanted = integer_sum(statistic, params, x, y)
     for cores, rows in ((1, 7), (2, 128), (3, 256)):
         monkeypatch.setattr(passes, "cores", lambda cores=cores: cores)
         for a, b in ((x, y), (x[order], y[order])):
-            found = integer_sum(query, params, a, b, block_rows=rows)
+            found = integer_sum(statistic, params, a, b, block_rows=rows)
             assert np.array_equal(wanted, found)
 
 
@@ -322,9 +324,9 @@ def test_a_symmetric_sum_is_mirrored_from_its_upper_triangle(d):
 
 
 @pytest.mark.parametrize(
-    "query", [q for q in QUERIES if q.symmetric], ids=lambda q: q.name
+    "statistic", [q for q in STATISTICS if q.symmetric], ids=lambda q: q.name
 )
-def test_a_symmetric_release_is_symmetric_to_the_last_bit(query):
+def test_a_symmetric_release_is_symmetric_to_the_last_bit(statistic):
     """Its noise is: an asymmetric sum would be released without any noise, whatever a
     kernel leaves below.
     """
@@ -338,7 +340,7 @@ def test_a_symmetric_release_is_symmetric_to_the_last_bit(query):
     x, y = toy(256)
     params = Params(weights=np.zeros((D, M)))
     values = [
-        release_one(query, params, ArrayRows(x, y), block_sum=way).value
+        release_one(statistic, params, ArrayRows(x, y), block_sum=way).value
         for way in (CpuSums(), Skewed())
     ]
     assert np.array_equal(values[0], np.swapaxes(values[0], -1, -2))

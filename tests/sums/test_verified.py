@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from core import QUERIES, D, M, integer_sum, toy
+from core import STATISTICS, D, M, integer_sum, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
@@ -40,23 +40,25 @@ CASES = {
 
 @pytest.mark.parametrize("d", [1, D, 700])
 def test_sums_that_are_right_pass(d):
-    queries = [q for q in QUERIES if not getattr(q, "n_channels", 0)]
+    statistics = [q for q in STATISTICS if not getattr(q, "n_channels", 0)]
     for way in (CpuSums(), CpuSums(compiled_from=0), ReferenceSums()):
-        VerifiedSum(way).check(queries if d < 100 else [Gradient(M), ClassSums(M)], d)
+        VerifiedSum(way).check(
+            statistics if d < 100 else [Gradient(M), ClassSums(M)], d
+        )
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    "query",
+    "statistic",
     [ClassSums(M), Gradient(M)],
     ids=lambda q: q.name,
 )
 def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
-    case, query
+    case, statistic
 ):
     verified = VerifiedSum(Wrong(CASES[case]))
     with pytest.raises(RuntimeError, match="differs from the reference"):
-        verified.check([query], D)
+        verified.check([statistic], D)
 
 
 SETS = {
@@ -70,9 +72,9 @@ SETS = {
 @pytest.mark.parametrize("case", SETS)
 def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
     verified = VerifiedSum(Wrong(SETS[case]))
-    for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
+    for statistic in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
         with pytest.raises(RuntimeError, match="differs from the reference"):
-            verified.check([query], D)
+            verified.check([statistic], D)
     verified.check([Gradient(M)], D)
 
 
@@ -81,7 +83,7 @@ def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
     """Sums of another layout went to other loops: the kernel that ran was never
     compared.
     """
-    module, name, query = {
+    module, name, statistic = {
         "gradient": (gradient, "add_softmax_gradient", Gradient(M)),
         "class sums": (products, "add_class_rows", ClassSums(M)),
     }[kernel]
@@ -94,10 +96,10 @@ def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
     monkeypatch.setattr(module, name, wrong)
     way = CpuSums(compiled_from=0)
     with pytest.raises(RuntimeError, match="differs from the reference"):
-        VerifiedSum(way).check([query], D)
+        VerifiedSum(way).check([statistic], D)
     x, y = toy(200)
     with pytest.raises(RuntimeError, match="differs from the reference"):
-        integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)
+        integer_sum(statistic, Params(weights=np.zeros((D, M))), x, y, block_sum=way)
 
 
 def test_without_noise_each_transform_of_the_rows_is_measured_once():

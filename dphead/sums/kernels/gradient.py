@@ -15,7 +15,7 @@ from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
     powers_of_two,
 )
-from dphead.privacy.query import counting
+from dphead.privacy.statistic_base import counting
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
 from dphead.sums.kernels.loops import add_pair_products, packed_weights, scores_into
@@ -37,29 +37,29 @@ def add_softmax_gradient(
 
     rows.q is (k, width) int16. Raises ValueError if the shapes differ.
     """
-    query = ask.query
-    assert isinstance(query, Gradient) and ask.weights is not None
+    statistic = ask.statistic
+    assert isinstance(statistic, Gradient) and ask.weights is not None
     w = ask.weights.w
-    wanted = (query.n_classes, rows.q.shape[1])
+    wanted = (statistic.n_classes, rows.q.shape[1])
     if w.shape != wanted or out.shape != wanted:
         raise ValueError(
             f"Internal error: weights of shape {w.shape} and a sum of shape "
             f"{out.shape} do not fit the gradient of shape {wanted}. Please report it."
         )
-    keep = counting(query, rows, y, used)
+    keep = counting(statistic, rows, y, used)
     # as `Chunk.scores`: one rounding each, so that the product is the reference's
     with np.errstate(over="ignore"):
         rate = (
             np.minimum(rows.scale * ask.weights.step, MAX_SCORE_RATE) * POWERS_PER_NAT
         )
     # few residuals of this length exceed RADIUS after rounding (`aim`)
-    longest = aim(RADIUS**2, query.n_classes)
-    if query.clip == "rows":
+    longest = aim(RADIUS**2, statistic.n_classes)
+    if statistic.clip == "rows":
         factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY_SCALE))
     else:
         # features are clipped, so the loss bounds the residual: no clip per row
         factor = np.full(
-            len(y), longest / (query.longest_residual() * PROBABILITY_SCALE)
+            len(y), longest / (statistic.longest_residual() * PROBABILITY_SCALE)
         )
         longest = np.inf
     classes = np.where(keep, y, -1).astype(np.int32)

@@ -54,7 +54,7 @@ def integer_rows(
 
 
 def moment_rows(
-    query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
+    statistic: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
     """Return the integers of `ChannelMoment.rows` if each feature is a channel.
 
@@ -62,7 +62,7 @@ def moment_rows(
     """
     most = aim(MOMENT_RADIUS**2, x.shape[1])
     step = clip_norm / MOMENT_RADIUS
-    limits = (query.power == 2, step, most)
+    limits = (statistic.power == 2, step, most)
     q = np.empty(x.shape, np.int32)
     return _filled(_make_moments, transform, x, limits, q)
 

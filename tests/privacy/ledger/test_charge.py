@@ -29,7 +29,7 @@ import os, signal, sys
 from pathlib import Path
 from core import *
 import dphead.privacy.ledger.charge as module
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
 folder, when = sys.argv[1:]
 x, y = toy(40)

@@ -81,7 +81,7 @@ FORK = """
 import os, sys
 from core import *
 from dphead.privacy.ledger import LedgerError
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
 path, when = sys.argv[1:]
 x, y = toy(40)

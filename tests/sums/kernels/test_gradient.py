@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.predictions import PROBABILITY_SCALE
-from dphead.privacy.query import Params
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.sums.cpu import CpuSums
@@ -34,13 +34,13 @@ def test_wide_rows_and_many_classes(d, m, clip):
     for append in (0.0, 0.5):
         weights = np.random.default_rng(0).standard_normal((d + bool(append), m))
         params = Params(RowTransform(append=append), weights)
-        query = Gradient(m, "softmax", clip)
-        wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
+        statistic = Gradient(m, "softmax", clip)
+        wanted = integer_sum(statistic, params, x, y, 0.7, block_sum=ReferenceSums())
         assert wanted.any()
         for rows in (300, 129):
             way = CpuSums(compiled_from=0)
             assert np.array_equal(
-                wanted, integer_sum(query, params, x, y, 0.7, rows, way)
+                wanted, integer_sum(statistic, params, x, y, 0.7, rows, way)
             )
 
 
@@ -60,9 +60,11 @@ def test_compiled_gradients_are_the_references(d, m, n, seed, size, clip_norm):
     x, y = hostile(n, d, m, seed)
     weights = size * np.random.default_rng(seed).uniform(-1, 1, (d, m))
     weights[:, : m // 3] = weights[:, :1]
-    for query in (Gradient(m), Gradient(m, "softmax", "features")):
+    for statistic in (Gradient(m), Gradient(m, "softmax", "features")):
         sums = [
-            integer_sum(query, Params(weights=weights), x, y, clip_norm, block_sum=way)
+            integer_sum(
+                statistic, Params(weights=weights), x, y, clip_norm, block_sum=way
+            )
             for way in (CpuSums(compiled_from=0), ReferenceSums())
         ]
         assert np.array_equal(*sums)
