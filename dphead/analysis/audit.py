@@ -132,7 +132,7 @@ def claim_of(plan: Plan) -> Claim:
     """
     if not plan.private:
         raise ValueError(
-            f"an audit needs a finite `--epsilon`, got {plan.epsilon}. Add "
+            f"`--epsilon` must be finite for an audit, got {plan.epsilon}. Use "
             "`--epsilon 1`."
         )
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))

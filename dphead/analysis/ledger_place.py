@@ -29,9 +29,9 @@ def ledger_home() -> Path:
             continue
         if not Path(value or "").is_absolute():
             raise LedgerError(
-                f"{variable} must be an absolute path, got {variable}={value!r}: "
-                "ledgers would depend on the working folder. Correct it, or pass "
-                "--ledger."
+                f"{variable} must be an absolute path, got {variable}={value!r}. A "
+                "relative path would give each working folder its own ledgers. "
+                f"Set {variable} to an absolute path, or pass --ledger."
             )
         return Path(value or "") / below
     raise AssertionError("unreachable")

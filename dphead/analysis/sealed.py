@@ -74,8 +74,9 @@ def refuse_interrupted(folder: Path) -> None:
     """Raise ValueError if the folder holds a run that did not finish."""
     if (folder / "fit.json").exists() and not (folder / "report.json").exists():
         raise ValueError(
-            f"{folder} holds an interrupted run, which has no result yet. Repeat the "
-            "command that started it: it resumes under its charge."
+            f"{folder} holds an interrupted run, which has no result yet. Repeat "
+            "the command that started the run. The run then resumes under its "
+            "charge."
         )
 
 

@@ -68,8 +68,9 @@ def total_amount_of_noise(
     """
     if not (noise_multiplier > 0 and 0 < sampling_prob <= 1 and steps >= 1):
         raise ValueError(
-            "noise multiplier and steps must be positive and the sampling rate in "
-            f"(0, 1], got {noise_multiplier}, {steps} and {sampling_prob}."
+            "noise multiplier and steps must be positive, and the sampling rate "
+            f"must be in (0, 1], got {noise_multiplier}, {steps} and "
+            f"{sampling_prob}."
         )
     if not 0 < delta < 1:
         raise ValueError(

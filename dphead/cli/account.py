@@ -43,7 +43,10 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 @click.option(
     "--delta",
     type=values.NUMBER,
-    help="Failure probability, below 1/n for n rows or groups (default: the preset's).",
+    help=(
+        "Probability that the guarantee fails, below 1/n for n images or groups. "
+        "Default: the delta of --preset."
+    ),
 )
 @click.option(
     "--sampling-prob",
@@ -62,46 +65,58 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 @click.option(
     "--shuffled-epochs",
     type=values.COUNT,
-    help="Number of epochs, if batches were shuffled instead of sampled.",
+    help=(
+        "Account for this number of epochs of shuffled batches instead of sampled "
+        "batches."
+    ),
 )
 @RELATION
 @GROUP_CAP
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
-    help="Accountant that calibrates the noise (default: auto, or the preset's).",
+    help=(
+        "Accountant that calibrates the noise. Default: the accountant of --preset, "
+        "else auto."
+    ),
 )
 @click.option(
     "--method",
     type=METHODS,
     help="Show the planned releases of this method for --epsilon.",
 )
-@click.option("--preset", help="Settings of a paper, with --method.")
+@click.option(
+    "--preset", help="Preset with a paper's settings of --method, such as fc23."
+)
 @click.option(
     "--n-rows",
     type=values.WHOLE,
-    help="Public or nominal number of rows, with --method.",
+    help="Number of images that --method plans for. This number is public.",
 )
 @click.option(
-    "--n-features", type=values.WHOLE, help="Number of features, with --method."
+    "--n-features",
+    type=values.WHOLE,
+    help="Number of features that --method plans for.",
 )
 @click.option(
-    "--n-classes", type=values.WHOLE, help="Number of classes, with --method."
+    "--n-classes", type=values.WHOLE, help="Number of classes that --method plans for."
 )
 @SET
 @click.option(
     "--select-mean",
     type=values.NUMBER,
-    help="Keep the best of a random number of such runs; this is the mean number.",
+    help="Keep the best of a random number of runs. This is the mean number of runs.",
 )
 @click.option(
     "--select-distribution",
     type=click.Choice(["geometric", "logarithmic", "poisson"]),
     default="geometric",
     show_default=True,
-    help="Distribution of the number of runs.",
+    help="Distribution of the number of runs for --select-mean.",
 )
-@click.option("--plot", type=PATH, help="Draw the trade-off curve (png, svg or pdf).")
+@click.option(
+    "--plot", type=PATH, help="Draw the trade-off curve to this file (png, svg or pdf)."
+)
 @AS_JSON
 def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.

@@ -17,14 +17,14 @@ from dphead.cli.text import filled, table, tied
 @click.option(
     "--network",
     help=(
-        "Audit training of this network (see --model of finetune) instead. Needs "
-        "--shape."
+        "Audit the training of this network instead of a head. `dphead finetune "
+        "--model` has the same names. Needs --shape."
     ),
 )
 @click.option(
     "--shape",
     callback=values.map_shape,
-    help="CHANNELS,H,W of the images for --network.",
+    help="Shape CHANNELS,H,W of the synthetic images for --network.",
 )
 @click.option(
     "--epsilon",
@@ -50,14 +50,17 @@ from dphead.cli.text import filled, table, tied
     type=values.COUNT,
     default=1000,
     show_default=True,
-    help="Fits with the canary, and as many without it.",
+    help="Number of fits with the canary. The same number of fits has no canary.",
 )
 @click.option(
     "--confidence",
     type=values.Number(0.51, 0.999999),
     default=0.9999,
     show_default=True,
-    help="Joint confidence of the bounds, and joint confidence of the noise tests.",
+    help=(
+        "Joint confidence of the bounds. The noise tests also have this joint "
+        "confidence."
+    ),
 )
 @click.option("-o", "--output", "out", type=PATH, help="Folder to write audit.json to.")
 @click.option(
@@ -65,9 +68,12 @@ from dphead.cli.text import filled, table, tied
     type=click.Choice(["poisson", "allocation"]),
     default="poisson",
     show_default=True,
-    help="Batch sampling with --network, as for finetune.",
+    help="Sampling of batches for --network. `dphead finetune` has the same option.",
 )
-@click.option("--preset", help="Settings of a paper, as for fit.")
+@click.option(
+    "--preset",
+    help="Preset with a paper's settings. `dphead fit` has the same presets.",
+)
 def audit(out: Path | None, fits: int, **given: Any) -> None:
     """Run a method many times with and without worst-case canaries, and test its claim.
 

@@ -126,7 +126,7 @@ def _at_least(text: Any, epsilon: float) -> float:
     total = values.NUMBER.convert(text, None, None)
     if 0 < total < epsilon:
         raise click.UsageError(
-            f"the budget must be at least {epsilon:g}, which this fit asks for, got "
-            f"{total:g}. Type a larger budget, or stop with Ctrl-C."
+            f"the budget must be at least {epsilon:g}, the epsilon of this fit, "
+            f"got {total:g}. Type a larger budget, or press Ctrl-C to stop."
         )
     return total

@@ -50,7 +50,7 @@ def _unknown_images(run: Any) -> list[str]:
 @click.option(
     "--ledger",
     type=LEDGER,
-    help="Ledger of the data set, if it moved since the report was written.",
+    help="Path of the data set's ledger, if you moved the ledger after the fit.",
 )
 @AS_JSON
 def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:

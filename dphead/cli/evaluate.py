@@ -21,7 +21,9 @@ from dphead.cli.text import print_json, section, tied
 _SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
 READING = option_group(
     "Rows and networks",
-    click.option("--split", help="Split of SOURCE, if it has several."),
+    click.option(
+        "--split", help="Split of SOURCE to use. Required if SOURCE has several splits."
+    ),
     LAYOUT,
     BITS,
     INTENSITY,
@@ -30,17 +32,24 @@ READING = option_group(
         type=values.Whole(0, values.SEVERAL),
         default=0,
         help=(
-            "Number of views per image that vote (only for networks trained on views)."
+            "Number of augmented views of each image that vote on its class. "
+            "Needs a network trained with --views."
         ),
     ),
     click.option(
         "--weights",
         type=PATH,
-        help="Weights file of the head's backbone, if SOURCE is images.",
+        help=(
+            "Weights file of the head's backbone, if SOURCE is images and the "
+            "features were extracted with --weights."
+        ),
     ),
     click.option(
         "--model",
-        help="package.module:function of a network of your own, as in training.",
+        help=(
+            "Your own model, as package.module:function. Use the name given in "
+            "training."
+        ),
     ),
     click.option(
         "--device", default="auto", show_default=True, help="auto, cpu or cuda."
@@ -262,7 +271,10 @@ def _features(
 @option_group(
     "Table of predictions",
     click.option(
-        "-o", "--output", type=PATH, help="File to write (default: standard output)."
+        "-o",
+        "--output",
+        type=PATH,
+        help="File to write the predictions to. Default: standard output.",
     ),
     click.option(
         "--top",
@@ -275,7 +287,10 @@ def _features(
         "--format",
         "asked_format",
         type=click.Choice(["csv", "json", "parquet"]),
-        help="File format (default: by the file's name, else csv).",
+        help=(
+            "Format of the file. Default: the format of the suffix, or csv on "
+            "standard output."
+        ),
     ),
 )
 @READING

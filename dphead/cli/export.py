@@ -18,22 +18,29 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     type=_FORMATS,
     required=True,
     help=(
-        "torch, sklearn: the head. timm: backbone and head. onnx: backbone and head, "
-        "or only the head if the backbone is not a timm model. Networks of `dphead "
-        "finetune`: torch, timm or onnx."
+        "Format to export. torch and sklearn: the head. timm: backbone and head. "
+        "onnx: backbone and head, or only the head if the backbone is not a timm "
+        "model. Networks of `dphead finetune` have torch, timm and onnx."
     ),
 )
 @click.option(
-    "-o", "--output", "out", type=PATH, help="Folder to create (default: RUN-FORMAT)."
+    "-o",
+    "--output",
+    "out",
+    type=PATH,
+    help="Folder to create. Default: RUN-FORMAT, such as run-torch.",
 )
 @click.option(
     "--weights",
     type=PATH,
-    help="Weights file of the backbone, for timm and onnx.",
+    help=(
+        "Weights file of the backbone. Only timm and onnx exports of a backbone use "
+        "this file."
+    ),
 )
 @click.option(
     "--model",
-    help="package.module:function of a network of your own, as in training.",
+    help="Your own model, as package.module:function. Use the name given in training.",
 )
 def export(
     run: Path, to: str, out: Path | None, weights: Path | None, model: str | None
@@ -55,7 +62,7 @@ def export(
     if g["private"]:
         click.echo(
             f"\nepsilon {g['epsilon']:.5g}   delta {g['delta']:g}   protects "
-            f"{g['protected_unit']}: guarantee.json goes with these files"
+            f"{g['protected_unit']}\nKeep guarantee.json with these files."
         )
     else:
         click.echo("\n! This result is NOT PRIVATE: do not publish it.")

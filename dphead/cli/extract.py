@@ -63,12 +63,17 @@ from dphead.cli.text import section, tied
     TEST_FRACTION,
     BY_GROUP,
     click.option(
-        "--limit", type=values.COUNT, help="Use only the first N images (for trials)."
+        "--limit",
+        type=values.COUNT,
+        help="Use only the first N images. Default: all images.",
     ),
     click.option(
         "--skip-unreadable",
         is_flag=True,
-        help="Mask unreadable and missing images instead of stopping.",
+        help=(
+            "Mask unreadable and missing images. Without this option, such an image "
+            "stops the extraction."
+        ),
     ),
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
@@ -83,17 +88,20 @@ from dphead.cli.text import section, tied
         "--backbone",
         required=True,
         metavar="NAME",
-        help=("scatternet, deep-patches or a timm model name."),
+        help=("Backbone: scatternet, deep-patches, or the name of a timm model."),
     ),
     click.option(
         "--weights",
         type=PATH,
-        help="Local weights file (safetensors, pth, npz) instead of a download.",
+        help=(
+            "Load the weights from this file (safetensors, pth or npz) instead of "
+            "downloading them."
+        ),
     ),
     click.option(
         "--random-weights",
         is_flag=True,
-        help="Use random weights of a timm model, for trials of speed and disk.",
+        help="Give a timm model random weights, to measure speed and disk space.",
     ),
     click.option(
         "--model-arg",
@@ -101,7 +109,7 @@ from dphead.cli.text import section, tied
         multiple=True,
         callback=values.arguments,
         metavar="NAME=VALUE",
-        help="Argument of timm.create_model.",
+        help="Argument for `timm.create_model`, such as num_classes=10.",
     ),
     click.option(
         "--image-size",
@@ -126,25 +134,35 @@ from dphead.cli.text import section, tied
     click.option(
         "--mean",
         callback=values.numbers_of_colors,
-        help="Channel means, comma-separated (default: the model's).",
+        help=(
+            "Mean of each channel, separated by commas. Default: the means of the "
+            "model."
+        ),
     ),
     click.option(
         "--std",
         callback=values.numbers_of_colors,
-        help="Channel standard deviations, comma-separated (default: the model's).",
+        help=(
+            "Standard deviation of each channel, separated by commas. Default: the "
+            "values of the model."
+        ),
     ),
     click.option(
         "--interpolation",
         type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
         help=(
-            "How images are resized (default: the model's). none: images must have the "
-            "declared size (scatternet and deep-patches only)."
+            "Interpolation that resizes images. none: images must have the "
+            "declared size (scatternet and deep-patches only). Default: the "
+            "interpolation of the model."
         ),
     ),
     click.option(
         "--crop-pct",
         type=values.Number(0.01, 1),
-        help="Fraction of each side that the center crop keeps (default: the model's).",
+        help=(
+            "Fraction of each side that the center crop keeps. Default: the fraction "
+            "of the model."
+        ),
     ),
 )
 @option_group(
@@ -154,21 +172,27 @@ from dphead.cli.text import section, tied
         default="2",
         callback=values.scales,
         show_default=True,
-        help="ScatterNet scale: averages over 2**J pixels. 1,2 uses both.",
+        help=(
+            "Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
+            "both scales."
+        ),
     ),
     click.option(
         "--scatter-l",
         type=values.Whole(1, values.MOST_ANGLES),
         default=8,
         show_default=True,
-        help="ScatterNet: number of orientations.",
+        help="Number of orientations of ScatterNet's filters.",
     ),
     click.option(
         "--colors",
         default="rgb",
         show_default=True,
         type=click.Choice(["rgb", "opponent"]),
-        help="Color space; opponent: luminance, red-green, blue-yellow.",
+        help=(
+            "Color space of ScatterNet's input. opponent: luminance, red-green and "
+            "blue-yellow."
+        ),
     ),
 )
 @option_group(
@@ -178,13 +202,14 @@ from dphead.cli.text import section, tied
         type=values.COUNT,
         help=(
             "Project features on this number of directions between the backbone's "
-            "classes, such as 400. Helps with small budgets and many classes."
+            "own classes, such as 400. This option helps with small budgets and "
+            "many classes."
         ),
     ),
     click.option(
         "--mirror",
         is_flag=True,
-        help="Average features of each image and its mirror image.",
+        help="Average the features of each image and its mirror image.",
     ),
     click.option(
         "--views",
@@ -192,8 +217,8 @@ from dphead.cli.text import section, tied
         show_default=True,
         type=values.MANY,
         help=(
-            "Average features of this many random shifts and mirrors of each image "
-            "(for training)."
+            "Average the features of this number of random shifts and mirror "
+            "images of each image. Use this option for training images only."
         ),
     ),
     click.option(
@@ -208,9 +233,9 @@ from dphead.cli.text import section, tied
         show_default="local for scatternet and deep-patches, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
         help=(
-            "Per-image normalization. synthetic: scale channels by statistics of "
-            "random images. local: signed square root, synthetic, then scaling at "
-            "each position."
+            "Per-image normalization of the feature map. synthetic: scale "
+            "channels by statistics of random images. local: signed square root, "
+            "then synthetic, then scaling at each position."
         ),
     ),
     click.option(
@@ -239,7 +264,10 @@ from dphead.cli.text import section, tied
         type=click.Choice(["bfloat16", "float16"]),
         is_flag=False,
         flag_value="float16",
-        help="Use mixed precision of this type (GPU only; --amp alone: float16).",
+        help=(
+            "Use mixed precision of this type (GPU only). --amp without a type means "
+            "float16."
+        ),
     ),
     click.option(
         "--compile",
@@ -249,20 +277,23 @@ from dphead.cli.text import section, tied
     click.option(
         "--batch-size",
         type=values.COUNT,
-        help="Images per batch (default: 16 on a CPU, 128 on a GPU or for ScatterNet).",
+        help=(
+            "Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "
+            "ScatterNet."
+        ),
     ),
     click.option(
         "--workers",
         type=values.MANY,
-        help=("Number of threads (default: one per core)."),
+        help=("Number of threads. Default: one per processor core."),
     ),
     BLOCK_ROWS,
     click.option(
         "--shard",
         metavar="I/K",
         help=(
-            "Extract part I (from 0) of K, for `features join` (default: torchrun's "
-            "RANK/WORLD_SIZE)."
+            "Extract part I of K, counted from 0. `dphead features join` joins "
+            "the parts. Default: RANK/WORLD_SIZE of torchrun."
         ),
     ),
 )

@@ -79,31 +79,37 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--image-size",
         type=values.Whole(1, values.MOST_SIDE),
-        help="Resize images to this side in pixels.",
+        help="Resize images to a square with this side in pixels.",
     ),
     click.option(
         "--shape",
         callback=values.map_shape,
-        help="CHANNELS,H,W of the feature maps in a features file.",
+        help="Shape CHANNELS,H,W of the feature maps in a features file.",
     ),
     click.option(
         "--mean",
         callback=values.numbers_of_colors,
         help=(
-            "Mean of pixels in [0, 1], one value or one per channel (default: the "
-            "model's). Public."
+            "Public mean of pixels in [0, 1], as one value or one per channel. "
+            "Default: the mean of the model."
         ),
     ),
     click.option(
         "--std",
         callback=values.numbers_of_colors,
-        help="Standard deviation of pixels, given like --mean. Public.",
+        help=(
+            "Public standard deviation of pixels in [0, 1], as one value or one per "
+            "channel. Default: the value of the model."
+        ),
     ),
     click.option(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help="Also measure the majority vote of this many augmented views.",
+        help=(
+            "Also measure the accuracy of the majority vote of this number of "
+            "augmented views."
+        ),
     ),
 )
 @option_group(
@@ -115,14 +121,20 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help="Accountant that computes the omitted setting (default: auto).",
+        help=(
+            "Accountant that computes the omitted one of --noise-multiplier, "
+            "--batch-size and --steps. Default: auto."
+        ),
     ),
 )
 @option_group(
     "Training",
     click.option(
         "--preset",
-        help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...",
+        help=(
+            "Preset with a paper's settings: de22-13, de22-16, tb21-cnn/mnist, "
+            "tan23-5, ..."
+        ),
     ),
 )
 @option_group(
@@ -130,8 +142,10 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help="Memory for the per-example gradients of a chunk of images, such as 2GB "
-        "(default: 2 GB on a CPU, half of a GPU's free memory).",
+        help=(
+            "Memory for the per-example gradients of a chunk of images, such as 2GB. "
+            "Default: 2 GB on a CPU, half of the free memory on a GPU."
+        ),
     ),
     click.option(
         "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."

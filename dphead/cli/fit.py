@@ -42,14 +42,17 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         metavar="A.H5,B.H5",
         callback=values.paths,
         help=(
-            "Features files of the same images by other backbones. The fit chooses "
-            "one privately and charges the choice."
+            "Features files of the same images from other backbones. The fit "
+            "chooses one backbone privately and charges the choice."
         ),
     ),
     click.option(
         "--classes",
         callback=values.names,
-        help="Public class names, such as a,b,c, if the file declares none.",
+        help=(
+            "Public class names, such as a,b,c. Required if the file declares no "
+            "classes."
+        ),
     ),
 )
 @option_group(
@@ -60,7 +63,10 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--accountant",
         type=ACCOUNTANTS,
-        help="Accountant that calibrates the noise (default: the method's).",
+        help=(
+            "Accountant that calibrates the noise. Default: the accountant of the "
+            "method."
+        ),
     ),
 )
 @option_group(
@@ -74,14 +80,17 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help="Memory limit of each process, such as 2GB.",
+        help="Limit on the memory for blocks and sums in each process, such as 2GB.",
     ),
     click.option(
         "--backend",
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
         show_default=True,
-        help="Summation backend. All backends give the same head. reference is slow.",
+        help=(
+            "Summation backend. All backends give the same head. The backend "
+            "reference is slow."
+        ),
     ),
     click.option(
         "--processes",
@@ -91,19 +100,25 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--coordinator",
         help=(
-            "host:port of process 0 for a fit on many hosts, or auto to find the "
-            "hosts of a cluster's job."
+            "Address host:port of process 0 for a fit on many hosts. auto: find "
+            "the hosts of a cluster's job."
         ),
     ),
     click.option(
         "--num-processes",
         type=values.MANY,
-        help="Total number of processes (with auto: from SLURM).",
+        help=(
+            "Total number of processes on all hosts. --coordinator auto reads this "
+            "number from SLURM."
+        ),
     ),
     click.option(
         "--process-id",
         type=values.WHOLE,
-        help="Index of this process, from 0 (with auto: from SLURM).",
+        help=(
+            "Index of this process, counted from 0. --coordinator auto reads the "
+            "index from SLURM."
+        ),
     ),
     click.option(
         "--connect-timeout",

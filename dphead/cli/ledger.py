@@ -150,7 +150,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     "--delta",
     type=values.NUMBER,
     required=True,
-    help="Delta of all fits, below 1/n for n images or groups.",
+    help="Delta of the total over all fits, below 1/n for n images or groups.",
 )
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Set the budget of a data set.

@@ -19,14 +19,14 @@ _EPSILON = click.option(
     type=values.Number(infinite=True),
     default=1.0,
     show_default=True,
-    help="Epsilon that this fit spends. inf: no noise and no privacy.",
+    help="Epsilon that this fit spends. inf means no noise and no privacy.",
 )
 DELTA = click.option(
     "--delta",
     type=values.NUMBER,
     help=(
-        "Failure probability, below 1/n for n images or groups (default: the preset's, "
-        "else 1e-5)."
+        "Probability that the guarantee fails, below 1/n for n images or groups. "
+        "Default: the delta of --preset, else 1e-5."
     ),
 )
 RELATION = click.option(
@@ -35,15 +35,16 @@ RELATION = click.option(
     default="zero_out",
     show_default=True,
     help=(
-        "Neighboring relation: one image is zeroed out, added or removed, or replaced."
+        "Neighboring relation. Neighboring data sets differ in one image, which "
+        "is zeroed out, added or removed, or replaced."
     ),
 )
 _NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
     help=(
-        "Public number near the number of images. Only --relation add_remove needs it: "
-        "there, the number of images is private."
+        "Public number near the number of images. Only --relation add_remove "
+        "needs this number, because the number of images is then private."
     ),
 )
 GROUP_CAP = click.option(
@@ -65,13 +66,15 @@ PROTECT = click.option(
 LEDGER_OPTION = click.option(
     "--ledger",
     type=LEDGER,
-    help="Ledger to charge: a file, or a team's postgresql:// URL (default: "
-    "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME).",
+    help=(
+        "Ledger to charge: a file, or a team's postgresql:// URL. Default: "
+        "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME."
+    ),
 )
 _TUNED = click.option(
     "--tuning",
     type=TUNING,
-    help="How the settings were chosen, for the report.",
+    help="Statement in the report on how the settings were chosen.",
 )
 _ALLOW_LARGE_DELTA = click.option(
     "--allow-large-delta", is_flag=True, help="Accept a delta of 1/n or more."
@@ -95,18 +98,26 @@ _RUN_FOLDER = click.option(
 )
 _SPLIT = click.option("--split", help="Split to train on, if the source has several.")
 TEST = click.option(
-    "--test", type=PATH, help="Source to test on, of the training source's kind."
+    "--test",
+    type=PATH,
+    help=(
+        "Source of test images, of the same kind as the training source. Default: the "
+        "training source."
+    ),
 )
 _TEST_SPLIT = click.option(
-    "--test-split", help="Split to test on, of --test or of the training source."
+    "--test-split",
+    help="Split to test on, in --test if given, else in the training source.",
 )
 _TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help="public: the test images need no protection, and the report includes the "
-    "accuracy on them.",
+    help=(
+        "Whether the test images need protection. public: they need none, and the "
+        "report includes the accuracy on the test images."
+    ),
 )
 _VERBOSE = click.option(
     "-v", "--verbose", is_flag=True, help="Print all releases and all figures."
@@ -120,7 +131,7 @@ _DRY_RUN = click.option(
 PUBLIC_ROWS = click.option(
     "--public-rows",
     is_flag=True,
-    help="Declare the images public: they need no protection.",
+    help="Declare that the images are public and need no protection.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -149,12 +160,17 @@ METHOD = click.option(
     type=METHODS,
     default="auto",
     show_default=True,
-    help="Training method. auto has no hyperparameters to set. With a --preset of one "
-    "method, auto means that method.",
+    help=(
+        "Training method. auto has no hyperparameters to set. If --preset names "
+        "settings of one method, auto selects that method."
+    ),
 )
 PRESET = click.option(
     "--preset",
-    help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
+    help=(
+        "Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, "
+        "..."
+    ),
 )
 SET = click.option(
     "--set",
@@ -162,7 +178,7 @@ SET = click.option(
     multiple=True,
     callback=values.settings,
     metavar="NAME=VALUE",
-    help="A setting of --method, such as batch_size=4096.",
+    help="Set a hyperparameter of --method, such as batch_size=4096.",
 )
 
 # --- networks -------------------------------------------------------------------------
@@ -171,7 +187,8 @@ NORM = click.option(
     "--norm",
     type=click.Choice(["before", "after"]),
     help=(
-        "Place of the norms of a Wide-ResNet relative to activations (default: before)."
+        "Place of a Wide-ResNet's normalization layers, before or after the "
+        "activations. Default: before."
     ),
 )
 
@@ -181,9 +198,9 @@ LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help=(
-        "Folder levels, outermost first: class, split/class, any/class or "
-        "any/split/class. webdataset: tars of samples. Default: split/class with "
-        "--split, else class."
+        "Levels of folders, outermost first: class, split/class, any/class or "
+        "any/split/class. webdataset: tar files of samples. Default: split/class "
+        "with --split, else class."
     ),
 )
 COLUMNS = click.option(
@@ -192,9 +209,10 @@ COLUMNS = click.option(
     callback=values.columns,
     metavar="ROLE=NAME,...",
     help=(
-        "Columns of a table: path or image, label, group and split. WebDataset: fields "
-        "of the .json. An .npy of embeddings: paths of .npy files. Default: the "
-        "columns with these names."
+        "Columns that hold path or image, label, group and split. For a table, "
+        "names of columns. For a WebDataset, fields of the .json. For an .npy of "
+        "embeddings, paths of .npy files. Default: columns with the names of "
+        "these roles."
     ),
 )
 ENCODING = click.option(
@@ -202,15 +220,16 @@ ENCODING = click.option(
     type=click.Choice(["utf-8", "windows-1252", "latin-1"]),
     default="utf-8",
     show_default=True,
-    help="Encoding of a CSV or TSV. Excel often writes windows-1252.",
+    help="Encoding of a CSV or TSV file. Excel often writes windows-1252.",
 )
 TEST_FRACTION = click.option(
     "--test-fraction",
     type=values.Number(0, 0.9),
     default=0.0,
     help=(
-        "Set this fraction of the images (with groups: of the groups) apart as the "
-        "split test, such as 0.2. The other images are the split train."
+        "Reserve this fraction of the images, such as 0.2, as the split `test`. "
+        "The other images form the split `train`. If the source has groups, whole "
+        "groups are reserved."
     ),
 )
 BY_GROUP = click.option(
@@ -222,8 +241,8 @@ BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
     help=(
-        "Public number of bits that gray integer pixels use: 12 means 0 to 4095. "
-        "8-bit images always use 0 to 255."
+        "Public number of bits of gray integer pixels: 12 means values from 0 to "
+        "4095. 8-bit images always have values from 0 to 255."
     ),
 )
 INTENSITY = click.option(
@@ -231,33 +250,40 @@ INTENSITY = click.option(
     callback=values.intensity,
     metavar="LOW,HIGH",
     help=(
-        "Public gray values that become black and white. Signed, 32-bit and "
-        "floating-point pixels need them. 8-bit images use 0 to 255."
+        "Public gray values that become black and white. This option is required "
+        "for signed, 32-bit and floating-point pixels. 8-bit images always use 0 "
+        "and 255."
     ),
 )
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",
-    help="Public class names, a number of classes (labels are then indices), or a file "
-    "with one name per line.",
+    help=(
+        "Public class names, a file with one name per line, or a number of classes. "
+        "With a number, labels are indices."
+    ),
 )
 FOLDER_NAMES_ARE_PUBLIC = click.option(
     "--folder-names-are-public",
     is_flag=True,
-    help="Declare the folder (or label) names public and use them as classes.",
+    help=(
+        "Declare the names of folders or labels public, and use these names as classes."
+    ),
 )
 UNLABELED = click.option(
     "--allow-unlabeled",
     is_flag=True,
-    help="Keep images with an undeclared label, without a class.",
+    help="Keep images with an undeclared label. These images have no class.",
 )
 IGNORE_LABELS = click.option(
-    "--ignore-labels", is_flag=True, help="Store no labels (prediction only)."
+    "--ignore-labels",
+    is_flag=True,
+    help="Store no labels. The file then serves for prediction only.",
 )
 DATASET_ID = click.option(
     "--dataset-id",
     metavar="HEX",
-    help="Public id of the data set, as another features file prints it.",
+    help="Public id of the data set. `dphead extract` prints the id of each file.",
 )
 SAME_DATA_AS = click.option(
     "--same-data-as",

@@ -37,25 +37,31 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 @click.command()
 @click.argument("features", type=PATH)
 @PUBLIC_ROWS
-@click.option("--split", help="Split of FEATURES, if it has several.")
+@click.option(
+    "--split", help="Split of FEATURES to use. Required if FEATURES has several splits."
+)
 @click.option(
     "--n-rows",
     type=values.COUNT,
-    help="Number of private images in the later fit. This number is public.",
+    help="Number of private images in the planned fit. This number is public.",
 )
 @click.option(
     "--fits",
     type=values.MANY,
-    help="Print whether the budget of FEATURES takes this many fits at each --epsilon, "
-    "instead of a forecast.",
+    help=(
+        "Print whether the budget of FEATURES admits this number of fits at each "
+        "--epsilon, instead of a forecast."
+    ),
 )
 @click.option(
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
     callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
-    help="Epsilons to compare (default: 0.1,0.5,1,2,4,8), or epsilons of --fits "
-    "(default: 1).",
+    help=(
+        "Epsilons to compare, separated by commas. Default: 0.1,0.5,1,2,4,8, or 1 "
+        "with --fits."
+    ),
 )
 @DELTA
 @RELATION
@@ -68,9 +74,13 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 @click.option(
     "--draws",
     type=values.MANY,
-    help="Number of random splits and noise draws for each epsilon (default: 3).",
+    help="Number of random splits and noise draws for each epsilon. Default: 3.",
 )
-@click.option("--plot", type=PATH, help="Draw the curve (png, svg or pdf).")
+@click.option(
+    "--plot",
+    type=PATH,
+    help="Draw accuracy against epsilon to this file (png, svg or pdf).",
+)
 @AS_JSON
 def plan(
     features: Path,

@@ -10,20 +10,28 @@ from dphead.cli.choices import PATH
 
 @click.command()
 @click.argument("run", type=PATH)
-@click.option("--card", is_flag=True, help="A Hugging Face model card: RUN/README.md.")
+@click.option(
+    "--card", is_flag=True, help="Write a Hugging Face model card, RUN/README.md."
+)
 @click.option(
     "--dpia",
     is_flag=True,
-    help="An annex for a data protection impact assessment: RUN/dpia.html.",
+    help="Write an annex for a data protection impact assessment, RUN/dpia.html.",
 )
 @click.option(
     "--about",
     type=PATH,
-    help="TOML file with institution, purpose, contact, date and limits. Copied to "
-    "RUN/about.toml, which is the default.",
+    help=(
+        "TOML file with institution, purpose, contact, date and limits. The command "
+        "copies this file to RUN/about.toml, which is the default."
+    ),
 )
 @click.option(
-    "-o", "--output", "out", type=PATH, help="Write elsewhere; - is standard output."
+    "-o",
+    "--output",
+    "out",
+    type=PATH,
+    help="Write to this path instead. - means standard output.",
 )
 def report(
     run: Path, card: bool, dpia: bool, about: Path | None, out: Path | None

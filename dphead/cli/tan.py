@@ -58,7 +58,10 @@ def tan() -> None:
 @click.option(
     "--plot",
     type=PATH,
-    help="Draw Figures 2 and 3 for these settings (png, svg or pdf).",
+    help=(
+        "Draw the paper's Figures 2 and 3 for these settings to this file (png, svg "
+        "or pdf)."
+    ),
 )
 def show(
     n_rows: int,
@@ -112,18 +115,21 @@ def show(
     type=values.NUMBER,
     default=2.0,
     show_default=True,
-    help="Noise multiplier; 2 is the edge of the flat region.",
+    help="Noise multiplier of the training. At 2 and above, epsilon follows TAN.",
 )
 @click.option(
     "--steps",
     callback=values.separated(values.COUNT, "whole numbers: 250,500"),
-    help="Numbers of steps to compare, T1,T2,... (default: 250 to 64000).",
+    help="Numbers of steps to compare, such as 250,500. Default: 250 to 64000.",
 )
 @click.option(
     "--simulated",
     type=PATH,
     multiple=True,
-    help="JSON file of `dphead tan simulate`; repeat for each number of steps.",
+    help=(
+        "JSON file that `dphead tan simulate --json` wrote. Repeat this option for "
+        "each number of steps."
+    ),
 )
 def plan(
     n_rows: int,
@@ -194,10 +200,12 @@ def _prediction(path: Path) -> tuple[int, Any]:
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help="public: confirm that the images need no protection.",
+    help="Whether the images need protection. Simulated runs need public images.",
 )
 @click.option(
-    "--classes", required=True, help="Class names, such as a,b,c, or their number."
+    "--classes",
+    required=True,
+    help="Class names, such as a,b,c, or the number of classes.",
 )
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
@@ -205,14 +213,17 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "--factors",
     callback=values.separated(values.NUMBER, "numbers: 4,8"),
     required=True,
-    help="Factors k1,k2,...; runs use B/k and sigma/k.",
+    help=(
+        "Factors k of the simulated runs, such as 4,8,16. Each run divides batch size "
+        "and noise multiplier by k."
+    ),
 )
 @click.option(
     "--runs",
     type=values.MANY,
     default=3,
     show_default=True,
-    help="Number of seeds for each factor.",
+    help="Number of simulated runs for each factor, each with another seed.",
 )
 @click.option("--image-size", type=values.WHOLE, help="Resize images to this side.")
 @click.option(
@@ -224,7 +235,10 @@ def _prediction(path: Path) -> tuple[int, Any]:
     type=PATH,
     help="Write the runs and the prediction to this JSON file.",
 )
-@click.option("--preset", help="A paper's settings of the full run, such as de22-13/8.")
+@click.option(
+    "--preset",
+    help="Preset with a paper's settings for the full run, such as de22-13/8.",
+)
 def simulate(
     images: Path,
     data_is: str,

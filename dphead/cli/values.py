@@ -175,6 +175,7 @@ def columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:
     found = {role: name for role, _, name in (pair.partition("=") for pair in pairs)}
     if set(found) - set(_ROLES) or "" in found.values():
         raise click.BadParameter(
-            f"write {'=NAME, '.join(_ROLES)}=NAME, got {','.join(texts)!r}."
+            f"must be ROLE=NAME,... with the roles {', '.join(_ROLES)}, "
+            f"got {','.join(texts)!r}."
         )
     return found

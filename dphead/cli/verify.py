@@ -17,7 +17,10 @@ from dphead.cli.progress import shown
 @click.option(
     "--against",
     type=PATH,
-    help="Second features file to compare with, such as the test set.",
+    help=(
+        "Second features file. The command compares both, such as training and test "
+        "images."
+    ),
 )
 def verify(file: Path, against: Path | None) -> None:
     """Check a features FILE. The output is private: no guarantee covers it.

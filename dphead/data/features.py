@@ -311,8 +311,9 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
     """Raise FormatError unless there is a label or a label set for each row."""
     if len(labels) != n_rows:
         raise FormatError(
-            f"There must be one label set for each of the split's {n_rows} rows, got "
-            f"{len(labels)} label sets. Give them in the split's order."
+            f"There must be one label set for each of the split's {n_rows} rows, "
+            f"got {len(labels)} label sets. Pass one label set per row, in the "
+            "split's order."
         )
 
 

@@ -35,7 +35,8 @@ def load_head(folder: str | Path) -> Pipeline:
     facts = json.loads((Path(folder) / "head.json").read_text())
     if (link := facts["link"]) not in LINKS:
         raise ValueError(
-            f"link must be one of {', '.join(LINKS)}, got {link}. Export again."
+            f"link must be one of {', '.join(LINKS)}, got {link}. Export the run "
+            "again with `dphead export`."
         )
     tensors = load_file(Path(folder) / "head.safetensors")
     n, one = facts["n_features"], np.ones(facts["n_features"])

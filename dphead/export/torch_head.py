@@ -47,7 +47,8 @@ class Head(nn.Linear):
     ):
         if link not in LINKS:
             raise ValueError(
-                f"link must be one of {', '.join(LINKS)}, got {link}. Export again."
+                f"link must be one of {', '.join(LINKS)}, got {link}. Export the "
+                "run again with `dphead export`."
             )
         super().__init__(n_features, n_classes)
         self.unit_norm, self.link = unit_norm, link

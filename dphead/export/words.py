@@ -137,7 +137,7 @@ def in_words(trained: Trained, takes: str) -> str:
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
     if takes == "features":
-        return f"{trained.n_features} features a row, as {network} makes them"
+        return f"{trained.n_features} features per row, made by {network}"
     if trained.kind == "head":
         size = extraction["transform"]["input_size"]
     else:

@@ -138,9 +138,9 @@ def schedule(
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"--epsilon must be at least {spent:.6g} for this noise multiplier, batch "
-            f"size and number of steps, got {epsilon:g}. Drop one of the three: the "
-            "budget then sets its value."
+            f"--epsilon must be at least {spent:.6g} for this noise multiplier, "
+            f"batch size and number of steps, got {epsilon:g}. Drop one of these "
+            "three settings. The budget then sets its value."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)

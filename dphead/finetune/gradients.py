@@ -71,7 +71,8 @@ class ModelGradient(Statistic):
     def factors(self, *_: Any, **__: Any) -> Any:
         """Raise NotImplementedError: these gradients are summed in torch."""
         raise NotImplementedError(
-            "the gradient of a network is summed by TorchSums. Pass it to `release`."
+            "The gradient of a network needs the sums of TorchSums. Pass a "
+            "TorchSums to `release`."
         )
 
 
@@ -258,6 +259,6 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         if not torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise ValueError(
                 "The gradient of an image must not depend on earlier images or on "
-                "chance, got another gradient at the second call. Remove what the "
-                "module or the loss keeps between calls."
+                "chance, got another gradient at the second call. Remove state "
+                "that the module or the loss keeps between calls."
             )

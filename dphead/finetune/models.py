@@ -117,9 +117,10 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
         made = getattr(import_module(place), function)(n_classes)
     except Exception as error:  # the user's code may raise anything
         raise ValueError(
-            f"--model {name} must be a function of the number of classes that dphead "
-            f"can call, got {type(error).__name__}: {first_line(error)}. Install its "
-            "package, or start dphead in the folder that holds it."
+            f"--model {name} must be a function of the number of classes that "
+            f"dphead can call, got {type(error).__name__}: {first_line(error)}. "
+            "Install the package with this function, or start dphead in the "
+            "folder of the package."
         ) from error
     finally:
         sys.path.remove("")

@@ -94,14 +94,14 @@ class FinetuneOptions(RunOptions):
             )
         if self.evaluate_every and self.test_is != "public":
             raise ValueError(
-                f"--evaluate-every needs public test rows, got {self.test_is} ones. "
-                "Add --test-is public, or drop --evaluate-every."
+                "--evaluate-every needs --test-is public, got --test-is "
+                f"{self.test_is}. Add --test-is public, or drop --evaluate-every."
             )
         named = (self.same_data_as, self.dataset_id, self.new_data_set or None)
         if len(named) - named.count(None) > 1:
             raise ValueError(
-                "--same-data-as, --dataset-id and --new-data-set exclude each other, "
-                "got two or more. Keep one option, which names the data set."
+                "--same-data-as, --dataset-id and --new-data-set cannot be "
+                "combined, got two or more. Keep one of these options."
             )
 
     @property

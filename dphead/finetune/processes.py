@@ -53,7 +53,7 @@ def usable_device(device: str) -> str:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(
-            f"--device must be one that torch can use, got {device!r}: "
+            f"--device must be a device that torch can use, got {device!r}: "
             f"{first_line(error)}. Use cpu, cuda or cuda:N."
         ) from error
     return device

@@ -46,9 +46,10 @@ def check_duration(
     seconds = expected_seconds(matrices, facts)
     if seconds > LIMIT_SECONDS:
         raise ValueError(
-            f"{name} needs {time_in_words(LIMIT_SECONDS)} or less for its matrices of "
-            f"each class, got {time_in_words(seconds)} for {facts.n_classes} classes "
-            f"and {facts.n_features} features. Use `--method dp-fc` or `--method auto`."
+            f"{name} can take at most {time_in_words(LIMIT_SECONDS)} for the "
+            f"matrices of all classes, got an estimate of {time_in_words(seconds)} "
+            f"for {facts.n_classes} classes and {facts.n_features} features. Use "
+            "`--method dp-fc` or `--method auto`."
         )
     return expected_seconds(releases, facts)
 

@@ -207,9 +207,10 @@ def check_public(origin: str, test_is: str) -> None:
     """Raise ValueError if exact figures on the training rows would be published."""
     if test_is == "public" and origin == "training rows":
         raise ValueError(
-            "--test-is public needs test rows other than the training rows. The report "
-            "would publish their exact accuracy. Choose other rows, or drop --test-is "
-            "to see the accuracy on your screen only."
+            "--test-is public needs test rows other than the training rows. The "
+            "report would publish the exact accuracy on the training rows. Choose "
+            "other rows, or drop --test-is to see the accuracy on your screen "
+            "only."
         )
 
 

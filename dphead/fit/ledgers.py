@@ -181,10 +181,10 @@ def check_alone(
         if other.budget is not None:
             limit = f"epsilon={other.budget['epsilon']:g}"
             raise LedgerError(
-                "images with a budget must be fitted in the ledger with that budget, "
-                f"got {own}, where {other} has the budget {limit}. Nothing was "
-                "charged. Drop --ledger or pass that ledger. For another data set "
-                "with the same images, extract with --dataset-id."
+                f"These images have the budget {limit} in the ledger {other}, got "
+                f"the ledger {own}. Nothing was charged. Drop --ledger, or pass "
+                "the ledger with the budget. For another data set with the same "
+                "images, extract with --dataset-id."
             )
         if budget is not None and other.fits != 0:
             whose = other.overlap.dataset_id if other.overlap else str(dataset_id)

@@ -252,7 +252,7 @@ def check_fit(
     if found != planned:
         raise ValueError(
             "rows must have the plan's n_rows, n_features and group_cap "
-            f"{planned}, got {found}. Plan for these rows."
+            f"{planned}, got {found}. Make a plan with the sizes of these rows."
         )
     if getattr(rows, "has_sets", False):
         check_takes_sets(solver, plan.budgeted(facts))

@@ -50,8 +50,8 @@ class Place:
         if not given or not 0 <= (self.index or 0) < (self.count or 0):
             raise ValueError(
                 "--coordinator needs --num-processes N and --process-id from 0 to "
-                f"N - 1, got num_processes={self.count}, process_id={self.index}. "
-                "Only --coordinator auto finds them itself."
+                f"N - 1, got {self.count} and {self.index}. Only --coordinator "
+                "auto finds both numbers itself."
             )
         if not self.coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(

@@ -240,8 +240,8 @@ def _lock(path: Path) -> IO[str]:
         except BlockingIOError as error:
             lock.close()
             raise ValueError(
-                f"another process writes {path.parent}. Wait for its end, or choose "
-                "another folder with -o."
+                f"another process writes {path.parent}. Wait until that process "
+                "ends, or choose another folder with -o."
             ) from error
         except OSError as error:
             lock.close()
@@ -312,8 +312,8 @@ def _marker(out: Path) -> dict[str, Any] | None:
     marker = read_json(path, "marker of an interrupted fit")
     if not isinstance(marker.get("fit_id"), str):
         raise ValueError(
-            f"{path} has no fit id. Fit again with another folder (-o). The ledger "
-            "charges that fit too."
+            f"{path} has no fit id. Fit again in another folder with -o. The "
+            "ledger charges the new fit too."
         )
     return marker
 
@@ -372,8 +372,9 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
     elif marker is not None:
         # exact sums must not reach the disk, so a fit without noise cannot resume
         raise ValueError(
-            f"--epsilon must be that of the interrupted fit in {out}, got inf. Use "
-            "that epsilon, or choose another folder with -o."
+            f"--epsilon must equal the epsilon of the interrupted fit in {out}, "
+            "got inf. Repeat the first command to resume, or choose another "
+            "folder with -o."
         )
     try:
         return reserve(

@@ -26,8 +26,8 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
     if size > max(PLAIN_BYTES, PACKED_TIMES * packed):
         raise ExtractError(
             f"{str(path)!r} unpacks from {packed} to {size} bytes, more than "
-            f"{PACKED_TIMES} times its size. If this is right, store it without "
-            "compression."
+            f"{PACKED_TIMES} times its size. If this size is right, store the file "
+            "without compression."
         )
 
 

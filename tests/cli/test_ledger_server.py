@@ -150,7 +150,7 @@ def test_a_teams_ledger_is_not_passed_by_for_a_file(
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
     own = ("--ledger", tmp_path / "own.sqlite")
     done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1, *own)
-    assert "ledger with that budget" in refused(done)
+    assert "the ledger with the budget" in refused(done)
     monkeypatch.delenv("DPHEAD_LEDGER")  # the home still knows of it
     fitted_here = dphead("fit", features, "-o", tmp_path / "b", *LS, "--epsilon", 1)
     assert fitted_here.code == 0 and "may hold fits" in fitted_here.out
@@ -176,7 +176,7 @@ def test_a_ledger_counts_until_the_place_it_moved_to_holds_its_charges(
         if sealed:
             seals.seal(book)
     done = dphead("fit", features, "-o", tmp_path / "r", *LS, "--epsilon", 1, *own)
-    assert "ledger with that budget" in refused(done)
+    assert "the ledger with the budget" in refused(done)
 
 
 def test_an_estimator_never_holds_a_servers_url(url):

@@ -33,7 +33,7 @@ def test_a_text_becomes_its_value(read, text, value):
         (values.image_size, "1,2,3", "N or H,W in pixels"),
         (values.n_bytes, "xGB", "500MB or 2GB"),
         (values.arguments, ("a",), "NAME=VALUE"),
-        (values.columns, ("color=x",), "image=NAME"),
+        (values.columns, ("color=x",), "ROLE=NAME"),
     ],
 )
 def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):

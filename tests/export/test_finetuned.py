@@ -94,7 +94,7 @@ def test_the_example_of_an_export_gives_the_class_of_predict(
 def test_a_network_of_maps_takes_the_rows_of_a_features_file(to, trained, tmp_path):
     """Their released normalization is in the export, which was compared with it."""
     done = export(trained("tb21-sn-mnist"), to, tmp_path / "out")
-    assert done.takes.startswith("3969 features a row")
+    assert done.takes.startswith("3969 features per row")
     assert without_dphead(tmp_path, done.example).count(",") == 2
 
 

@@ -175,7 +175,7 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     features = features_file(tmp_path / "f.h5")
     fitted("fit", features, "-o", tmp_path / "run", *LS)
     done = export(tmp_path / "run", "onnx", tmp_path / "out")
-    assert done.takes == "12 features a row, as arrays makes them"
+    assert done.takes == "12 features per row, made by arrays"
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
     x = rows(50, seed=3)[0]
     x[0] = 0

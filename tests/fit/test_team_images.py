@@ -71,7 +71,7 @@ def test_a_budget_of_one_machine_counts_for_the_images_on_another(team, machines
         machines[0].add(dataset_id, seen)
     Ledger(team.url(CLIENT), first).set_budget(1.0, 1e-5)
     other = Ledger(team.url(CLIENT), second)
-    with pytest.raises(LedgerError, match="ledger with that budget"):
+    with pytest.raises(LedgerError, match="pass the ledger with the budget"):
         check_alone(second, other.path, None)
     check_alone(first, Ledger(team.url(CLIENT), first).path, {"epsilon": 1.0})
 

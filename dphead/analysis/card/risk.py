@@ -69,7 +69,8 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):
         raise ValueError(
-            f"bounds on an attack need a finite epsilon, got {g['epsilon']}."
+            f"bounds on an attack need a finite epsilon, got {g['epsilon']}. Fit "
+            "again with a finite epsilon."
         )
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)

@@ -214,8 +214,8 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     """
     if not _has_divergence(events, relation):
         raise LedgerError(
-            "The first fit of this budget had random batches, so a second fit "
-            "needs the neighboring relation zero_out or add_remove, got "
-            f"{relation!r}, no groups of several rows and no allocation. Nothing "
-            "was charged. A budget for full batches takes several fits."
+            "The first fit of this budget had random batches. A second fit then "
+            "needs the neighboring relation zero_out or add_remove, single rows "
+            f"and no allocation, got {relation!r}. Nothing was charged. A budget "
+            "for full batches takes several fits."
         )

@@ -237,8 +237,8 @@ class _DeepPatchesFamily(FixedFilters):
         """Return a network for each scale."""
         if options.mean or options.std:
             raise ExtractError(
-                f"--backbone {options.name} takes pixels from 0 to 1, got --mean or "
-                "--std. Leave both options out."
+                f"--backbone {options.name} takes pixels from 0 to 1, got --mean "
+                "or --std. Remove both options."
             )
         nets: list[nn.Module] = []
         for scale in options.scatter_j:

@@ -121,9 +121,9 @@ def _build(options: BackboneOptions) -> nn.Module:
                 "--model-arg with timm's documentation of the model."
             ) from error
         raise ExtractError(
-            f"hub weights of {options.name} must be there to load, got "
-            f"{type(error).__name__}: {first_line(error)}. Go online, or give a local "
-            "file with --weights FILE."
+            f"the hub weights of {options.name} cannot be loaded "
+            f"({type(error).__name__}: {first_line(error)}). Go online, or type "
+            "--weights FILE with a local file."
         ) from error
 
 

@@ -291,9 +291,7 @@ def test_a_poisson_fit_that_no_filter_knows_is_the_only_one(unit, sampling_prob)
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)
     reserve(specs(1, 10.0, sampling_prob=0.1, **unit), ledger)
-    with pytest.raises(
-        ValueError, match="random batches, so a second fit needs"
-    ) as refused:
+    with pytest.raises(ValueError, match="A second fit then needs") as refused:
         reserve(specs(1, 1e4, sampling_prob=sampling_prob, **unit), ledger)
     assert refused.type is LedgerError  # on which a run takes back its marker
     assert len(ledger.fits()) == 1
@@ -321,7 +319,7 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
     ledger.set_budget(0.5, DELTA)
     reserve(first, ledger)
     assert ledger.meta("accounting") == "rdp"
-    with pytest.raises(LedgerError, match="random batches, so a second fit needs"):
+    with pytest.raises(LedgerError, match="A second fit then needs"):
         reserve(specs(10, 1e4, **other), ledger)
     assert len(ledger.fits()) == 1
     if other.get("epoch_steps") is None:
@@ -329,7 +327,7 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
         ledger.set_budget(8.0, DELTA)
         reserve(specs(10, 1e4, **other), ledger)
         message = (
-            "random batches, so a second fit needs"
+            "random batches. A second fit then needs"
             if other
             else "takes full batches only"
         )
