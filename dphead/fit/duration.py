@@ -4,6 +4,7 @@ The forecast is an operation count over measured rates. It leaves out reading fr
 compilation and checks, and is meant to tell minutes from hours.
 """
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums, Gradient, Gram
 from dphead.solvers.base import PlannedRelease, ProblemInfo
+from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
 from dphead.sums.tuning import COMPILED_ENTRIES, MAX_SUM_COPY_BYTES
 
@@ -23,15 +25,34 @@ _CLASS_SUMS = 400e9
 _NUMPY_MATRICES = 15e9
 _NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
 _ROW_ENTRIES = 1.5e9  # row entries that become integers
+_NUMPY_ROW_ENTRIES = 0.1e9  # 0.08e9 for centered rows
 _NOISE_ENTRIES = 25e6  # entries with noise, on one core
 _CUBES = 7e9  # w³ for the eigenvalues of a matrix of width w, on one core
+_SHORT_SECONDS = 1.0  # longest expected time of a fit by numpy alone; chosen
 LONG_SECONDS = 60.0  # longer fits are announced; chosen
 LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
 
 
-def expected_seconds(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> float:
-    """Return the expected time of all releases and of the solver, in seconds."""
-    return sum(_seconds(release, facts) for release in releases)
+def expected_seconds(
+    releases: Sequence[PlannedRelease],
+    facts: ProblemInfo,
+    numpy_only: bool = False,
+) -> float:
+    """Return the expected time of all releases and of the solver, in seconds.
+
+    With `numpy_only`, no sum is made by compiled loops.
+    """
+    return sum(_seconds(release, facts, numpy_only) for release in releases)
+
+
+def cpu_sums(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> CpuSums:
+    """Return the summation backend of a fit on a CPU: numpy alone for a short fit.
+
+    A first fit compiles the loops for 10 seconds or more, and later fits load them.
+    Both ways give the same integers.
+    """
+    is_short = expected_seconds(releases, facts, numpy_only=True) < _SHORT_SECONDS
+    return CpuSums(sys.maxsize) if is_short else CpuSums()
 
 
 def check_duration(
@@ -63,22 +84,23 @@ def time_in_words(seconds: float) -> str:
     return f"{number} {unit}{'s' if number > 1 else ''}"
 
 
-def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
+def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> float:
     statistic, width = release.statistic, facts.n_features + 1
     entries = float(np.prod(statistic.shape(width)))
     rows = facts.n_rows * release.sampling_prob
     # as in `sums.passes`: each thread adds to a copy of the sum of its own
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
-    adding = rows * (entries / _rate(statistic, entries) + width / _ROW_ENTRIES)
+    rate = _rate(statistic, entries >= COMPILED_ENTRIES and not numpy_only)
+    row_rate = _NUMPY_ROW_ENTRIES if numpy_only else _ROW_ENTRIES
+    adding = rows * (entries / rate + width / row_rate)
     solving = 0.0
     if statistic.kind == "gram":
         solving = entries * width / _CUBES
     return adding / threads + entries / _NOISE_ENTRIES + solving
 
 
-def _rate(statistic: Statistic, entries: float) -> float:
+def _rate(statistic: Statistic, compiled: bool) -> float:
     """Return the rate of the code that `sums.cpu` uses for a statistic."""
-    compiled = entries >= COMPILED_ENTRIES
     if statistic.kind == "gram":
         is_one = type(statistic) is Gram and compiled
         return _COMPILED_GRAM if is_one else _NUMPY_MATRICES

@@ -10,7 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dphead.fit.duration import LONG_SECONDS, check_duration, time_in_words
+from dphead.fit.duration import (
+    LONG_SECONDS,
+    check_duration,
+    cpu_sums,
+    time_in_words,
+)
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning.plan import Plan
@@ -21,7 +26,6 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.solvers.base import ProblemInfo, Request, Response, Solver
 from dphead.solvers.head import LinearHead
-from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, follow
 from dphead.sums.verified import VerifiedSum
 
@@ -131,7 +135,7 @@ def fit_head(
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
-    summer = run.summer or VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
+    summer = run.summer or _verified_sum(solver, plan, facts)
     sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
         for source, own in zip(sources, infos_of_sources(solver, facts), strict=True):
@@ -275,9 +279,14 @@ def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> Verified
 
     Call this before the charge, so that a failed check spends no budget.
     """
-    verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
+    verified = _verified_sum(solver, plan, facts)
     _check_sums(verified, solver, plan, facts)
     return verified
+
+
+def _verified_sum(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
+    sums = cpu_sums(solver.plan(plan.budgeted(facts)), facts)
+    return VerifiedSum(sums, memory=DEFAULT_BYTES)
 
 
 def _check_sums(

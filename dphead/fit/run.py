@@ -22,7 +22,7 @@ from dphead.fit.backbones import (
     selected,
     selection_of,
 )
-from dphead.fit.duration import check_duration
+from dphead.fit.duration import check_duration, cpu_sums
 from dphead.fit.files import (
     check_features,
     check_public,
@@ -388,6 +388,8 @@ def _own_rows(
         private_n=options.relation == "add_remove",
     )
     sums, kept = block_sum(options.backend, room.kept)
+    if isinstance(sums, CpuSums):
+        sums = cpu_sums(run.releases, run.facts)
     return run.rows.part(start, stop, room.features), sums, kept
 
 

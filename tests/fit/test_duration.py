@@ -1,5 +1,8 @@
 """A fit tells before its charge how long it takes, and is refused if it takes hours."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -65,3 +68,37 @@ def test_time_grows_with_rows_steps_and_the_matrix_of_each_class():
 )
 def test_times_are_told_in_round_numbers(given, text):
     assert time_in_words(given) == text
+
+
+SHORT_FIT = """
+import sys
+import numpy as np
+from dphead.data.arrays import ArrayRows
+from dphead.fit.duration import cpu_sums
+from dphead.fit.loop import fit_head
+from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Block, SumTask
+from dphead.privacy.statistic_base import Params
+from dphead.privacy.transform import RowTransform
+from dphead.solvers import Auto, ProblemInfo
+
+x = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
+y = np.arange(300) % 10
+facts = ProblemInfo(*x.shape, 10)
+plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)
+fit_head(Auto(), ArrayRows(x, y), facts, plan)
+print("numba" in sys.modules)
+facts = ProblemInfo(50_000, 512, 10)
+plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)
+releases = Auto().plan(plan.budgeted(facts))
+ask = SumTask(releases[0].statistic, Params(RowTransform()), 1.0, None)
+cpu_sums(releases, facts).rows(ask, Block(np.arange(300), x, y))
+print("numba" in sys.modules)
+"""
+
+
+def test_a_short_fit_loads_no_compiler_and_a_long_one_does(tmp_path):
+    env = {"DPHEAD_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", SHORT_FIT]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.stdout.split() == ["False", "True"], done.stderr
