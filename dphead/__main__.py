@@ -1,6 +1,6 @@
 """Run the `dphead` command, with its signals, streams and exit codes.
 
-Signal handlers are installed before other imports, which take seconds.
+This module installs signal handlers before other imports, which take seconds.
 """
 
 import io
@@ -44,8 +44,8 @@ class Output(io.FileIO):
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: the command's own; 2 for any error, including bugs and a failed standard
-    output; 130 after SIGINT and 143 after SIGTERM.
+    The exit code is 2 for any error, including bugs and a failed standard output. It is
+    130 after SIGINT and 143 after SIGTERM. Otherwise it is the command's exit code.
     """
     received = handle_signals()
     output = _tolerant_streams()
@@ -88,8 +88,8 @@ def _run() -> int:
 def handle_signals() -> list[signal.Signals]:
     """Raise `Interrupted` for a signal, and return the list of received signals.
 
-    Some libraries drop exceptions, so it is raised again until the command has ended. A
-    signal ignored by the caller (nohup) stays ignored.
+    Some libraries drop exceptions, so `Interrupted` is raised again until the command
+    ends. A signal ignored by the caller (nohup) stays ignored.
     """
     received: list[signal.Signals] = []
     report = sys.unraisablehook
@@ -113,7 +113,7 @@ def handle_signals() -> list[signal.Signals]:
 
 
 def _tolerant_streams() -> Output:
-    """Replace standard output and error, and return the former's file.
+    """Replace standard output and error, and return the file of the first.
 
     Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
     """

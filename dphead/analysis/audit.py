@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 class Record:
-    """Keep what an audit needs of its fits.
+    """Record the results of an audit's fits.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ def attack(
 
 
 def _certain(record: Record, claim: Claim, again: float | None) -> Iterator[Finding]:
-    """Yield the findings with p = 0 or 1, which do not depend on noise."""
+    """Yield the findings that do not depend on noise. Their p-values are 0 or 1."""
     ok = record.share <= 1 + _ROUNDING
     shown = f"{record.share:.6g} of the sensitivity"
     yield Finding("movement by the canary", "all releases", float(ok), shown)

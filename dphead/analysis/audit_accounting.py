@@ -118,7 +118,7 @@ def _composed_epsilon(
 
 
 def _on_grid(place: np.ndarray, chances: np.ndarray, size: int) -> np.ndarray:
-    """Divide each probability between the two grid points around its place."""
+    """Divide each probability between the two grid points beside its loss."""
     low = np.floor(place).astype(int)
     share = place - low
     row = np.bincount(low, chances * (1 - share), size)

@@ -27,7 +27,7 @@ _CURVE_RATES = np.concatenate(
 def _rate_upper_bound(
     events: float | np.ndarray, trials: float, error: float
 ) -> np.ndarray:
-    """Return the Clopper-Pearson upper bound on a rate, wrong with odds `error`."""
+    """Return the Clopper-Pearson upper bound on a rate, at confidence 1 - `error`."""
     events = np.asarray(events, float)
     with np.errstate(invalid="ignore"):
         bound = beta.ppf(1 - error, events + 1, np.maximum(trials - events, 0))
@@ -80,7 +80,7 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
 
 
 def _mu_of_advantage(advantage: float) -> float:
-    """Return the mu of the Gaussian mechanism with this largest advantage."""
+    """Return the mu of a Gaussian mechanism from its largest advantage."""
     return 2 * float(ndtri((1 + advantage) / 2))
 
 
@@ -139,7 +139,7 @@ def statements(
     threshold: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the bounds and estimates of an audit, with those of a perfect attack.
+    """Return the bounds and estimates of an audit, and the results of a perfect attack.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def _correlation(
 
 
 def _normality(about: str, values: np.ndarray) -> Finding:
-    """Test the distance, the tails and the largest of standard normal values."""
+    """Test the distribution, the tails and the largest of standard normal values."""
     distance = kstest(values[:: -(-len(values) // _MAX_COMPARED)], "norm")
     sizes = np.abs(values)
     beyond = [np.count_nonzero(sizes > tail) for tail in _TAILS]

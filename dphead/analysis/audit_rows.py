@@ -1,6 +1,6 @@
 """Replace private rows, the ledger and thread pools in an audit.
 
-`release` adds the noise, as in a fit; code here must not.
+`release` adds the noise, as in a fit. Code here must not add noise.
 """
 
 import pickle
@@ -165,6 +165,6 @@ class Sums:
 
 
 def way_of(statistic: Statistic) -> BlockSum:
-    """Return the statistic's own block sum, or else this processor's."""
+    """Return the block sum of the statistic, or else the default block sum."""
     brought = getattr(statistic, "block_sum", None)
     return CpuSums() if brought is None else brought()

@@ -137,7 +137,7 @@ def worst_case(
 def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
     """Return a problem for each class, at most ten.
 
-    The first canary lies on the first axis, the others in random directions.
+    The first canary lies on the first axis. The other canaries have random directions.
     """
     count = min(_MAX_CANARIES, facts.n_classes, fits)
     labels = np.random.default_rng(0).permutation(np.arange(1, facts.n_classes))
@@ -239,7 +239,7 @@ class Witness:
 
 
 def planned(seen: Seen) -> tuple[float, float]:
-    """Return the planned sensitivity of a sum and the deviation of its noise.
+    """Return the planned sensitivity of a sum and the standard deviation of its noise.
 
     In a Poisson batch, replacing a row moves the sum by twice the clip norm, which the
     accountant counts.

@@ -402,7 +402,7 @@ _CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
 
 
 def _metric_keys(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of entries that only exact functions of rows can fill."""
+    """Yield the paths of entries that are exact functions of rows."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if any(word in key for word in _PRIVATE_METRICS):

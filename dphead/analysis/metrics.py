@@ -35,7 +35,7 @@ def classified(scores: np.ndarray) -> np.ndarray:
 
 
 def predicted_classes(scores: np.ndarray) -> np.ndarray:
-    """Return the index (n,) of each row's highest score, the first of ties.
+    """Return the index (n,) of each row's highest score, or the first of tied scores.
 
     A row without a class has -1.
     """

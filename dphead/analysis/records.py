@@ -203,7 +203,7 @@ def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
 
 
 def _spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
-    """Return the spending of these fits, counted as the ledger does."""
+    """Return the epsilon that these fits spent, computed as in the ledger."""
     ledger = report["ledger"]
     relation = report["guarantee"]["neighboring_relation"]
     events, budget = fit_events(fits), ledger.get("budget")

@@ -151,7 +151,7 @@ def read_sealed(
 
 @contextmanager
 def explain_damage(what: str, where: object) -> Iterator[None]:
-    """Turn errors from malformed records into a ValueError of one line.
+    """Raise a one-line ValueError instead of an error from a malformed record.
 
     Such a record lacks a key, or has a list instead of a number.
     """

@@ -1,4 +1,4 @@
-"""Draw TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
+"""Draw TAN23's Figures 2 and 3, on epsilon and the total amount of noise."""
 
 import math
 from pathlib import Path

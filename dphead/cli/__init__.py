@@ -1,7 +1,7 @@
 """Run the `dphead` command. Each subcommand is a module, imported when it runs.
 
 This file imports no heavy library, to keep `dphead --help` at a tenth of a second.
-Commands have no logic of their own.
+Commands must not have logic that the library lacks.
 """
 
 import sys
@@ -89,7 +89,7 @@ _ALIASES = {
 
 
 def _named(token: str) -> str:
-    """Return the name of an option or a choice that was typed in another way."""
+    """Return the declared name of an option or a choice from a typed variant."""
     token = token.lower().replace("_", "-")
     return _ALIASES.get(token, token)
 

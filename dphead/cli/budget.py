@@ -81,9 +81,9 @@ def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
 
 
 def offer_budget(run: Any, progress: Progress) -> None:
-    """Say before a data set's first fit that it has no budget, and ask on a terminal.
+    """Print before the first fit that the data set has no budget, and ask for one.
 
-    Nothing is said before a run without a guarantee.
+    The question needs a terminal. Before a run without a guarantee, print nothing.
     """
     from dphead.fit.ledgers import fix_budget, open_ledger, read_ledger
     from dphead.fit.run_folder import interrupted

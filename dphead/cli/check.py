@@ -56,7 +56,7 @@ def _unknown_images(run: Any) -> list[str]:
 def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     """List what the guarantee of RUN, a run folder or report.json, does not cover.
 
-    Each finding comes with a fix and a reason. The command recomputes the report's
+    Each finding has a reason and an action. The command recomputes the report's
     epsilon from its releases and compares it with the head and the ledger. Exit code 0:
     no findings; 1: findings; 2: no report, or a modified one.
     """

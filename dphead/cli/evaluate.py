@@ -59,7 +59,7 @@ READING = option_group(
 
 @dataclass(frozen=True)
 class Asked:
-    """Hold a run folder and the rows to measure or predict."""
+    """Hold a run folder and the options for the rows to measure or predict."""
 
     run: Path
     source: Path

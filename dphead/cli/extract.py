@@ -350,7 +350,7 @@ def extract(**given: Any) -> None:
 def _checked(given: dict[str, Any]) -> Any:
     """Replace typed values by options, and return the source.
 
-    All is checked before PyTorch is imported, which takes seconds.
+    All values are checked before the import of PyTorch, which takes seconds.
     """
     from dphead_extract.backbones.base import BackboneOptions
     from dphead_extract.backbones.families import check_options, traits_of

@@ -115,7 +115,7 @@ def import_(source: Path, output: Path, **given: Any) -> None:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """Return up to six names, or the first and last of more."""
+    """Return up to six names as text, or the first and last of a longer list."""
     return ", ".join(names if len(names) <= 6 else (*names[:3], "...", *names[-2:]))
 
 

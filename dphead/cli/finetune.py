@@ -197,7 +197,7 @@ def finetune(
 
 
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
-    """Train, and print the outcome."""
+    """Train the network, and print the outcome."""
     from dphead.cli.summary import details, outcome
     from dphead.finetune.run import finetune as train
 

@@ -170,7 +170,7 @@ def fit(
 
 
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
-    """Fit, and print the outcome."""
+    """Fit the head, and print the outcome."""
     from dphead.cli.summary import details, outcome
     from dphead.fit.duration import LONG_SECONDS, time_in_words
     from dphead.fit.run import fit_files
@@ -231,7 +231,7 @@ def _place(
     process_id: int | None,
     connect_timeout: float,
 ) -> Any:
-    """Return this process's place among several, or None."""
+    """Return the index of this process in a run of several processes, or None."""
     from dphead.fit.processes import Place
 
     if coordinator is not None:

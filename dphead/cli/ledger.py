@@ -219,7 +219,7 @@ def _in_words(fits: int) -> str:
 
 
 def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
-    """Return the ledgers of an argument; there are several only for a server's URL.
+    """Return the ledgers that an argument names. Only a server has several ledgers.
 
     With `own`, a features file means the ledger file in DPHEAD_HOME, even if there is a
     team's server.

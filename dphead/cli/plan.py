@@ -182,7 +182,7 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
 
 
 def _asked(found: Any) -> str:
-    """Describe the fit that the accuracies are for."""
+    """Describe the private fit of the forecast."""
     q = found.question
     delta = tied(f"delta {q.delta:g}")
     draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
@@ -193,7 +193,7 @@ def _asked(found: Any) -> str:
 
 
 def _table(found: Any) -> str:
-    """Return a table with one line per epsilon, and one without noise."""
+    """Return a table with one line for each epsilon, and a line without noise."""
     from rich.bar import Bar
 
     from dphead.analysis.rounding import percent_up

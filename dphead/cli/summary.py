@@ -68,7 +68,7 @@ def details(result: dict[str, Any]) -> str:
 
 
 def _trained(report: dict[str, Any]) -> str:
-    """Say what was trained, and on how many rows."""
+    """Describe the trained object and the number of training rows."""
     data = report["data"]
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
@@ -172,7 +172,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
 
 
 def _unprotected(report: dict[str, Any]) -> str:
-    """Say what is public, and what the unit of privacy does not protect.
+    """List the public facts, and the limits of the unit of privacy.
 
     Networks have no --group-cap.
     """
@@ -192,7 +192,7 @@ def _unprotected(report: dict[str, Any]) -> str:
 
 
 def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
-    """State the expected accuracy, and that on test rows with its weak classes."""
+    """State the expected accuracy, the accuracy on test rows, and weak classes."""
     expected, things = report["expected_accuracy"], f"{name_unit_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
@@ -233,7 +233,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:
-    """State the mean and the least of the class accuracies, if they were released."""
+    """State the mean and the lowest of the released class accuracies, if any."""
     found = report.get("class_accuracy")
     if found is None:
         return

@@ -33,7 +33,7 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
 
 
 def filled(text: str, lead: str = "") -> list[str]:
-    """Return the wrapped lines of a text, with `lead` before the first one."""
+    """Return the wrapped lines of a text, with `lead` before the first line."""
     if text.startswith("dphead "):
         return [lead + text]
     filled = textwrap.wrap(

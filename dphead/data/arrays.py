@@ -182,10 +182,10 @@ def capped(
     group_cap: int | None,
     group_mean: bool,
 ) -> tuple[np.ndarray, GroupMeans | None]:
-    """Return the labels that count in each slot, and the means in place of rows.
+    """Return the label of each slot for training, and the means that replace rows.
 
-    The means are None if rows count as they are. Then rows that are not `within` their
-    group's cap have no class.
+    The means are None if the fit uses the rows themselves. Then rows beyond the cap of
+    their group have no class.
 
     Parameters
     ----------

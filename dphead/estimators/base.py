@@ -469,7 +469,7 @@ class DPClassifier(PrivateClassifier):
     def _scores(
         self, X: Any, split: str | None, scores_of: _RowScores | None = None
     ) -> np.ndarray:
-        """Return scores (n, n_classes) by `scores_of`, or else by the head."""
+        """Return scores (n, n_classes) by `scores_of`, if given, or by the head."""
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
         x = self._new_rows(X)

@@ -332,7 +332,7 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
 
 
 def _tell_holder(text: str) -> None:
-    """Show a text about private rows as a warning, unless it is "".
+    """Show a non-empty text about private rows as a warning.
 
     If a filter turns warnings into errors, print the text, because a row's value must
     not stop a fit.

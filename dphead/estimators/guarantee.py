@@ -71,7 +71,7 @@ class Privacy:
     def profiles(self) -> dict[str, Any]:
         """Return the epsilon of the same releases by each paper's accountant.
 
-        Empty for a fit without noise.
+        The result is empty for a fit without noise.
         """
         if not self._plan.private:
             return {}

@@ -299,7 +299,7 @@ def from_file(
 
 
 def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
-    """Return the given public classes, or else those of the file."""
+    """Return the given public classes, or else the classes of the file."""
     names = class_list(classes) if classes is not None else None
     if names is None and file.classes_public:
         names = file.class_names

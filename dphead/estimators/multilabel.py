@@ -205,7 +205,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
 
 def _of_sigmoids(solver: Solver) -> Solver:
-    """Return `Auto` with the sigmoid loss, or another solver as is."""
+    """Return `Auto` with the sigmoid loss, or another solver unchanged."""
     if not isinstance(solver, Auto):
         return solver
     return replace(solver, descent=replace(solver.descent, loss="sigmoid"))
@@ -233,7 +233,7 @@ def indicators(y: Any) -> np.ndarray:
 
 
 def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
-    """Return the error for a y that is not an indicator matrix."""
+    """Return the error that reports a y that is not an indicator matrix."""
     return ValueError(
         "`y` must be an indicator matrix of ones and zeros with two columns or more, "
         f"got {dtype} of shape {shape}. For one class per row, use `DPAutoClassifier`. "

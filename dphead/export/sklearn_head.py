@@ -25,8 +25,8 @@ LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 def load_head(folder: str | Path) -> Pipeline:
     """Return a fitted classifier of rows (n, n_features), and the class names.
 
-    Features are rounded to float32, as in dphead, and the rest is float64. scikit-learn
-    raises ValueError for a row that is not finite. The last step is a
+    Features are rounded to float32, as in dphead. All other numbers are float64.
+    scikit-learn raises ValueError for a row that is not finite. The last step is a
     LogisticRegression with softmax probabilities. Heads with the link "sigmoid" and
     three or more classes end in an SGDClassifier, with sigmoids divided by their sum.
     With two classes, `decision_function` is the difference of the two scores (half of

@@ -182,7 +182,7 @@ def load_network(
 
 
 def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], Any]:
-    """Return a timm model with the head as classifier, its transform, its classes.
+    """Return a timm model with the head as classifier, its transform and its classes.
 
     The model is in eval mode. The transform decodes an image file as in the extraction,
     and returns (channels, height, width).

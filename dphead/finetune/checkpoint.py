@@ -24,7 +24,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:
-    """Return a SHA-256 of names, shapes and bytes.
+    """Return a SHA-256 of the names, shapes and bytes of arrays.
 
     The digest detects missing members, which numpy archives do not report.
     """

@@ -1,6 +1,6 @@
 """Solve for noise, batch size or steps from the budget and the other two.
 
-No data is needed.
+The computation uses public numbers only.
 """
 
 from collections.abc import Callable, Sequence

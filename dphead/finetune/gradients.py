@@ -233,7 +233,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     """Raise ValueError if other rows change a later gradient of the same row.
 
     A module or a loss of the user's could keep values in Python between calls. The
-    check finds what a few calls show; AUDIT.md trusts such code to keep nothing.
+    check detects effects within a few calls. Otherwise, such code is trusted
+    (AUDIT.md).
 
     Parameters
     ----------

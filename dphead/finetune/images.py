@@ -156,7 +156,7 @@ def _resized(
     channels: int | None,
     index: ImageIndex | None,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return (images, whether each is readable, digests of the readable ones), resized.
+    """Return resized images, a mask of readable images, and their digests.
 
     Images have shape (n, channels, height, width). `size` is None for arrays.
     """

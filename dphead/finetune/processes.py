@@ -75,8 +75,9 @@ def agreed(value: Any) -> Any:
 class SharedSums(TorchSums):
     """Sum gradients on all processes, as the `BlockSum` of each.
 
-    The first process calls `add`, and the others `serve`. Each sums an equal part of a
-    block's slots. Only the first computes norms, for fits without privacy.
+    The first process calls `add`, and the other processes call `serve`. Each process
+    sums an equal part of a block's slots. Only the first process computes norms, for
+    fits without privacy.
     """
 
     _sent: StepParams | None = None

@@ -205,7 +205,7 @@ def _prepare(
 def _lead(
     run: _PreparedNetwork, announce: _Announce | None, progress: _Told | None
 ) -> tuple[FitResult, list[dict[str, Any]]]:
-    """Verify everything that can fail, charge, and train from the last checkpoint.
+    """Make all checks that can fail, charge, and train from the last checkpoint.
 
     Returns the result, and the accuracy on public test rows during the training.
     """

@@ -27,7 +27,7 @@ from dphead.fit import files
 def save_network(
     out: Path, network: Network, state: Progress, facts: dict[str, Any]
 ) -> str:
-    """Write model.safetensors and model.json, and return the sha256 of the former.
+    """Write model.safetensors and model.json, and return the sha256 of the tensors.
 
     model.safetensors holds all weights, averaged if trained, and the transform of the
     rows.

@@ -157,7 +157,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Describe the step taken for a released gradient.
+    """Describe the update of the weights from a released gradient.
 
     Parameters
     ----------

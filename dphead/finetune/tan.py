@@ -183,7 +183,7 @@ def run_simulations(
 def predict(
     runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
 ) -> Prediction:
-    """Predict the full run's accuracy by a line through simulated ones.
+    """Predict the accuracy of the full run by a line through simulated accuracies.
 
     Returns the prediction with its interval at this confidence.
     """

@@ -1,4 +1,4 @@
-"""Forecast the time of a fit from public sizes, and refuse what would take hours.
+"""Forecast the time of a fit from public sizes, and refuse fits that take hours.
 
 The forecast is an operation count over measured rates. It leaves out reading from disk,
 compilation and checks, and is meant to tell minutes from hours.
@@ -40,7 +40,7 @@ def expected_seconds(
 ) -> float:
     """Return the expected time of all releases and of the solver, in seconds.
 
-    With `numpy_only`, no sum is made by compiled loops.
+    With `numpy_only`, numpy computes all sums.
     """
     return sum(_seconds(release, facts, numpy_only) for release in releases)
 

@@ -140,7 +140,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> Source:
 
 
 def check_split(file: FeaturesFile, relation: str) -> None:
-    """Raise ValueError if a row added or removed would move others between splits."""
+    """Raise ValueError if adding a row could change the splits of other rows."""
     if relation == "add_remove" and file.holdout.get("positions"):
         raise ValueError(
             f"--relation add_remove cannot be used with {file.path}: --test-fraction "

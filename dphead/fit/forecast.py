@@ -172,7 +172,7 @@ class Point:
         return float(np.std(self.accuracies, ddof=1)) if several else None
 
     def as_data(self) -> dict[str, Any]:
-        """Return the fields by name, with the mean accuracy and its deviation."""
+        """Return the fields by name, and the accuracy's mean and standard deviation."""
         return asdict(self) | {
             "accuracy": self.accuracy,
             "sd": self.sd,
@@ -434,7 +434,7 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> _Draw:
 def _measured(
     solver: Solver, facts: ProblemInfo, plan: Plan, draw: _Draw, verified: VerifiedSum
 ) -> float:
-    """Return the held-out accuracy of a head that stands in for the private one.
+    """Return the held-out accuracy of a head that stands in for the private head.
 
     `facts` and `plan` describe the private fit.
     """

@@ -55,7 +55,7 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:
-    """Return the path of the ledger that a run uses; on a server, its name.
+    """Return the path of a run's ledger in a file, or its name on a server.
 
     No file is made.
     """
@@ -313,7 +313,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
-    """Return the data set and those that share notably many images with it."""
+    """Return the data set, and data sets that share notably many images with it."""
     images = index.images(dataset_id)
     others = index.overlaps(images, but=dataset_id) if len(images) else []
     return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]

@@ -134,7 +134,7 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
 
 
 def _divided(room: int, loaded: int, more: int) -> Share:
-    """Load features if they and their larger blocks fit, and keep rows in the rest.
+    """Load features if their larger blocks fit too, and keep rows if memory remains.
 
     `loaded` is the size of the features in bytes (0: do not load), and `more` the extra
     size of their larger blocks.

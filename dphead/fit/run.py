@@ -194,7 +194,7 @@ def _open_networks(options: FitOptions, files: ExitStack) -> _PreparedHead:
 def plan_fits(
     options: FitOptions, epsilons: Sequence[float]
 ) -> tuple[dict[str, Any], Tried]:
-    """Say whether a data set's budget takes several fits, in their order.
+    """Return whether the budget of a data set admits several fits, in their order.
 
     Nothing is charged, and no row is used.
 
@@ -294,7 +294,7 @@ def prepare(
 
 
 def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
-    """Run the solver on what process 0 releases, and sum this process's rows."""
+    """Run the solver on values released by process 0, and sum this process's rows."""
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
     summer.check((r.statistic for r in run.releases), run.facts.n_features)
@@ -312,7 +312,7 @@ def _lead(
     announce: _Announce | None,
     progress: Progress | None,
 ) -> FitResult:
-    """Verify everything that can fail, then charge the plan, then fit."""
+    """Make all checks that can fail, then charge the plan, then fit."""
     facts, options = run.facts, run.options
     own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:

@@ -132,7 +132,7 @@ def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str
 
 
 def beside_others(run: R) -> R:
-    """Return the run with a warning for each ledger that its own does not count.
+    """Return the run with a warning for each ledger that its own ledger does not count.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def noted(options: RunOptions) -> Iterator[None]:
 
 
 def _about_charge(options: RunOptions) -> str:
-    """Say what an interrupted run has charged, by the files in its folder."""
+    """Describe the charge of an interrupted run, from the files in its folder."""
     out = options.out
     budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
     if (out / "report.json").exists():

@@ -126,7 +126,7 @@ def options() -> list[tuple[Declared, list[str]]]:
 def _described(name: str) -> type:
     """Return a method's solver class to read its settings.
 
-    A dphead method keeps its class even if an installed package claims the name.
+    A method of dphead has its own class even if an installed package has the same name.
     """
     ours = name in registry.OURS
     return registry.our_class(name) if ours else registry.solver_class(name)

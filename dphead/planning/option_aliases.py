@@ -73,7 +73,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """Describe how rows are scaled before anything else."""
+    """Describe how rows are scaled before other transforms."""
 
     unit_norm: Annotated[bool | None, UNIT_NORM] = None
     center_share: Annotated[float | None, CENTER_SHARE] = None
@@ -112,6 +112,6 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
 
 
 def taken(kind: type[_T], settings: dict[str, Any], names: set[str]) -> _T:
-    """Build `kind` from its settings among `names`, and remove them from `settings`."""
+    """Build `kind` from the settings in `names`, and remove these from `settings`."""
     own = {f.name for f in fields(kind)} & names & set(settings)
     return kind(**{name: settings.pop(name) for name in own})

@@ -67,7 +67,7 @@ class Target:
     def scale(
         self, events: Sequence[GaussianEvent], fixed: Collection[int] = ()
     ) -> float:
-        """Return the factor that meets epsilon on all noise but `fixed` (indices)."""
+        """Return the factor on all noise but the indices `fixed` that meets epsilon."""
         return calibrate(
             events, self.epsilon, self.delta, self.relation, self.accountant, fixed
         )

@@ -74,7 +74,7 @@ def source(name: str) -> str:
 
 
 def _claimed(name: str) -> EntryPoint | None:
-    """Return the entry point that claims a name, or None for a dphead method."""
+    """Return the entry point of a method's name, or None for a method of dphead."""
     points = _installed().get(name, [])
     if not points and name not in OURS:
         raise ValueError(

@@ -15,7 +15,7 @@ _NUMBERS = 2**21  # that are read at a time: 16 MB in float64; chosen, not measu
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Hold which rows the mean in each slot is made of.
+    """Hold the rows of the mean in each slot.
 
     Parameters
     ----------

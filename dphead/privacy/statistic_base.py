@@ -251,7 +251,7 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
 
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """Return the targets of predictions for rows that count: (k, n_classes) int64."""
+    """Return the targets of predictions for counted rows, (k, n_classes) int64."""
     # Zeros and ones either way: one class, or a set of classes.
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)

@@ -160,7 +160,7 @@ class Auto:
         return releases
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Take the gradient steps, then ask for the counts of correct rows."""
+        """Take the gradient steps, then request the counts of correct rows."""
         if self._preconditioned(facts):
             return (yield from self._without_noise(facts).solve(facts))
         descent = self.descent_for(facts)

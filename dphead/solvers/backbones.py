@@ -24,7 +24,7 @@ from dphead.solvers.head import AccuracyEstimate, Selection
 
 @dataclass(frozen=True)
 class BackboneSelection:
-    """Try a small `auto` on each backbone's features, then fit `auto` on the best one.
+    """Try a small `auto` on each backbone's features, then fit `auto` on the best.
 
     Each trial counts the rows that its head classifies correctly. The final fit gets
     the remaining budget.

@@ -114,7 +114,7 @@ class Response:
         Noisy sum, in the shape of the statistic.
     noise_sd : float
         Standard deviation of the noise of each entry, 0 without privacy. For a Gram
-        matrix it is that of the diagonal; other entries have 1/sqrt(2) of it.
+        matrix, the value holds on the diagonal. Other entries have 1/sqrt(2) times it.
     """
 
     value: np.ndarray

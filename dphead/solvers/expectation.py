@@ -31,7 +31,7 @@ from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 def expected_accuracy(
     facts: ProblemInfo, descent: GradientDescent, params: Params
 ) -> Generator[Request, Response, AccuracyEstimate]:
-    """Request the counts of right and wrong rows, and return the expected accuracy."""
+    """Request counts of correct and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     # a noisy share below chance level is noise: a head can always guess
     chance = 1 / facts.n_classes
@@ -105,7 +105,7 @@ def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
 
 
 def counted(answer: Response, least: float) -> tuple[float, float, float]:
-    """Return the number of rows, the share that is correct, and that share's noise.
+    """Return the number of rows, the fraction of correct rows, and its noise.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
 def check_clip(
     facts: ProblemInfo, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """Raise ValueError for a constant or a clip norm that would lose the rows.
+    """Raise ValueError for a constant or a clip norm that rounds all rows to zero.
 
     Parameters
     ----------

@@ -115,7 +115,7 @@ class CpuSums:
 
 
 def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
-    """Return rows as integers, made in pieces to limit memory.
+    """Return rows as integers, computed in pieces to limit memory.
 
     numpy's float64 arrays take eight times the memory of a piece.
     """

@@ -202,7 +202,7 @@ class SumOfParts:
         return float(every.view(np.float64).max())
 
     def _own_task(self, kind: int, task: SumTask) -> SumTask:
-        """Send the command to all processes, and return the task for this part."""
+        """Send the command to all processes, and return this process's own task."""
         assert task.rows is not None and task.spec is not None
         hosts, n_rows = self._hosts, task.rows.n_rows
         start, stop = list(pairwise(bounds(n_rows, hosts.count)))[hosts.index]

@@ -177,7 +177,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
 
 
 def _hostile_sets(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
-    """Return label sets (k, m) int8: any size, empty, full, and some invalid ones."""
+    """Return label sets (k, m) int8 of any size: empty, full and invalid sets too."""
     sets = (rng.random((k, m)) < rng.random((k, 1))).astype(np.int8)
     sets[::5] = 0
     sets[1::5] = 1

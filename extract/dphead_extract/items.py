@@ -101,7 +101,7 @@ def _is_opaque(values: Any) -> bool:
 
 
 def _held(values: Any) -> Any:
-    """Return a pandas column's own array; for a frame of one column, that column's."""
+    """Return the array of a pandas column, or of a frame with one column."""
     if hasattr(values, "iloc") and values.shape[1:] == (1,):
         values = values.iloc[:, 0]
     return getattr(values, "array", values)

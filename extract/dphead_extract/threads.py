@@ -1,4 +1,4 @@
-"""Set how many threads torch uses: one, if a sum's order must not depend on cores."""
+"""Set the number of torch threads to one if a sum's order must not depend on cores."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

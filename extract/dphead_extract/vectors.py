@@ -1,4 +1,4 @@
-"""Find batch sizes at which torch rounds every row alike, whatever its place.
+"""Find batch sizes at which torch rounds a row equally at every position.
 
 torch processes an array in whole vectors, and the numbers that are left at its end one
 by one. A sum, a product or a root is the same number either way. A sigmoid need not be:
@@ -81,7 +81,7 @@ class WholeVectors(TorchDispatchMode):
 
 
 def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
-    """Return whether the value has the same bits by whatever instructions are used."""
+    """Return whether the value has the same bits with all instructions."""
     if value.is_complex():  # products are added with one rounding or with two
         return False
     if not value.is_floating_point():
@@ -95,5 +95,5 @@ def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
 
 
 def are_alike(rows: torch.Tensor) -> bool:
-    """Return whether rows (k, ...) have the same bits; NaN is like no number."""
+    """Return whether rows (k, ...) have the same bits, without any NaN."""
     return torch.equal(rows, rows[:1].expand_as(rows))

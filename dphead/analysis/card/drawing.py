@@ -56,7 +56,7 @@ def curve_of(limits: list[Limits]) -> dict[str, Any]:
 
 
 def _line(hits: tuple[float, ...]) -> str:
-    """Return an SVG path through hits at CURVE_RATES."""
+    """Return an SVG path through true-positive rates at CURVE_RATES."""
     pairs = zip(CURVE_RATES, hits, strict=True)
     places = [f"{_x(rate):.1f} {_y(hit):.1f}" for rate, hit in pairs]
     return "M " + " L ".join(places)

@@ -1,8 +1,8 @@
 """Compare a run's report with the hazards of NIST SP 800-226.
 
-The document is "Guidelines for Evaluating Differential Privacy Guarantees" (2025).
-Hazards have our names, in the order of its pyramid from top to bottom. A hazard is met
-only if the report shows it.
+The document is "Guidelines for Evaluating Differential Privacy Guarantees" (2025). The
+names of the hazards are ours, in the order of the document's pyramid from top to
+bottom. A hazard is met only if the report shows it.
 """
 
 from collections.abc import Callable, Iterator

@@ -38,7 +38,7 @@ def rendered(name: str, report: dict[str, Any], about: About | None = None) -> s
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each file of a run folder that differs from its report.
 
-    A file from another version of dphead may also differ, and the finding says so.
+    A file from another version of dphead may also differ. The finding mentions this.
     """
     why = "What was added may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:

@@ -85,7 +85,7 @@ def _html(name: str, report: dict[str, Any], about: About | None) -> str:
 
 
 def _dots(limits: list[Limits]) -> list[tuple[str, int]]:
-    """Return (name, dots of 100) for guessing and for any attack, at DOTS_RATE.
+    """Return (name, number of dots) for guessing and for any attack, at DOTS_RATE.
 
     A dot is a training image that the attack detects. Bounds are rounded up.
     """
@@ -219,8 +219,8 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
 def class_bars(report: dict[str, Any]) -> list[Bar]:
     """Return the accuracy of each class, lowest first.
 
-    Public test rows give exact values. Otherwise the values are the released ones, with
-    their intervals. The list is empty if there are none.
+    If test rows are public, the values are exact. Otherwise they are the released
+    values with their intervals. The list is empty if there are none.
     """
     test, released = report["test"], report.get("class_accuracy")
     names = report["data"]["class_names"]

@@ -99,7 +99,7 @@ def statement(report: dict[str, Any]) -> str:
 
 
 def about_total(report: dict[str, Any]) -> str:
-    """Explain why all fits' total may exceed this run's epsilon, or return ""."""
+    """Explain why the total of all fits may exceed this run's epsilon, or return ""."""
     ledger = report["ledger"]
     return about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
 

@@ -159,7 +159,7 @@ def remaining(
 def in_words(
     left: float, delta: float, budget: Mapping[str, float], which: str = "this one"
 ) -> str:
-    """Say which epsilon remains for one more fit, to be typed with its delta.
+    """Return text with the epsilon that remains for one more fit, and its delta.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ from dphead.privacy.ledger.store import LedgerFile
 
 
 class Tried(NamedTuple):
-    """Hold what becomes of planned fits (`Ledger.try_fits`).
+    """Hold the result of planned fits (`Ledger.try_fits`).
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Ledger(LedgerFile):
         return json.loads(text) if text else None
 
     def events(self) -> list[GaussianEvent]:
-        """Return the events of all releases ever reserved: all count as spent."""
+        """Return the events of all releases ever reserved. All of them are spent."""
         # Reserved, not committed: a release that never ran was charged too.
         spec = RELEASES.c.spec
         rows = self.query(select(spec, func.count()).group_by(spec))
@@ -156,7 +156,7 @@ class Ledger(LedgerFile):
         )
 
     def spent(self, delta: float, *more: GaussianEvent) -> Spent:
-        """Return what all fits spent, at the budget's delta, or else at `delta`.
+        """Return the total epsilon of all fits, at the budget's delta or at `delta`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Move a data set's ledger to another place, once, so that one counts its fits."""
+"""Move a data set's ledger to another place, so that one ledger counts its fits."""
 
 from sqlalchemy import Table, select
 

@@ -115,10 +115,10 @@ class LostAnswer(LedgerError):
 
 
 def whole_hour(at: float) -> float:
-    """Return the whole hour of a time, in seconds: finer times tell of the rows."""
+    """Return the whole hour of a time, in seconds. Finer times reveal rows."""
     return at // 3600 * 3600
 
 
 def canonical(spec: dict[str, Any]) -> str:
-    """Return the one text of a spec: equal specs have equal texts."""
+    """Return a spec as text. Equal specs have equal texts."""
     return json.dumps(spec, sort_keys=True)

@@ -135,7 +135,7 @@ def _is_name(path: object) -> bool:
 
 
 def _not_a_place() -> LedgerError:
-    """Return the error for a text that is no ledger's place, without the text."""
+    """Return the error for a text that is not a ledger's place. It omits the text."""
     return LedgerError(
         "--ledger or DPHEAD_LEDGER looks like a URL but is not "
         "postgresql://user@host/database. The text is not shown because it "
@@ -248,7 +248,7 @@ _OPEN = WeakSet[Any]()  # connections of this process
 
 
 def _disconnect_copies() -> None:
-    """Point a forked process's copies nowhere: closing one would end its parent's."""
+    """Disconnect copies in a forked process, because closing one ends its parent's."""
     # The descriptor stays valid, but leads to no server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:

@@ -277,7 +277,7 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
-        """Return the error that describes a failure of SQLite, by its code."""
+        """Return the LedgerError that describes a failure of SQLite."""
         error = getattr(error, "orig", error)  # SQLite's own, without the statement
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -396,7 +396,7 @@ class LedgerFile:
 
     @contextmanager
     def _lost_answer(self, kind: str) -> Iterator[None]:
-        """Raise LostAnswer if a server does not say what became of a COMMIT."""
+        """Raise LostAnswer if a server does not report the result of a COMMIT."""
         try:
             yield
         except exc.DBAPIError as error:

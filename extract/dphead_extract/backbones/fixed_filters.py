@@ -126,7 +126,7 @@ class FixedFilters(Family):
 
 
 def scales_of(options: BackboneOptions) -> dict[str, Any]:
-    """Return ScatterNet's settings in recorded form: one J, or a list of values."""
+    """Return ScatterNet's scales for the record: one J, or a list of several."""
     scales = list(options.scatter_j)
     return {
         "J": scales[0] if len(scales) == 1 else scales,

@@ -159,7 +159,7 @@ class ScatterNet(nn.Module):
 
 @register
 class _ScatterNetFamily(FixedFilters):
-    """Join ScatterNets of one or several scales."""
+    """Build ScatterNets of one or several scales, with joined outputs."""
 
     names = ("scatternet",)
 

@@ -94,7 +94,7 @@ def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
 
 
 class Scratch:
-    """Give two pieces of memory in turn.
+    """Return two pieces of memory in turn.
 
     One step writes the numbers that the next step reads. Both pieces stay in the cache.
     """

@@ -1,4 +1,4 @@
-"""Load a local weights file into a model, and name weights by their sha256."""
+"""Load a local weights file into a model, and identify weights by their sha256."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _images(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report images that occur more than once: each row should be another image."""
+    """Report images that occur in several rows."""
     digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
     keys = np.unique(digests, return_inverse=True)[1]
     real = file.valid & file.row_digest.any(axis=1)

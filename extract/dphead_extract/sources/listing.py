@@ -36,7 +36,7 @@ Row = tuple[str, int, Any, Any, Any]
 
 
 def _why_left_out(name: str) -> str:
-    """Return the reason why a file is no row; "" for an image."""
+    """Return the reason why a file has no row, or "" for an image."""
     path = PurePosixPath(name)
     if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
         return "hidden files"

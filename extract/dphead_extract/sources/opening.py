@@ -130,7 +130,7 @@ def _opened(
 
 
 def tell_left_out(left_out: Counter[str]) -> None:
-    """Print to standard error how much of a source became no row, by reason.
+    """Print the numbers of left-out files of a source, by reason, to standard error.
 
     The counts are private, for the data holder only.
     """

@@ -177,9 +177,9 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 class _Members:
-    """Read the bytes of members. One archive is open at a time.
+    """Read the bytes of a member, with one archive open at a time.
 
-    Reads are fast in the order of the archives.
+    Reading is fast in the order of the members.
     """
 
     def __init__(self) -> None:
