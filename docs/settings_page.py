@@ -18,17 +18,22 @@ from dphead.solvers.settings import TRIALS, Declared, settings_of
 
 PAGE = Path(__file__).parent / "settings.md"
 CLASSES = Path(classifiers.__file__)
-HEAD = f"""# Settings
+HEAD = f"""# Look up a setting
 
-Written by `python docs/settings_page.py` from the solvers' own declarations.
-An estimator has its method's settings as parameters, and `dphead account` takes all of
-them with `--set NAME=VALUE`. `dphead fit` (`dphead finetune` for networks) has the
-settings marked *option*. A source is the default's. "{TRIALS}": on held-out rows of
-CIFAR-10 and digits.
+This page lists the settings of each method, with their ranges and defaults. Settings
+marked *option* are options of `dphead fit` (for networks, of `dphead finetune`). The
+other settings of a method need `--set NAME=VALUE`. In Python, each setting is a
+parameter of the method's estimator.
+
+    dphead fit train.h5 --method dp-fc --steps 20 --set initial_bias=-1 -o run
+
+The column *source* names the source of the default. "{TRIALS}" means trials on held-out
+rows of CIFAR-10 and digits. `python docs/settings_page.py` writes this page from the
+declarations in the code.
 """
-COLUMNS = ("setting", "must be", "default", "source", "", "what it is")
+COLUMNS = ("setting", "must be", "default", "source", "", "meaning")
 NETWORKS = "networks (`dphead finetune`, `DPFinetuneClassifier`)"
-BATCHES = "batches, in other words (where there are steps, or rows are sampled)"
+BATCHES = "batches (alternative settings of methods with steps or sampled rows)"
 # the shared parameters of a class, its settings, and its attributes
 SHARED = re.compile(
     r"(^class (DP\w+)\(.*?)(^    epsilon : .*?)(^    Examples$)", re.M | re.S

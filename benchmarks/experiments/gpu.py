@@ -1,4 +1,4 @@
-"""What needs an accelerator, one part after another: `python -m benchmarks gpu PARTS`.
+"""Measure what needs an accelerator: `python -m benchmarks gpu PARTS`.
 
 Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
 bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
@@ -46,7 +46,7 @@ ABLATION = {
 
 @dataclass(frozen=True)
 class Job:
-    """Where the images are, how many seconds a part may take, and whether to try it."""
+    """Hold the images' folder, the seconds of a part, and whether it is a trial."""
 
     images: Path
     seconds: float
@@ -54,12 +54,12 @@ class Job:
 
     @property
     def model(self) -> tuple[str, ...]:
-        """Options of De22's network, or of a small one to try."""
+        """Return the options of De22's network, or of a small network for a trial."""
         return ("--model", "wrn-10-1" if self.tiny else "wrn-16-4")
 
 
 def card() -> str:
-    """The accelerator's name, or the processor's."""
+    """Return the name of the accelerator, or "cpu"."""
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -77,7 +77,7 @@ def keep(part: str, **row: Any) -> None:
 
 
 def statistics(m: int) -> list[Any]:
-    """Every statistic of a head, with every loss."""
+    """Return every statistic of a head, with every loss."""
     from dphead.privacy import statistics as s
     from dphead.privacy.loss import LOSSES
 
@@ -94,7 +94,7 @@ def statistics(m: int) -> list[Any]:
 
 
 def hostile(n: int, d: int, m: int) -> Any:
-    """Rows of every size, some not finite, some of no class."""
+    """Return rows of every size, with rows that are not finite or have no class."""
     from dphead.data.arrays import ArrayRows
 
     rng = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def hostile(n: int, d: int, m: int) -> Any:
 
 
 def equality(job: Job) -> None:
-    """Sums of a device and of the processor, and seeded heads of both."""
+    """Compare sums and seeded heads of a device with those of the processor."""
     from dphead.privacy.contract import SumTask
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.transform import RowTransform
@@ -143,7 +143,7 @@ SIZES = ((4096, 40, 7), (16_384, 768, 10))
 
 
 def heads() -> None:
-    """Seeded heads of every method by both backends, compared byte for byte."""
+    """Compare seeded heads of every method by both backends, byte for byte."""
     from dphead.data.arrays import ArrayRows
     from dphead.fit.loop import Run, fit_head
     from dphead.planning.methods import make_method
@@ -202,7 +202,7 @@ def trained(job: Job, *arguments: str) -> dict[str, Any]:
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, Any]:
-    """What a row keeps of a report."""
+    """Return the entries of a report that a row stores."""
     guarantee, test = report["guarantee"], report["test"] or {}
     return {
         "accuracy": test.get("accuracy"),
@@ -213,14 +213,14 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def usual() -> tuple[str, ...]:
-    """Options of a run on this device."""
+    """Return the options of a run on this device."""
     if card() == "cpu":
         return ("--device", "cpu")
     return ("--device", "cuda", "--bf16", "--memory", "16GB")
 
 
 def seconds_a_step(job: Job, *arguments: str) -> float:
-    """From two short runs one after another, as what starts a run cancels."""
+    """Return the seconds of a step from two short runs, so that the start cancels."""
     few, more = (2, 3) if job.tiny else (4, 34)
     short, long = (trained(job, *arguments, "--steps", str(t)) for t in (few, more))
     if "failed" in short | long:
@@ -229,7 +229,7 @@ def seconds_a_step(job: Job, *arguments: str) -> float:
 
 
 def de22(job: Job, batch: int = 1024, views: int = 4) -> None:
-    """De22's WRN-16-4 on CIFAR-10 at epsilon 8, as many steps as the time allows."""
+    """Train De22's WRN-16-4 on CIFAR-10 at epsilon 8, while time remains."""
     batch = 32 if job.tiny else batch
     given = (*CIFAR, *DE22, *job.model)
     given += ("--batch-size", str(batch), "--views", str(views))
@@ -240,13 +240,13 @@ def de22(job: Job, batch: int = 1024, views: int = 4) -> None:
 
 
 def tb21(job: Job) -> None:
-    """TB21's CNN on CIFAR-10 with the paper's settings."""
+    """Train TB21's CNN on CIFAR-10 with the paper's settings."""
     given = (*CIFAR, "--preset", "tb21-cnn/cifar10", "--epsilon", "3")
     keep("tb21", **trained(job, *given, *(("--epochs", "0.05") if job.tiny else ())))
 
 
 def ablation(job: Job, seeds: int = 2, batch: int = 512, at_once: int = 4) -> None:
-    """De22's ingredients alone: the same steps and learning rate for all, by seeds."""
+    """Train with each of De22's ingredients alone, at equal steps and rates."""
     batch = 32 if job.tiny else batch
     given = (*CIFAR, *DE22, *job.model, "--batch-size", str(batch), *PLAIN)
     each = seconds_a_step(job, *given, *ABLATION["views 4"])
@@ -269,7 +269,7 @@ def ablation(job: Job, seeds: int = 2, batch: int = 512, at_once: int = 4) -> No
 
 
 def transfer(job: Job) -> None:
-    """Heads on features of a network trained on public images without privacy."""
+    """Train heads on features of a network trained on public images without privacy."""
     import torch
 
     from dphead.finetune.models import ModelSpec, build
@@ -305,7 +305,7 @@ def transfer(job: Job) -> None:
 
 
 def read_cifar(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 32, 32, 3) and labels of CIFAR-10's binary files."""
+    """Return images (n, 32, 32, 3) and labels of CIFAR-10's binary files."""
     names = sorted(folder.glob("data_batch_*" if split == "train" else "test_batch*"))
     raw = np.concatenate([np.fromfile(name, np.uint8) for name in names])
     rows = raw.reshape(-1, 3073)
@@ -314,7 +314,7 @@ def read_cifar(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tensors(images: np.ndarray) -> Any:
-    """Images (n, 3, h, w) as the network reads them."""
+    """Return images as tensors (n, 3, h, w), the input of the network."""
     import torch
 
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
@@ -322,7 +322,7 @@ def tensors(images: np.ndarray) -> Any:
 
 
 def pretrain(net: Any, x: Any, y: Any, seconds: float, batch: int = 256) -> int:
-    """Train with SGD, random crops and mirrors until the time is over."""
+    """Train with SGD until the time is over, and return the number of epochs."""
     import torch
     from torch.nn import functional as F
 
@@ -348,7 +348,7 @@ def pretrain(net: Any, x: Any, y: Any, seconds: float, batch: int = 256) -> int:
 
 
 def features_of(net: Any, x: Any, device: str) -> np.ndarray:
-    """What the network gives its last layer."""
+    """Return the input of the network's last layer."""
     import torch
 
     found = []
@@ -362,7 +362,7 @@ def features_of(net: Any, x: Any, device: str) -> np.ndarray:
 def head_accuracy(
     method: str, epsilon: float, seed: int, features: Any, labels: Any
 ) -> float:
-    """Test accuracy of a seeded head."""
+    """Return the test accuracy of a seeded head."""
     from dphead.data.arrays import ArrayRows
     from dphead.fit.loop import Run, fit_head
     from dphead.planning.methods import make_method
@@ -380,12 +380,12 @@ def head_accuracy(
 
 
 def scale(job: Job) -> None:
-    """DP-FC's releases at ImageNet's size, by each backend."""
+    """Time DP-FC's releases at ImageNet's size, by each backend."""
     experiment.run_gpu(tiny=job.tiny, store=lambda **row: keep("scale", **row))
 
 
 def extraction(job: Job) -> None:
-    """Extraction by the networks of three papers, beside what practitioners write."""
+    """Time extraction by the networks of three papers, and by common PyTorch code."""
     pairs.gpu(tiny=job.tiny, store=lambda **row: keep("extraction", **row))
 
 
