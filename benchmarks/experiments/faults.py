@@ -1,5 +1,4 @@
-"""Faults: what is left where a command dies, where several run at once, where files are
-damaged and disks are full.
+"""Test dphead's commands against faults: kills, races, damaged files and full disks.
 
 `python -m benchmarks faults [PROBE ...]` runs all tries of a probe, stores a row in
 results/faults/rows.jsonl and writes results/faults/README.md; `--tries N --seed S` runs
@@ -161,25 +160,24 @@ def _share(probe: Probe, rows: list[dict[str, Any]]) -> str:
 
 INTRODUCTION = """# Faults
 
-What is left where a command dies, and what a command does with a damaged file or a
-hostile one. Each try is a command of `dphead` in a process, in a folder of its own,
-with features of 60 rows, 40 images of 6 × 6 pixels and a Wide-ResNet of ten layers.
-`python -m benchmarks faults [PROBE]` runs a probe again, `tests/faults` a bounded part
-of each; the probes are in `benchmarks/faults/`.
+This page shows what remains if a command dies, and what a command does with a damaged
+or hostile file. Each trial runs a command of `dphead` in a process with its own
+folder, on features of 60 rows, 40 images of 6 × 6 pixels and a Wide-ResNet of ten
+layers. `python -m benchmarks faults [PROBE]` repeats a probe, and `tests/faults` runs
+a bounded part of each probe. The code of the probes is in `benchmarks/faults/`.
 """
 
-NOTES = """An event is an SQL statement, to a server too, or a file opened for
-writing, renamed, removed or flushed, or a folder made or removed. A full disk is a
-limit of zero bytes on every
-file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
-evenly from each file; every file that `dphead` writes and reads again is among them,
-with every command that reads it (`benchmarks/faults/damage.py` lists the pairs).
-Two probes were measured once, by
-code that is in commit 634d943, and nothing broke: 536 tries of files cut short, folders
-that cannot be written, no home and a clock that goes back; and 1,000 tries of hostile
-sources, weights, records, ledgers and arguments. Outside what is tried:
-HDF5 files that someone made to break HDF5 itself, with a seal that fits, and the power
-of a machine that goes off with unflushed pages.
+NOTES = """An event is one of these: an SQL statement (to a server too), the opening of
+a file for writing, the renaming, removal or flush of a file, or the creation or removal
+of a folder. A full disk is a limit of zero bytes on every file after an event, which
+also affects the writes of SQLite and HDF5. Bits are drawn evenly from each file. The
+files include every file that `dphead` writes and reads again, with every command that
+reads the file (`benchmarks/faults/damage.py` lists the pairs). Two probes were measured
+once, with the code of commit 634d943, and nothing broke. One had 536 trials with files
+cut short, folders that cannot be written, no home, and a clock that goes back. The
+other had 1,000 trials with hostile sources, weights, records, ledgers and arguments.
+Two faults were not tried: HDF5 files made to break HDF5 itself with a valid seal, and a
+power failure of a machine with unflushed pages.
 """
 
 

@@ -1,14 +1,14 @@
-"""One full-batch step of a linear softmax head, ours and others', on the same arrays,
-each in a process of its own.
+"""Compare the speed of one full-batch step of a linear softmax head with other libraries.
 
-`python -m benchmarks peers` runs every contender at every size in one go and writes
-results/peers. A contender that would need more than LIMIT seconds a step or MEMORY
-bytes runs on a twentieth of the rows, and its row says so. The roofline is the larger
-of the multiplications over the rate of a float32 matrix product and the bytes of the
-features over the rate at which memory is read, both measured in the same run. The
-machine is shared: a cell is the median of the last RUNS runs, which are to be an hour
-apart, with the best and the worst in brackets; `... --patience 10` leaves
-out what took more than ten seconds a step in the run before.
+All contenders get the same arrays, each in its own process. `python -m benchmarks peers`
+runs every contender at every size and writes results/peers. A contender that would need
+more than LIMIT seconds per step or MEMORY bytes runs on a twentieth of the rows, and its
+row states this. The roofline is the larger of two times, both measured in the same run:
+the multiplications divided by the rate of a float32 matrix product, and the bytes of the
+features divided by the rate of reading memory. The machine is shared. A cell is the
+median of the last RUNS runs, which should be an hour apart, with the best and the worst
+run in parentheses. `... --patience 10` omits contenders that took more than ten seconds
+per step in the run before.
 """
 
 import json
@@ -42,11 +42,10 @@ SIZES = (
 RUNS = 3
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER = 20  # what the rows are divided by where all are too many
-WHY = """What a step does besides the
-products: noise, the ledger's two entries, the count of used rows, and the secret run of
-rows that is added again by the reference, 2,048 rows of the fast way twice among it.
-Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline
-itself.
+WHY = """Besides the products, a step draws the noise, writes two entries of the
+ledger, counts the used rows, and checks the secret run of rows. For this check, the
+reference adds the run again, and the fast code adds 2,048 rows twice. With 100 classes,
+three times the speed of ghost clipping would nearly be the roofline.
 """
 
 

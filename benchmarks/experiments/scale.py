@@ -1,16 +1,16 @@
-"""Time and memory of the sums of DP-LS against the number of rows, streamed from disk,
-beside the roofline.
+"""Measure time and memory of the sums of DP-LS against the number of rows.
 
 `python -m benchmarks scale FOLDER` writes synthetic float16 features of ImageNet's size
-(1,664 columns, 1,000 classes) to FOLDER, releases the Gram matrix and the class sums of
-their first n rows in a process of its own, and stores results/scale. Both sums are made
-in one pass, whose time is in the Gram matrix's; a further epsilon is a whole fit of
-DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as
-a process's first fit takes longer), then three passes, whose medians are here. The
-roofline is the larger of n d² multiplications and additions (half a symmetric product)
-over the rate of a float32 product, and of the features' bytes over the rate at which
-the file is read, both measured in the same run; on a shared machine the last size's
-ratio differs by a tenth between runs (rows.jsonl has them).
+(1,664 columns, 1,000 classes) to FOLDER. It releases the Gram matrix and the class sums
+of the first n rows, streamed from disk, in a separate process, and stores results/scale.
+One pass computes both sums, and the time of this pass is the time of the Gram matrix. A
+further epsilon is a whole fit of DP-LS on the kept sums. A few rows come first, to load
+libraries, because the first fit of a process takes a second longer. Then come three
+passes, and the table has their medians. The roofline is the larger of two times, both
+measured in the same run: n d² multiplications and additions (half a symmetric product)
+divided by the rate of a float32 product, and the bytes of the features divided by the
+rate of reading the file. On a shared machine, the ratio of the largest size differs by a
+tenth between runs (rows.jsonl).
 """
 
 import json
