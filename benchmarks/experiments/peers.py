@@ -1,14 +1,14 @@
-"""Compare the speed of one full-batch step of a linear softmax head with other libraries.
+"""Compare the speed of a linear head's full-batch step with other libraries.
 
-All contenders get the same arrays, each in its own process. `python -m benchmarks peers`
-runs every contender at every size and writes results/peers. A contender that would need
-more than LIMIT seconds per step or MEMORY bytes runs on a twentieth of the rows, and its
-row states this. The roofline is the larger of two times, both measured in the same run:
-the multiplications divided by the rate of a float32 matrix product, and the bytes of the
-features divided by the rate of reading memory. The machine is shared. A cell is the
-median of the last RUNS runs, which should be an hour apart, with the best and the worst
-run in parentheses. `... --patience 10` omits contenders that took more than ten seconds
-per step in the run before.
+All contenders get the same arrays, each in its own process. `python -m benchmarks
+peers` runs every contender at every size and writes results/peers. A contender that
+would need more than LIMIT seconds per step or MEMORY bytes runs on a twentieth of the
+rows, and its row states this. The roofline is the larger of two times, both measured in
+the same run: the multiplications divided by the rate of a float32 matrix product, and
+the bytes of the features divided by the rate of reading memory. The machine is shared.
+A cell is the median of the last RUNS runs, which should be an hour apart, with the best
+and the worst run in parentheses. `... --patience 10` omits contenders that took more
+than ten seconds per step in the run before.
 """
 
 import json

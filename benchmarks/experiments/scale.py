@@ -2,15 +2,15 @@
 
 `python -m benchmarks scale FOLDER` writes synthetic float16 features of ImageNet's size
 (1,664 columns, 1,000 classes) to FOLDER. It releases the Gram matrix and the class sums
-of the first n rows, streamed from disk, in a separate process, and stores results/scale.
-One pass computes both sums, and the time of this pass is the time of the Gram matrix. A
-further epsilon is a whole fit of DP-LS on the kept sums. A few rows come first, to load
-libraries, because the first fit of a process takes a second longer. Then come three
-passes, and the table has their medians. The roofline is the larger of two times, both
-measured in the same run: n d² multiplications and additions (half a symmetric product)
-divided by the rate of a float32 product, and the bytes of the features divided by the
-rate of reading the file. On a shared machine, the ratio of the largest size differs by a
-tenth between runs (rows.jsonl).
+of the first n rows, streamed from disk, in a separate process, and stores
+results/scale. One pass computes both sums, and the time of this pass is the time of the
+Gram matrix. A further epsilon is a whole fit of DP-LS on the kept sums. A few rows come
+first, to load libraries, because the first fit of a process takes a second longer. Then
+come three passes, and the table has their medians. The roofline is the larger of two
+times, both measured in the same run: n d² multiplications and additions (half a
+symmetric product) divided by the rate of a float32 product, and the bytes of the
+features divided by the rate of reading the file. On a shared machine, the ratio of the
+largest size differs by a tenth between runs (rows.jsonl).
 """
 
 import json
