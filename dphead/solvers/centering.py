@@ -154,7 +154,7 @@ def noisy_mean(
 
     Rows beyond a group's cap, rows without a class and unreadable rows add nothing to
     the sum. Divided by n_rows, the mean would be too short (results/ablation, "rows
-    that do not count").
+    without a class or beyond a cap").
     """
     answer = yield Request(_COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
