@@ -80,23 +80,24 @@ PLD for Poisson batches). The table shows the ε of each run under both accounta
 `python -m benchmarks run PAPER/TABLE` runs missing rows. `results/claims/` has every
 row with its settings, commit, machine and ε under every profile.
 """
-SCATTERNET = """Test accuracy in %, mean ± standard deviation over noise draws. A number
-without a standard deviation is one draw. Options: without normalization, `--normalize
-none`; by synthetic images, `--normalize synthetic`; per-image normalization,
-`--normalize local` (the default); two scales, `--scatter-j 1,2`; opponent colors,
-`--colors opponent`; mirrored, `--mirror`; patches of maps, `--backbone deep-patches`.
-Each option was chosen on held-out training rows. Exception: patches of Fashion-MNIST's
-maps (one scale) lose on test rows. Rows with per-image normalization or patches are
-from today's `auto`. In the other rows, an earlier `auto` took fewer and shorter steps
-above ε = 0.5. This may cost a point at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8 and
-67.2 with 91, 200 and 400 steps)."""
+SCATTERNET = """The table shows the test accuracy in % as mean ± standard deviation over
+noise draws. A number without a standard deviation is one draw. "Without normalization"
+is `--normalize none`, "by synthetic images" is `--normalize synthetic`, and "per-image
+normalization" is `--normalize local` (the default). "Two scales" is `--scatter-j 1,2`,
+"opponent colors" is `--colors opponent`, "mirrored" is `--mirror`, and "patches of
+ScatterNet's maps" is `--backbone deep-patches`. Each option was chosen on held-out
+training rows. On test rows, patches of Fashion-MNIST's maps (one scale) lose accuracy.
+Rows with per-image normalization or patches are from today's `auto`. The other rows are
+from an earlier `auto` with fewer and shorter steps above ε = 0.5. This may cost a point
+at ε = 3. (On held-out rows of CIFAR-10, 91, 200 and 400 steps have 66.2, 66.8 and 67.2
+%.)"""
 SUMMARY = """Each printed number counts once. A number that was run in several ways
-(settings, accountants) counts as reproduced if one run reproduces it, else as above if
-one run is above, else as below. TABLES.md shows every run, and explains the numbers
-below. *Arithmetic* numbers follow from a formula. They agree if the formula gives the
-printed digits for one of the training set sizes that the paper names. Below each paper
-is the command that needs an accelerator. *Not printed*: the paper and its text lack
-settings or digits."""
+(settings, accountants) counts as reproduced if one run reproduces it. Otherwise it
+counts as above if one run is above, and else as below. TABLES.md shows every run, and
+explains the numbers below. *Arithmetic* numbers follow from a formula. They agree if
+the formula gives the printed digits for one of the training set sizes in the paper. For
+numbers that need an accelerator, the command is below each paper. *Not printed* means
+that the paper lacks settings or digits."""
 Row = dict[str, Any]
 PAGES = tuple(
     Path(name)

@@ -68,7 +68,7 @@ def total_amount_of_noise(
     """
     if not (noise_multiplier > 0 and 0 < sampling_prob <= 1 and steps >= 1):
         raise ValueError(
-            "noise multiplier and steps must be positive, and the sampling rate "
+            "`noise_multiplier` and `steps` must be positive, and `sampling_prob` "
             f"must be in (0, 1], got {noise_multiplier}, {steps} and "
             f"{sampling_prob}."
         )

@@ -251,8 +251,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     except RuntimeError as error:  # a kept tensor cannot leave vmap
         reason = str(error).split("\n")[0]
         raise ValueError(
-            "The module and the loss must keep nothing between images, and work under "
-            f"torch.func.vmap: {reason}"
+            "The module and the loss must not keep state between images, and must "
+            f"work under torch.func.vmap: {reason}"
         ) from error
     for before, after in zip(first, again, strict=True):
         one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)

@@ -89,8 +89,8 @@ class FinetuneOptions(RunOptions):
         check_vote(self.vote, self.settings.augment)
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
-                f"--checkpoint must be 1 to {RELEASES} steps, got {self.checkpoint}. "
-                "The default is 20."
+                f"--checkpoint must be from 1 to {RELEASES} steps, got "
+                f"{self.checkpoint}. Use 20, the default."
             )
         if self.evaluate_every and self.test_is != "public":
             raise ValueError(

@@ -222,13 +222,15 @@ def _solved(
             if done < len(labels):
                 raise RuntimeError(
                     f"the solver {solver.name} ended after {done} of the "
-                    f"{len(labels)} requests in its plan."
+                    f"{len(labels)} requests in its plan. Plan only the releases "
+                    "that the solver requests."
                 ) from stop
             return stop.value
         if ask.label not in labels[done : done + 1]:
             raise RuntimeError(
                 f"the solver {solver.name} requested {ask.label!r}, which is not "
-                f"release {done} of its plan."
+                f"release {done} of its plan. Request the planned releases in "
+                "their order."
             )
         found = released(ask, done)
         answer = Response(found.value, found.noise_sd)

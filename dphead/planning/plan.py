@@ -231,8 +231,8 @@ def check_facts(facts: ProblemInfo) -> None:
         )
     if facts.n_rows < n_classes:
         raise ValueError(
-            f"A fit needs as many rows as classes, got {facts.n_rows} rows for "
-            f"{n_classes} classes."
+            f"A fit needs at least as many rows as classes, got {facts.n_rows} "
+            f"rows for {n_classes} classes. Use more rows or fewer classes."
         )
 
 

@@ -114,7 +114,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         (("--plot", "curve.h5"), "must end in one of"),
         (("--set", "nothing=1"), "dp-ls has the settings"),
         (("--split", "test"), "must be one of"),
-        (("--n-rows", "9"), "A fit needs as many rows as classes"),
+        (("--n-rows", "9"), "at least as many rows as classes"),
     ):
         assert words in refused(dphead(*public, *options)), options
     few = features_file(tmp_path / "few.h5", n=4)

@@ -71,7 +71,10 @@ def _digest_outside(path: Path, columns: list[_Extent]) -> str:
         file.seek(BYTES)
         for first, size in (_OPEN_MARK, *columns):
             if not file.tell() <= first <= first + size <= end:
-                raise ValueError(f"columns must lie apart in the file, got {columns=}.")
+                raise ValueError(
+                    "columns of a features file must not overlap, got "
+                    f"columns={columns!r}."
+                )
             digest.update(file.read(first - file.tell()))
             file.seek(first + size)
         digest.update(file.read())

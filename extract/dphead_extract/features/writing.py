@@ -398,8 +398,8 @@ def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
     }
     if "labels" in columns and columns["labels"].dtype.kind not in "iub":
         raise FormatError(
-            f"`labels` must be integers, got {columns['labels'].dtype}: the position "
-            "of the row's class, or -1."
+            f"`labels` must be integers, got {columns['labels'].dtype}. Use the "
+            "position of the row's class, or -1."
         )
     if "group" in columns:
         columns["group"] = group_ids(given["group"], n_rows)

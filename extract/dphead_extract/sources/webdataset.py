@@ -105,7 +105,8 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
         if field not in present:
             raise ExtractError(
                 f"--columns {role}={field} names a field that no .json of "
-                f"{str(path)!r} has."
+                f"{str(path)!r} has. Type the name of a field in the samples' "
+                ".json."
             )
     reader = _Members()
     source = list_rows(
