@@ -66,8 +66,8 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
     "--shuffled-epochs",
     type=values.COUNT,
     help=(
-        "Account for this number of epochs of shuffled batches instead of sampled "
-        "batches."
+        "Account for this number of epochs of shuffled batches. Without this "
+        "option, batches are sampled or full."
     ),
 )
 @RELATION

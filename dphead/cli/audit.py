@@ -17,8 +17,8 @@ from dphead.cli.text import filled, table, tied
 @click.option(
     "--network",
     help=(
-        "Audit the training of this network instead of a head. `dphead finetune "
-        "--model` has the same names. Needs --shape."
+        "Audit the training of this network instead of a head. Needs --shape. "
+        "`dphead finetune --model` lists the possible names."
     ),
 )
 @click.option(
@@ -57,10 +57,7 @@ from dphead.cli.text import filled, table, tied
     type=values.Number(0.51, 0.999999),
     default=0.9999,
     show_default=True,
-    help=(
-        "Joint confidence of the bounds. The noise tests also have this joint "
-        "confidence."
-    ),
+    help=("Joint confidence of the bounds, and also of the noise tests."),
 )
 @click.option("-o", "--output", "out", type=PATH, help="Folder to write audit.json to.")
 @click.option(

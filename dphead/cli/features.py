@@ -77,8 +77,8 @@ def features() -> None:
     "attested",
     is_flag=True,
     help=(
-        "Attest that the model reads each image alone and was not fitted to these "
-        "images. Reports repeat this statement, and `dphead check` accepts it."
+        "Attest that the model reads each row alone and was not fitted to these "
+        "rows. Reports repeat this statement, and `dphead check` accepts it."
     ),
 )
 def import_(source: Path, output: Path, **given: Any) -> None:

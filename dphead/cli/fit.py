@@ -108,8 +108,8 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         "--num-processes",
         type=values.MANY,
         help=(
-            "Total number of processes on all hosts. --coordinator auto reads this "
-            "number from SLURM."
+            "Total number of processes on all hosts. --coordinator auto reads "
+            "this number from the cluster."
         ),
     ),
     click.option(
@@ -117,7 +117,7 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         type=values.WHOLE,
         help=(
             "Index of this process, counted from 0. --coordinator auto reads the "
-            "index from SLURM."
+            "index from the cluster."
         ),
     ),
     click.option(

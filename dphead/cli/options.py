@@ -96,18 +96,20 @@ SEED = click.option(
 _RUN_FOLDER = click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to create."
 )
-_SPLIT = click.option("--split", help="Split to train on, if the source has several.")
+_SPLIT = click.option(
+    "--split", help="Split to train on. Required if the source has several splits."
+)
 TEST = click.option(
     "--test",
     type=PATH,
     help=(
-        "Source of test images, of the same kind as the training source. Default: the "
-        "training source."
+        "Source of test images, of the same kind as the training source. Without "
+        "--test, --test-split names a split of the training source."
     ),
 )
 _TEST_SPLIT = click.option(
     "--test-split",
-    help="Split to test on, in --test if given, else in the training source.",
+    help="Split to test on, in the source of --test or in the training source.",
 )
 _TEST_IS = click.option(
     "--test-is",
@@ -293,7 +295,7 @@ SAME_DATA_AS = click.option(
 NEW_DATA_SET = click.option(
     "--new-data-set",
     is_flag=True,
-    help="Start a new data set although another one has some of these images.",
+    help="Start a new data set although another data set has some of these images.",
 )
 FEATURES_FILE = click.option(
     "-o",
