@@ -866,8 +866,8 @@ class DPPrototypeClassifier(DPClassifier):
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     rule : one of cosine, nearest, default=None
-        Score by the angle to a class's mean, or by the squared distance. Default:
-        'cosine' (chosen, not measured).
+        Score by the angle to a class's mean, seen from the middle of all classes, or by
+        the squared distance to the mean. Default: 'cosine' (chosen, not measured).
     intercept : from 0 to 1e+15, default=None
         Constant appended to each row (0: none). Default: 0.25 (chosen, not measured;
         its class sums give the counts).

@@ -22,7 +22,10 @@ from dphead.solvers.settings import (
 
 _SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
 Rule = Literal["cosine", "nearest"]
-_RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
+_RULE = Setting(
+    "Score by the angle to a class's mean, seen from the middle of all classes, or by "
+    "the squared distance to the mean."
+)
 _COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
 
 
@@ -33,7 +36,8 @@ class Prototypes:
     Parameters
     ----------
     rule : {"cosine", "nearest"}, default "cosine"
-        Score by the angle to a class's mean, or by the squared distance.
+        Score by the angle to a class's mean, seen from the middle of all classes, or by
+        the squared distance to the mean.
     intercept : float, default 0.25
         Constant appended to each row, positive. The class sums of this constant give
         the number of rows of each class.
@@ -80,11 +84,34 @@ class Prototypes:
         counts = np.maximum(sums.value[-1] / self.intercept, fewest)
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
-            norms = np.linalg.norm(means, axis=0)
-            # with columns of length one, the number of rows of a class cancels
-            weights = means / np.maximum(norms, _SHORTEST_MEAN)
-            return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
+            middle = _middle(means, sums.noise_sd / counts)
+            arms = means - middle[:, None]
+            # the length of an arm depends on the noise, and on the number of classes
+            weights = arms / np.maximum(np.linalg.norm(arms, axis=0), _SHORTEST_MEAN)
+            intercept = -middle @ weights
+        else:
+            # -||x - mean||² without ||x||², which is the same for every class
+            weights = 2 * means
+            intercept = -(means**2).sum(axis=0)
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
-        # -||x - mean||² without ||x||², which is the same for every class
-        squared = (means**2).sum(axis=0)
-        return LinearHead(2 * means, -squared, transform, "squared", feature_clip=clip)
+        return LinearHead(weights, intercept, transform, "squared", feature_clip=clip)
+
+
+def _middle(means: np.ndarray, noise_sd: np.ndarray) -> np.ndarray:
+    """Return the average (d,) of the class means (d, m), shrunk by their noise.
+
+    noise_sd (m,) is the noise of a mean's entries. The mean of all rows lies near a
+    common class, so a boundary through it would divide that class. Each mean, and then
+    their average, is shrunk because rare classes have noisy means (James and Stein
+    1961).
+    """
+    d, m = means.shape
+    noise = d * noise_sd**2
+    kept = _kept((means**2).sum(axis=0), noise)
+    middle = (means * kept).mean(axis=1)
+    return middle * _kept(middle @ middle, (kept**2 @ noise) / m**2)
+
+
+def _kept(squared: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return the share of a noisy vector that is not noise, from squared lengths."""
+    return np.maximum(1 - noise / np.maximum(squared, _SHORTEST_MEAN**2), 0)

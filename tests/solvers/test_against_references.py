@@ -9,6 +9,7 @@ from fits import plan_and_fit
 from sklearn.linear_model import LogisticRegression
 
 from dphead.data.arrays import ArrayRows
+from dphead.privacy.noise import NoiseSource
 from dphead.solvers import (
     DPFC,
     GradientDescent,
@@ -171,9 +172,24 @@ def test_prototypes_are_class_means(rule):
     head = fit(Prototypes(rule, centering=RAW))
     means = np.stack([X64[j == Y].mean(axis=0) for j in range(M)])
     if rule == "cosine":
-        wanted = (
-            X64 @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
-        ).argmax(axis=1)
+        middle = means.mean(axis=0)
+        arms = means - middle
+        cosines = (X64 - middle) @ (arms.T / np.linalg.norm(arms, axis=1))
+        wanted = cosines.argmax(axis=1)
     else:
         wanted = ((X64[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
     assert np.mean(head.scores(X).argmax(axis=1) == wanted) > 0.99
+
+
+@pytest.mark.parametrize("epsilon", [3.0, np.inf])
+def test_prototypes_divide_a_common_and_a_rare_class_in_the_middle(epsilon):
+    """A boundary through the mean of all rows would halve the common class."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(4200) < 200).astype(int)
+    x = rng.normal(0.1, 0.1, (4200, 16)).astype(np.float32)
+    x = np.where(y[:, None] == np.arange(16), x + 0.5, x)
+    facts = ProblemInfo(4200, 16, 2)
+    seed = {"noise": NoiseSource(0)}
+    fitted = plan_and_fit(Prototypes(), ArrayRows(x, y), facts, epsilon, **seed)
+    right = fitted.head.scores(x).argmax(axis=1) == y
+    assert min(right[y == 0].mean(), right[y == 1].mean()) > 0.9
