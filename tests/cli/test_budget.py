@@ -3,7 +3,6 @@
 import io
 import sys
 
-import dphead_extract.features.format as format
 import pytest
 from commands import charges, dphead, features_file, fitted, refused, report_of
 
@@ -87,19 +86,6 @@ def test_a_refusal_tells_what_was_asked_from_what_is_left(features, tmp_path):
     dry = fitted(*command, "--dry-run")
     assert all(part in words(dry) for part in (*parts, "! This fit would be refused"))
     assert charges() == 1
-
-
-def test_a_dry_run_opens_the_features_file_once(features, tmp_path, monkeypatch):
-    opened = []
-    real = format.FeaturesFile.__init__
-
-    def counted(self, *given):
-        opened.append(given)
-        real(self, *given)
-
-    monkeypatch.setattr(format.FeaturesFile, "__init__", counted)
-    fitted("fit", features, *LS, "-o", tmp_path / "run", "--dry-run")
-    assert len(opened) == 1
 
 
 def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):

@@ -80,10 +80,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkey
     fitted("features", "import", "old.npz", "-o", "old.h5", *classes, *named)
     fitted("features", "import", "new.npz", "-o", "new.h5", *named)
     said = next_of(fitted("fit", "old.h5", "-o", "run", *LS).out)
-    assert said == [
-        "dphead check run",
-        "dphead predict run new.h5 -o predictions.csv",
-    ]
+    assert said == ["dphead check run", "dphead predict run new.h5 -o predictions.csv"]
     fitted(*said[1].split()[1:])
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 31
     (tmp_path / "new_images").mkdir()

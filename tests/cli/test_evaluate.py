@@ -31,17 +31,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     features = features_file(folder / "train.h5")
     test = features_file(folder / "test.h5", n=90, seed=5)
-    options = (
-        "--method",
-        "dp-ls",
-        "--epsilon",
-        4,
-        "--backend",
-        "numpy",
-        "--ledger",
-        folder / "ledger.sqlite",
-    )
-    fitted("fit", features, "-o", folder / "run", *options)
+    options = ("--method", "dp-ls", "--epsilon", 4, "--backend", "numpy")
+    own = ("--ledger", folder / "ledger.sqlite")
+    fitted("fit", features, "-o", folder / "run", *options, *own)
     return folder / "run", test
 
 
@@ -120,32 +112,19 @@ def read_parquet(path):
     return read_table(path).to_pylist()
 
 
-def test_a_name_of_another_kind_of_file_is_refused(made, tmp_path):
-    run, test = made
-    path = tmp_path / "out.xlsx"
-    assert "--format csv" in refused(dphead("predict", run, test, "-o", path))
-    fitted("predict", run, test, "-o", path, "--format", "csv")
-    assert len(table(path.read_text())) == 90
-
-
-def test_parquet_needs_a_file(made):
-    run, test = made
-    assert "Add -o" in refused(dphead("predict", run, test, "--format", "parquet"))
-
-
-def truncated(path):
-    path.write_bytes(path.read_bytes()[:-4000])
-
-
 def test_unusable_input_is_refused(made, tmp_path):
-    run, _ = made
+    run, test = made
+    excel = tmp_path / "out.xlsx"
     other = features_file(tmp_path / "other.h5", backbone="resnet18")
     splits = features_file(
         tmp_path / "splits.h5", split=np.arange(240) % 2, split_names=("train", "test")
     )
     cut = features_file(tmp_path / "cut.h5")
-    truncated(cut)
+    cut.write_bytes(cut.read_bytes()[:-4000])
     for arguments, message in (
+        ((run, test, "-o", excel), "--format csv"),
+        ((run, test, "--format", "parquet"), "Add -o"),
+        ((run, test, "--vote", 3), "run folder of a network"),
         ((run, other), "the head's backbone"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
@@ -155,7 +134,8 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((tmp_path / "nowhere", splits, "--split", "test"), "does not exist"),
     ):
         assert message in refused(dphead("predict", *arguments))
-    fitted("predict", run, splits, "--split", "test")
+    fitted("predict", run, splits, "--split", "test", "-o", excel, "--format", "csv")
+    assert len(table(excel.read_text())) == 120
 
 
 def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path):
@@ -209,11 +189,6 @@ def test_rows_of_another_width_are_refused(made, tmp_path, command):
     message = refused(dphead(command, run, tmp_path / "other.h5"))
     assert "(arrays, 12 columns)" in message
     assert "other.h5 (arrays, 1 columns)" in message
-
-
-def test_a_head_has_no_views_that_vote(made):
-    said = refused(dphead("predict", *made, "--vote", 3))
-    assert "run folder of a network" in said
 
 
 def test_masked_rows_count_as_wrong(made, masked):

@@ -26,7 +26,7 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     assert 'load_head("run-torch")' in said
     assert "epsilon 1 " in said and "protects one row" in said
     # again: what is there is not overwritten
-    assert "new or empty folder" in refused(dphead("export", run, "--to", "torch"))
+    assert "new or empty folder" in refused(dphead("export", run, "--to", "pytorch"))
     fitted("export", run, "--to", "sklearn", "-o", run.parent / "elsewhere")
     assert (run.parent / "elsewhere/head.py").exists()
 

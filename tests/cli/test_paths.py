@@ -41,10 +41,7 @@ def test_a_missing_path_loads_no_library(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={
-            "DPHEAD_HOME": str(tmp_path),
-            "PYTHONPATH": ":".join(sys.path),
-        },
+        env={"DPHEAD_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
     )
     found, loaded = json.loads(done.stdout.splitlines()[-1])
     assert found == dict.fromkeys(COMMANDS, 2)

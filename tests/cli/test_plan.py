@@ -21,12 +21,7 @@ QUICK = ("--method", "dp-ls", "--draws", "2")
 def digits(tmp_path_factory):
     path = tmp_path_factory.mktemp("digits") / "public.h5"
     x, y = load_digits(return_X_y=True)
-    write_features(
-        path,
-        x.astype("f4"),
-        y,
-        [str(k) for k in range(10)],
-    )
+    write_features(path, x.astype("f4"), y, [str(k) for k in range(10)])
     return path
 
 
@@ -34,25 +29,14 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     before = contents(digits.parent)
     done = fitted("plan", digits, "--public-rows", "--n-rows", 5000, *QUICK)
     lines = done.out.splitlines()
-    assert max(map(len, lines)) <= 80 or str(digits) in max(
-        lines,
-        key=len,
-    )
+    assert max(map(len, lines)) <= 80 or str(digits) in max(lines, key=len)
     found = [
         re.match(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █", x) for x in lines
     ]
     table = {m[1]: float(m[2]) for m in found if m}
-    assert list(table) == [
-        *(f"{e:g}" for e in EPSILONS),
-        "no noise",
-    ]
+    assert list(table) == [*(f"{e:g}" for e in EPSILONS), "no noise"]
     assert table["0.1"] < table["1"] < table["no noise"]
-    text = " ".join(
-        done.out.replace(
-            "\xa0",
-            " ",
-        ).split()
-    )
+    text = " ".join(done.out.replace("\xa0", " ").split())
     goal = max(v for k, v in table.items() if k != "no noise") - 1
     enough = next(k for k, v in table.items() if v >= goal - 0.05)
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
@@ -70,36 +54,13 @@ def test_json_has_every_draw_and_a_plot_is_drawn(digits, tmp_path):
     pytest.importorskip("matplotlib")
     asked = ("--epsilon", "8,0.5", "--delta", "1e-4", "--relation", "replace_one")
     plot = tmp_path / "curve.png"
-    command = (
-        "plan",
-        digits,
-        "--public-rows",
-        "--n-rows",
-        1000,
-        *QUICK,
-        *asked,
-    )
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK, *asked)
     done = fitted(*command, "--json", "--plot", plot)
     found = json.loads(done.out)
-    assert [p["epsilon"] for p in found["points"]] == [
-        0.5,
-        8,
-    ]
+    assert [p["epsilon"] for p in found["points"]] == [0.5, 8]
     assert {len(p["accuracies"]) for p in found["points"]} == {2}
-    assert (
-        found["n_rows"],
-        found["n_train"],
-        found["n_held_out"],
-    ) == (1000, 1000, 359)
-    said = [
-        found[k]
-        for k in (
-            "delta",
-            "relation",
-            "draws",
-            "method",
-        )
-    ]
+    assert (found["n_rows"], found["n_train"], found["n_held_out"]) == (1000, 1000, 359)
+    said = [found[k] for k in ("delta", "relation", "draws", "method")]
     assert said == [1e-4, "replace_one", 2, "dp-ls"]
     assert found["ceiling"]["epsilon"] == "inf"
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -118,41 +79,15 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     ):
         assert words in refused(dphead(*public, *options)), options
     few = features_file(tmp_path / "few.h5", n=4)
-    command = (
-        "plan",
-        few,
-        "--public-rows",
-        "--n-rows",
-        50,
-        *QUICK,
-        "--delta",
-        1e-3,
-    )
+    command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
     assert "a forecast needs 5 labeled public rows" in refused(dphead(*command))
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
-    fitted(
-        "fit",
-        path,
-        "--method",
-        "dp-ls",
-        "--delta",
-        1e-3,
-        "-o",
-        tmp_path / "run",
-    )
+    fitted("fit", path, "--method", "dp-ls", "--delta", 1e-3, "-o", tmp_path / "run")
     command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
-    text = " ".join(
-        fitted(
-            *command,
-            "--delta",
-            0.1,
-            "--epsilon",
-            1,
-        ).out.split()
-    )
+    text = " ".join(fitted(*command, "--delta", 0.1, "--epsilon", 1).out.split())
     assert "! If these rows are private, stop. Nothing charges the output to" in text
     assert "(1 fits) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
