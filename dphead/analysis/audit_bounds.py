@@ -163,8 +163,8 @@ def statements(
     -----
     The error 1 - confidence is split over the two bounds, so a correct mechanism fails
     with at most that probability. Poisson batches have no mu, so the advantage must not
-    exceed the claim's. A perfect attack has bounds for this number of fits, and the
-    advantage of infinitely many.
+    exceed the advantage of the claim. A perfect attack has bounds for this number of
+    fits, and the advantage of infinitely many.
     """
     error, n = (1 - confidence) / 2, scores.shape[1]
 

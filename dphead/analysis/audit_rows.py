@@ -105,10 +105,10 @@ class AuditRows(ArrayRows):
 class Sums:
     """Sum a statistic's integers over audited rows, without thread pools.
 
-    Every slot is checked as in a fit. Blocks of missing slots add nothing and are
-    skipped. The last few sums of full passes are kept, because every fit starts from
-    the same parameters. Sums are not compared with the reference, because the audit's
-    own tests must find a wrong sum.
+    Every slot is checked as in a fit. Blocks of missing slots add zero and are skipped.
+    The last few sums of full passes are kept, because every fit starts from the same
+    parameters. Sums are not compared with the reference, because the audit's own tests
+    must find a wrong sum.
     """
 
     parallel = False

@@ -1,4 +1,4 @@
-"""Report what the guarantee of a finished run does not cover.
+"""Report the limits of a finished run's guarantee.
 
 Each check reads only the run's records (`dphead.analysis.records`), never a private
 row. Problems without a record go undetected: a backbone tuned on the same rows, several
@@ -363,7 +363,7 @@ def _fits_elsewhere(run: Run) -> Iterator[Finding]:
 
 
 def notes(run: Run) -> list[str]:
-    """Return notes for the reader: later fits, and what could not be checked."""
+    """Return notes for the reader: later fits, and facts that could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(

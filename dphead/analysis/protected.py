@@ -1,4 +1,4 @@
-"""Name the unit of privacy in words, from public facts of the source.
+"""Name the unit of privacy, from public facts of the source.
 
 A row is called an image if dphead extracted it from an image.
 """

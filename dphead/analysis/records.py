@@ -371,7 +371,7 @@ def _recorded(
 ) -> dict[str, Any] | None:
     """Return the run's own fit among `fits`, or None if it is missing.
 
-    Raises ValueError if the fit's releases are not the report's.
+    Raises ValueError if the releases of the fit and the report differ.
     """
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:

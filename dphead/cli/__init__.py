@@ -142,7 +142,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line.
 
-    Invalid input prints one line that says what to do, and exits with code 2.
+    Invalid input prints one line with an action, and exits with code 2.
     """
     try:
         cli()
@@ -178,7 +178,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def missing(module: str) -> str | None:
-    """Return what to install for a missing module, or None if no extra provides it."""
+    """Return the extra to install for a missing module, or None if there is none."""
     name = module.split(".")[0]
     for extra, (packages, modules) in _EXTRAS.items():
         if name in modules:

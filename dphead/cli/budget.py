@@ -1,4 +1,4 @@
-"""Print a data set's budget, the epsilon that was spent, and what remains.
+"""Print a data set's budget, and its spent and remaining epsilon.
 
 Heavy modules are imported only when needed.
 """

@@ -14,7 +14,7 @@ from dphead.cli.text import section
 
 
 class Unusable(click.ClickException):
-    """Refuse unusable input in one line that says what to do."""
+    """Refuse unusable input in one line with an action."""
 
     exit_code = 2
 

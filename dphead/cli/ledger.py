@@ -75,7 +75,7 @@ def move(source: Any, url: str) -> None:
 @click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
 def show(which: Any, as_json: bool) -> None:
-    """Print the budget, what was spent and what remains.
+    """Print the budget, the spent epsilon and the remaining epsilon.
 
     WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
     of a team's server (default: DPHEAD_LEDGER).

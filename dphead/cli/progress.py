@@ -1,7 +1,7 @@
 """Show a command's progress on standard error: a bar on a terminal, else plain lines.
 
-Work of less than two seconds shows nothing. Only a terminal gets control characters.
-Callers must not pass private values.
+Work of less than two seconds shows no progress. Only a terminal gets control
+characters. Callers must not pass private values.
 """
 
 import os

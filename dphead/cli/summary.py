@@ -108,7 +108,7 @@ def _network_name(network: dict[str, Any]) -> str:
 
 
 def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
-    """State the guarantee, its meaning for an attacker, and what it omits."""
+    """State the guarantee, its bound on attacks, and its limits."""
     g = report["guarantee"]
     if not g["private"]:
         yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"

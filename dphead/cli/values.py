@@ -1,7 +1,8 @@
 """Parse typed text: numbers, comma-separated lists, sizes and NAME=VALUE pairs.
 
-Errors say what to type instead. `Number` reads all numbers of all commands, and refuses
-infinite and absurdly large numbers. The library checks the range of each setting.
+Errors name the text to type instead. `Number` reads all numbers of all commands, and
+refuses infinite and absurdly large numbers. The library checks the range of each
+setting.
 """
 
 import json
@@ -42,7 +43,7 @@ class Number(click.ParamType):
         return self.fail(f"write {self}, got {str(value)[:40]!r}.", param, ctx)
 
     def __str__(self) -> str:
-        """Return what the user should type."""
+        """Return a description of valid text."""
         what = "a whole number" if self.name == "integer" else "a number"
         infinite = " or inf" if self.infinite else ""
         return f"{what} from {self.low:g} to {self.high:g}{infinite}"

@@ -195,7 +195,7 @@ class FeaturesRows:
     ) -> Iterator[tuple[np.ndarray, Block | None]]:
         """Yield the slots of each block, and the block if its rows are kept.
 
-        A block has `size` slots, or KNOWN_TOGETHER times as many if all of its rows are
+        A block has `size` slots, or KNOWN_TOGETHER times `size` if all of its rows are
         kept from earlier passes. Such a block has no features. Other blocks are None.
         """
 

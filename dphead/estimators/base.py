@@ -359,8 +359,8 @@ class DPClassifier(PrivateClassifier):
         Returns
         -------
         ndarray of shape (n, n_classes) or (n,)
-            Scores of the classes. For two classes, the second class's score minus the
-            first's. NaN for a row that is not finite.
+            Scores of the classes. For two classes, the score of the second class minus
+            the score of the first. NaN for a row that is not finite.
 
         Raises
         ------

@@ -268,7 +268,7 @@ def compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
 def _classifier(trained: Trained) -> _Classifier:
     """Return backbone, normalization and head, as in the extraction.
 
-    Raises ValueError if the features are not a timm model's, or the weights differ.
+    Raises ValueError if no timm model made the features, or the weights differ.
     """
     extraction = trained.facts["extraction"]
     if not _is_timm(extraction):

@@ -49,7 +49,8 @@ class _UsedRows(TorchSums):
 class _AuditedGradient(ModelGradient):
     """Describe a `ModelGradient` with its own summation backend.
 
-    An audit takes the block sum from the statistic. `sums` is the network's.
+    An audit takes the block sum from the statistic. `sums` is the backend of the
+    network.
     """
 
     sums: _UsedRows | None = field(default=None, repr=False, compare=False)

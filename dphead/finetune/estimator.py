@@ -335,7 +335,8 @@ class DPFinetuneClassifier(PrivateClassifier):
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores (n, n_classes), or (n,) for two classes.
 
-        With two classes, it is the second class's score minus the first's.
+        With two classes, it is the score of the second class minus the score of the
+        first.
         """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

@@ -1,7 +1,7 @@
 """Build a network, load weights, and refuse networks that mix rows.
 
 The network is one of `architectures`, a timm model without batch normalization, or a
-module of the user's.
+user's module.
 """
 
 import math
@@ -162,8 +162,8 @@ def pixel_scale(
 ) -> tuple[Scale, Scale]:
     """Return (mean, std) of pixels in [0, 1], as given or as the model's default.
 
-    The default is timm's, else 0.5 and 0.25, with one number per channel. Raises
-    ValueError if numbers are out of range or their count is wrong.
+    The default is the value of timm, else 0.5 and 0.25, with one number per channel.
+    Raises ValueError if numbers are out of range or their count is wrong.
     """
     config: Any = None
     if spec.of_timm:

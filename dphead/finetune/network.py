@@ -330,7 +330,7 @@ class TorchSums:
         self._heads = CpuSums()
 
     def _fits(self, rows: int) -> bool:
-        """Return whether the gradients of so many rows of zeros fit a GPU's memory.
+        """Return whether the gradients of this number of rows fit a GPU's memory.
 
         The trial runs before any charge, so that an unusable model spends no budget.
         Raises ValueError if a row has no gradient.

@@ -114,7 +114,8 @@ class SharedSums(TorchSums):
     ) -> np.ndarray:
         """Return the sum of a part, or on the first process the total of all parts.
 
-        `weights` are the step's, or None if unchanged since the previous part.
+        `weights` are the weights of the step, or None if unchanged since the previous
+        part.
         """
         if weights is not None:
             self._step = StepParams(RowTransform(), weights, step)

@@ -146,7 +146,7 @@ class ModelSpec:
 
     @property
     def of_timm(self) -> bool:
-        """Return whether the name must be a timm model's."""
+        """Return whether the name must be the name of a timm model."""
         return not self.model.startswith(("wrn-", "tb21-")) and not self.of_user
 
     @property

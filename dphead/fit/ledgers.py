@@ -107,7 +107,7 @@ def data_set_of(ledger: str | Path | None) -> str | None:
 
 
 def image_index() -> ImageIndex:
-    """Return the private index of known images: the team's, or else this home's."""
+    """Return the private index of known images, of the team or else of this home."""
     url = team_url()
     return ImageIndex(ledger_home() / "images") if url is None else TeamImages(url)
 

@@ -348,7 +348,7 @@ def reserve(
     ------
     LedgerError
         If the ledger refuses the plan, or another ledger on the same images has a
-        budget (`charging`). Then nothing is charged.
+        budget (`charging`). In this case, no release is charged.
     """
     charged = plan if seed is None else plan.marked(private=False)
     with charging(ledger):

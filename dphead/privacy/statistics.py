@@ -83,7 +83,7 @@ class Gradient(Statistic):
 
     @property
     def clips(self) -> str:  # type: ignore[override]
-        """Return what `clip_norm` bounds."""
+        """Return the name of the vectors that `clip_norm` bounds."""
         return self.clip
 
     @property

@@ -152,9 +152,9 @@ def noisy_mean(
 ) -> Generator[Request, Response, tuple[np.ndarray, float]]:
     """Return the shrunk mean (n_features,) of the rows that count, and their number.
 
-    Rows beyond a group's cap, rows without a class and unreadable rows add nothing to
-    the sum. Divided by n_rows, the mean would be too short (results/ablation, "rows
-    without a class or beyond a cap").
+    Rows beyond a group's cap, rows without a class and unreadable rows add zero to the
+    sum. Divided by n_rows, the mean would be too short (results/ablation, "rows without
+    a class or beyond a cap").
     """
     answer = yield Request(_COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)

@@ -131,7 +131,7 @@ class GradientDescent:
         return [*self.centering.plan(facts, rest), *[step] * self.steps, *counts]
 
     def _decay(self, t: int) -> float:
-        """Return the decay of the average at step t: De22's warm-up, or the mean's."""
+        """Return the decay of the average at step t: De22's warm-up, or t / (t + 1)."""
         if self.average == "ema":
             return min(self.ema_decay, (1 + t) / (10 + t))
         return t / (t + 1)

@@ -34,7 +34,7 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
 def is_plain(path: Path) -> bool:
     """Return whether a path is a file with an end.
 
-    A read from a pipe or a device could wait, or continue, for ever. Links are
+    Reading a pipe or a device might never end. Links are
     followed. Return False if the path does not exist.
     """
     try:

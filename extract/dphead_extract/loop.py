@@ -153,7 +153,7 @@ def forward(
 def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
     """Compile the backbone's network for a whole batch, and return whether it works.
 
-    A network that torch.compile cannot compile stays as it is, with a warning.
+    If torch.compile cannot compile a network, warn and keep it unchanged.
     """
     plain = backbone.module.to(settings.device)
     images = settings.batch_size * settings.views.count

@@ -83,7 +83,7 @@ class ExtractOptions:
         as `dtype`.
     compile : bool
         Whether torch.compile compiles the backbone, on a GPU only. A backbone that does
-        not compile runs as it is.
+        not compile runs without compilation.
     batch_size : int or None
         None uses a good size for the device.
     block_rows : int

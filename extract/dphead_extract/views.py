@@ -26,7 +26,7 @@ class Views:
     Attributes
     ----------
     count : int
-        Number of views; 1 is the image as it is.
+        Number of views; 1 means only the unchanged image.
     flip : bool
         Whether each view is mirrored with probability one half.
     """

@@ -1,4 +1,4 @@
-"""Read what an institution says about a run (about.toml), and compare its limits.
+"""Read an institution's facts about a run (about.toml), and compare its limits.
 
 A report has no institution, purpose or contact. The card shows them as they were
 typed, so they must be public.

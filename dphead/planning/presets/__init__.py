@@ -32,8 +32,9 @@ def names() -> list[str]:
 def load(name: str) -> dict[str, Any]:
     """Return a preset, merged with its base.
 
-    A method's settings are merged with the base's, except those left to the user.
-    `columns` and `search` replace the base's. Raises ValueError for an unknown name.
+    Settings of a method are merged with the settings of the base, except settings left
+    to the user. `columns` and `search` replace the entries of the base. Raises
+    ValueError for an unknown name.
     """
     if name not in names():
         raise ValueError(

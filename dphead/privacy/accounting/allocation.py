@@ -57,7 +57,8 @@ def epoch_losses(
 
     Guarantee
     ---------
-    Pessimistic: delta at every epsilon, also a negative one, is at least the pair's.
+    Pessimistic: delta at every epsilon, also a negative one, is at least the delta of
+    the pair.
     """
     # All mass at an infinite loss: delta is 1 at every epsilon.
     nothing = Losses(0, np.zeros(1), 1.0, interval)

@@ -1,9 +1,9 @@
 """Keep the record and the budget of all releases from one data set.
 
 `schema` defines the tables. `store` keeps the tables in a file, and `server` on
-PostgreSQL. `ledger` charges fits, `budget` computes what was spent, `charge` hands out
-a fit's reserved releases, `seals` detects damage, and `moving` takes a ledger
-elsewhere.
+PostgreSQL. `ledger` charges fits, `budget` computes the spent epsilon, `charge` hands
+out a fit's reserved releases, `seals` detects damage, and `moving` moves a ledger to
+another place.
 """
 
 from dphead.privacy.ledger.budget import Spent, in_words, spent

@@ -323,7 +323,7 @@ class Charge(Generic[_Book]):
         return self.store / f"{sequence:06d}.npy"
 
     def _remove(self, sequence: int) -> None:
-        """Delete what this folder holds of a release, whole or in part."""
+        """Delete all files of a release in this folder, also partial files."""
         if self.store is not None:
             self._file(sequence).with_suffix(".npy.part").unlink(missing_ok=True)
             self._file(sequence).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 `Ledger.reserve` charges a whole fit, durably, before a release uses a row. `Charge`
 then hands out the reserved releases in order. Rows of the ledger are never changed or
-deleted. So a crash can waste budget, but it cannot hide what was spent.
+deleted. So a crash can waste budget, but it cannot hide spent budget.
 """
 
 import json
@@ -356,7 +356,7 @@ class Ledger(LedgerFile):
         return reserved
 
     def verify(self) -> list[str]:
-        """Return the damage that is found, in words (`seals.damage_of`)."""
+        """Return descriptions of the damage that is found (`seals.damage_of`)."""
         return seals.damage_of(self)
 
     def holds(self, fit_id: str) -> bool:
@@ -392,7 +392,7 @@ class Ledger(LedgerFile):
     def _check(
         self, new: list[GaussianEvent], relation: str, record: seals.Record
     ) -> None:
-        """Apply the filter over all fits: refuse what would exceed the budget.
+        """Apply the filter over all fits: refuse fits that would exceed the budget.
 
         Proof: proofs/ledger.md, "Across fits". Full batches use GDP [Smith, Thakurta
         2022; Koskela et al. 2023]. Other batches use RDP at one order, which is fixed

@@ -248,7 +248,7 @@ _OPEN = WeakSet[Any]()  # connections of this process
 
 
 def _disconnect_copies() -> None:
-    """Disconnect copies in a forked process, because closing one ends its parent's."""
+    """Disconnect a forked process's copies: closing one would end the connection."""
     # The descriptor stays valid, but leads to no server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:

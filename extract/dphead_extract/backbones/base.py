@@ -1,4 +1,4 @@
-"""Define what a family of backbones provides, and how one registers itself.
+"""Define the interface of a family of backbones, and its registration.
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
 registry imports every file of this folder. `families.py` lists the options of a family.

@@ -51,7 +51,7 @@ TRAITS = {"scatternet": _FILTERS, "deep-patches": _FILTERS}
 
 
 def traits_of(name: str) -> Traits:
-    """Return the traits of a backbone's family: a name in TRAITS, or timm's."""
+    """Return the traits of a backbone's family, which is timm's for other names."""
     return TRAITS.get(name, _TIMM)
 
 

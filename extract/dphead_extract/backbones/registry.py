@@ -1,7 +1,7 @@
 """Load frozen backbones of every family in this folder.
 
 A family is one file with a subclass of `Family` under `@register`
-(`dphead_extract.backbones.base`). Names that no family registers are timm's.
+(`dphead_extract.backbones.base`). Names that no family registers belong to timm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIMM = TimmFamily()
 
 
 def family_of(name: str) -> Family:
-    """Return the family of a backbone's name: a registered one, or timm's."""
+    """Return the registered family of a backbone's name, or else timm's family."""
     return FAMILIES.get(name, _TIMM)
 
 

@@ -57,7 +57,7 @@ def _padded_size(size: int, J: int) -> tuple[int, int, int]:
 
 
 def _reflect_index(size: int, before: int, after: int) -> np.ndarray:
-    """Return an index that extends an axis by reflection, however far.
+    """Return an index that extends an axis by repeated reflection.
 
     The index reflects about the axis's first and last pixel.
     """

@@ -99,7 +99,7 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 def read_names(features: Path, n_rows: int) -> list[str] | None:
     """Return the names of a features file's rows, or None without their table.
 
-    A table of another length is another file's, and counts as missing.
+    A table of another length belongs to another file, and counts as missing.
     """
     path = _names_path(features)
     if not path.is_file():

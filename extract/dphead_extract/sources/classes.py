@@ -149,7 +149,7 @@ class Classes:
     def check_known(self, others: set[str]) -> None:
         """Raise ExtractError if rows have labels outside the declared classes.
 
-        A spelling error there would spend a budget on a head that learned nothing.
+        Otherwise a spelling error would spend a budget on a useless head.
         """
         if not others or self.allow_unlabeled:
             return

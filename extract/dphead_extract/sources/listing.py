@@ -236,7 +236,7 @@ def _unreadable(error: OSError) -> None:
 def _size(file: Path) -> int:
     """Return the bytes of a file, or -1 if it does not exist.
 
-    Raises ExtractError if it is not a plain file: reading it could wait for ever.
+    Raises ExtractError if it is not a plain file: reading it might never end.
     """
     try:
         found = os.stat(file)

@@ -1,4 +1,4 @@
-"""Turn the columns of a `pyarrow.Table` into features, each row by itself."""
+"""Turn the columns of a `pyarrow.Table` into features, one row at a time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def floats(column: Any, width: int | None = None) -> np.ndarray:
-    """Return a column of a table as features, each row by itself.
+    """Return a column of a table as features, one row at a time.
 
     Parameters
     ----------
