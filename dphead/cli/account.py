@@ -43,10 +43,8 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 @click.option(
     "--delta",
     type=values.NUMBER,
-    help=(
-        "Probability that the guarantee fails, below 1/n for n images or groups. "
-        "Default: the delta of --preset."
-    ),
+    help="Probability that the guarantee fails, below 1/n for n images or groups. "
+    "Default: the delta of --preset.",
 )
 @click.option(
     "--sampling-prob",
@@ -65,20 +63,15 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 @click.option(
     "--shuffled-epochs",
     type=values.COUNT,
-    help=(
-        "Account for this number of epochs of shuffled batches. Without this "
-        "option, batches are sampled or full."
-    ),
+    help="Account for this number of epochs of shuffled batches.",
 )
 @RELATION
 @GROUP_CAP
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
-    help=(
-        "Accountant that calibrates the noise. Default: the accountant of --preset, "
-        "else auto."
-    ),
+    help="Accountant that calibrates the noise. Default: the accountant of --preset, "
+    "else auto.",
 )
 @click.option(
     "--method",

@@ -16,10 +16,8 @@ from dphead.cli.text import filled, table, tied
 @click.option("--method", type=METHODS, default="dp-fc", show_default=True)
 @click.option(
     "--network",
-    help=(
-        "Audit the training of this network instead of a head. Needs --shape. "
-        "`dphead finetune --model` lists the possible names."
-    ),
+    help="Audit the training of this network instead of a head. Needs --shape. "
+    "`dphead finetune --model` lists the possible names.",
 )
 @click.option(
     "--shape",
@@ -50,14 +48,14 @@ from dphead.cli.text import filled, table, tied
     type=values.COUNT,
     default=1000,
     show_default=True,
-    help="Number of fits with the canary. The same number of fits has no canary.",
+    help="Number of fits with the canary, and also without it.",
 )
 @click.option(
     "--confidence",
     type=values.Number(0.51, 0.999999),
     default=0.9999,
     show_default=True,
-    help=("Joint confidence of the bounds, and also of the noise tests."),
+    help="Joint confidence of the bounds, and also of the noise tests.",
 )
 @click.option("-o", "--output", "out", type=PATH, help="Folder to write audit.json to.")
 @click.option(
@@ -65,11 +63,11 @@ from dphead.cli.text import filled, table, tied
     type=click.Choice(["poisson", "allocation"]),
     default="poisson",
     show_default=True,
-    help="Sampling of batches for --network. `dphead finetune` has the same option.",
+    help="Sampling of batches for --network.",
 )
 @click.option(
     "--preset",
-    help="Preset with a paper's settings. `dphead fit` has the same presets.",
+    help="Preset with a paper's settings, such as fc23.",
 )
 def audit(out: Path | None, fits: int, **given: Any) -> None:
     """Run a method many times with and without worst-case canaries, and test its claim.

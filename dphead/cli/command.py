@@ -104,9 +104,7 @@ CONFIG = click.option(
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help=(
-        "TOML file of options, such as a run's run.toml. Typed options take precedence."
-    ),
+    help="TOML file of options, such as a run's run.toml. Typed options override it.",
 )
 
 

@@ -31,25 +31,19 @@ READING = option_group(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help=(
-            "Number of augmented views of each image that vote on its class. "
-            "Needs a network trained with --views."
-        ),
+        help="Number of augmented views of each image that vote on its class. "
+        "Needs a network trained with --views.",
     ),
     click.option(
         "--weights",
         type=PATH,
-        help=(
-            "Weights file of the head's backbone, if SOURCE is images and the "
-            "features were extracted with --weights."
-        ),
+        help="Weights file of the head's backbone, if SOURCE is images and the "
+        "features were extracted with --weights.",
     ),
     click.option(
         "--model",
-        help=(
-            "Your own model, as package.module:function. Use the name given in "
-            "training."
-        ),
+        help="Your own model, as package.module:function. Use the name given in "
+        "training.",
     ),
     click.option(
         "--device", default="auto", show_default=True, help="auto, cpu or cuda."
@@ -287,10 +281,7 @@ def _features(
         "--format",
         "asked_format",
         type=click.Choice(["csv", "json", "parquet"]),
-        help=(
-            "Format of the file. Default: the format of the suffix, or csv on "
-            "standard output."
-        ),
+        help="Format of the file. Default: by the suffix, or csv on standard output.",
     ),
 )
 @READING

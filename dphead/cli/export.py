@@ -17,11 +17,9 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     "--to",
     type=_FORMATS,
     required=True,
-    help=(
-        "Format to export. torch and sklearn: the head. timm: backbone and head. "
-        "onnx: backbone and head, or only the head if the backbone is not a timm "
-        "model. Networks of `dphead finetune` have torch, timm and onnx."
-    ),
+    help="Format to export. torch and sklearn: the head. timm: backbone and head. "
+    "onnx: backbone and head, or only the head if the backbone is not a timm "
+    "model. Networks of `dphead finetune` have torch, timm and onnx.",
 )
 @click.option(
     "-o",
@@ -33,10 +31,7 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
 @click.option(
     "--weights",
     type=PATH,
-    help=(
-        "Weights file of the backbone. Only timm and onnx exports of a backbone use "
-        "this file."
-    ),
+    help="Weights file of the backbone, for timm and onnx exports.",
 )
 @click.option(
     "--model",

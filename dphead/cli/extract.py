@@ -70,10 +70,7 @@ from dphead.cli.text import section, tied
     click.option(
         "--skip-unreadable",
         is_flag=True,
-        help=(
-            "Mask unreadable and missing images. Without this option, such an image "
-            "stops the extraction."
-        ),
+        help="Mask unreadable and missing images instead of ending with an error.",
     ),
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
@@ -88,20 +85,17 @@ from dphead.cli.text import section, tied
         "--backbone",
         required=True,
         metavar="NAME",
-        help=("Backbone: scatternet, deep-patches, or the name of a timm model."),
+        help="Backbone: scatternet, deep-patches, or a timm model.",
     ),
     click.option(
         "--weights",
         type=PATH,
-        help=(
-            "Load the weights from this file (safetensors, pth or npz) instead of "
-            "downloading them."
-        ),
+        help="Local weights file (safetensors, pth or npz), instead of a download.",
     ),
     click.option(
         "--random-weights",
         is_flag=True,
-        help="Give a timm model random weights, to measure speed and disk space.",
+        help="Use random weights of a timm model, to measure speed and disk space.",
     ),
     click.option(
         "--model-arg",
@@ -115,54 +109,40 @@ from dphead.cli.text import section, tied
         "--image-size",
         callback=values.image_size,
         metavar="N|H,W",
-        help=(
-            "Size of the backbone's input in pixels. Required for scatternet and "
-            "deep-patches with image files. Default: the size of the model, or of the "
-            "array's images."
-        ),
+        help="Size of the backbone's input in pixels. Required for scatternet and "
+        "deep-patches with image files. Default: the size of the model, or of the "
+        "array's images.",
     ),
     click.option(
         "--channels",
         type=click.Choice(["1", "3"]),
         callback=lambda _, __, text: None if text is None else int(text),
-        help=(
-            "Channels of the backbone's input: 1 refuses color images, 3 repeats the "
-            "channel of gray images. Default: the channels of the model, or of the "
-            "array's images, else 3."
-        ),
+        help="Channels of the backbone's input: 1 refuses color images, 3 repeats the "
+        "channel of gray images. Default: the channels of the model, or of the "
+        "array's images, else 3.",
     ),
     click.option(
         "--mean",
         callback=values.numbers_of_colors,
-        help=(
-            "Mean of each channel, separated by commas. Default: the means of the "
-            "model."
-        ),
+        help="Mean of each channel, separated by commas. Default: the model's means.",
     ),
     click.option(
         "--std",
         callback=values.numbers_of_colors,
-        help=(
-            "Standard deviation of each channel, separated by commas. Default: the "
-            "values of the model."
-        ),
+        help="Standard deviation of each channel, separated by commas. Default: the "
+        "values of the model.",
     ),
     click.option(
         "--interpolation",
         type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
-        help=(
-            "Interpolation that resizes images. none: images must have the "
-            "declared size (scatternet and deep-patches only). Default: the "
-            "interpolation of the model."
-        ),
+        help="Interpolation that resizes images. none: images must have the "
+        "declared size (scatternet and deep-patches only). Default: the "
+        "interpolation of the model.",
     ),
     click.option(
         "--crop-pct",
         type=values.Number(0.01, 1),
-        help=(
-            "Fraction of each side that the center crop keeps. Default: the fraction "
-            "of the model."
-        ),
+        help="Fraction of each side in the center crop. Default: the model's fraction.",
     ),
 )
 @option_group(
@@ -172,10 +152,8 @@ from dphead.cli.text import section, tied
         default="2",
         callback=values.scales,
         show_default=True,
-        help=(
-            "Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
-            "both scales."
-        ),
+        help="Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
+        "both scales.",
     ),
     click.option(
         "--scatter-l",
@@ -189,10 +167,7 @@ from dphead.cli.text import section, tied
         default="rgb",
         show_default=True,
         type=click.Choice(["rgb", "opponent"]),
-        help=(
-            "Color space of ScatterNet's input. opponent: luminance, red-green and "
-            "blue-yellow."
-        ),
+        help="Color space. opponent: luminance, red-green and blue-yellow.",
     ),
 )
 @option_group(
@@ -200,11 +175,9 @@ from dphead.cli.text import section, tied
     click.option(
         "--axes",
         type=values.COUNT,
-        help=(
-            "Project features on this number of directions between the backbone's "
-            "own classes, such as 400. This option helps with small budgets and "
-            "many classes."
-        ),
+        help="Project features on this number of directions between the backbone's "
+        "own classes, such as 400. This option helps with small budgets and "
+        "many classes.",
     ),
     click.option(
         "--mirror",
@@ -216,10 +189,8 @@ from dphead.cli.text import section, tied
         default=1,
         show_default=True,
         type=values.MANY,
-        help=(
-            "Average the features of this number of random shifts and mirror "
-            "images of each image. Use this option for training images only."
-        ),
+        help="Average the features of this number of random shifts and mirror "
+        "images of each image. Use this option for training images only.",
     ),
     click.option(
         "--flip/--no-flip",
@@ -232,11 +203,9 @@ from dphead.cli.text import section, tied
         default=None,
         show_default="local for scatternet and deep-patches, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
-        help=(
-            "Per-image normalization of the feature map. synthetic: scale "
-            "channels by statistics of random images. local: signed square root, "
-            "then synthetic, then scaling at each position."
-        ),
+        help="Per-image normalization of the feature map. synthetic: scale "
+        "channels by statistics of random images. local: signed square root, "
+        "then synthetic, then scaling at each position.",
     ),
     click.option(
         "--groups",
@@ -264,10 +233,8 @@ from dphead.cli.text import section, tied
         type=click.Choice(["bfloat16", "float16"]),
         is_flag=False,
         flag_value="float16",
-        help=(
-            "Use mixed precision of this type (GPU only). --amp without a type means "
-            "float16."
-        ),
+        help="Use mixed precision of this type (GPU only). --amp without a type means "
+        "float16.",
     ),
     click.option(
         "--compile",
@@ -277,24 +244,20 @@ from dphead.cli.text import section, tied
     click.option(
         "--batch-size",
         type=values.COUNT,
-        help=(
-            "Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "
-            "ScatterNet."
-        ),
+        help="Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "
+        "ScatterNet.",
     ),
     click.option(
         "--workers",
         type=values.MANY,
-        help=("Number of threads. Default: one per processor core."),
+        help="Number of threads. Default: one per processor core.",
     ),
     BLOCK_ROWS,
     click.option(
         "--shard",
         metavar="I/K",
-        help=(
-            "Extract part I of K, counted from 0. `dphead features join` joins "
-            "the parts. Default: RANK/WORLD_SIZE of torchrun."
-        ),
+        help="Extract part I of K, counted from 0. `dphead features join` joins "
+        "the parts. Default: RANK/WORLD_SIZE of torchrun.",
     ),
 )
 def extract(**given: Any) -> None:

@@ -40,11 +40,9 @@ def features() -> None:
     "--features",
     "features_",
     metavar="NAMES",
-    help=(
-        'Columns of features, separated by commas. "emb_*" selects all columns '
-        "with this prefix. Default: all columns except label, group and split, or "
-        "the array `features` of an .npz."
-    ),
+    help='Columns of features, separated by commas. "emb_*" selects all columns '
+    "with this prefix. Default: all columns except label, group and split, or "
+    "the array `features` of an .npz.",
 )
 @COLUMNS
 @ENCODING
@@ -56,17 +54,15 @@ def features() -> None:
 @click.option(
     "--width",
     type=values.COUNT,
-    help=(
-        "Length of the lists in a column of features. Required if the file's schema "
-        "does not give the length."
-    ),
+    help="Length of the lists in a column of features. Required if the file's schema "
+    "does not give the length.",
 )
 @click.option(
     "--backbone",
     default="imported",
     show_default=True,
     metavar="NAME",
-    help="Name of the embedding model. A head accepts only files with the same name.",
+    help="Name of the embedding model. Heads need files with the same name.",
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]))
 @BLOCK_ROWS
@@ -76,10 +72,8 @@ def features() -> None:
     "--not-fitted-on-these-rows",
     "attested",
     is_flag=True,
-    help=(
-        "Attest that the model reads each row alone and was not fitted to these "
-        "rows. Reports repeat this statement, and `dphead check` accepts it."
-    ),
+    help="Attest that the model reads each row alone and was not fitted to these "
+    "rows. Reports repeat this statement, and `dphead check` accepts it.",
 )
 def import_(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file, one row for each.

@@ -89,27 +89,20 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--mean",
         callback=values.numbers_of_colors,
-        help=(
-            "Public mean of pixels in [0, 1], as one value or one per channel. "
-            "Default: the mean of the model."
-        ),
+        help="Public mean of pixels in [0, 1], as one value or one per channel. "
+        "Default: the mean of the model.",
     ),
     click.option(
         "--std",
         callback=values.numbers_of_colors,
-        help=(
-            "Public standard deviation of pixels in [0, 1], as one value or one per "
-            "channel. Default: the value of the model."
-        ),
+        help="Public standard deviation of pixels in [0, 1], as one value or one per "
+        "channel. Default: the value of the model.",
     ),
     click.option(
         "--vote",
         type=values.Whole(0, values.SEVERAL),
         default=0,
-        help=(
-            "Also measure the accuracy of the majority vote of this number of "
-            "augmented views."
-        ),
+        help="Also measure the majority vote of this number of augmented views.",
     ),
 )
 @option_group(
@@ -121,20 +114,16 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help=(
-            "Accountant that computes the omitted one of --noise-multiplier, "
-            "--batch-size and --steps. Default: auto."
-        ),
+        help="Accountant that computes the omitted one of --noise-multiplier, "
+        "--batch-size and --steps. Default: auto.",
     ),
 )
 @option_group(
     "Training",
     click.option(
         "--preset",
-        help=(
-            "Preset with a paper's settings: de22-13, de22-16, tb21-cnn/mnist, "
-            "tan23-5, ..."
-        ),
+        help="Preset with a paper's settings: de22-13, de22-16, tb21-cnn/mnist, "
+        "tan23-5, ...",
     ),
 )
 @option_group(
@@ -142,10 +131,8 @@ def _setting_options() -> list[click.Parameter]:
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help=(
-            "Memory for the per-example gradients of a chunk of images, such as 2GB. "
-            "Default: 2 GB on a CPU, half of the free memory on a GPU."
-        ),
+        help="Memory for the per-example gradients of a chunk of images, such as 2GB. "
+        "Default: 2 GB on a CPU, half of the free memory on a GPU.",
     ),
     click.option(
         "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."

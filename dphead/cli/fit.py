@@ -41,18 +41,13 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         "--backbones",
         metavar="A.H5,B.H5",
         callback=values.paths,
-        help=(
-            "Features files of the same images from other backbones. The fit "
-            "chooses one backbone privately and charges the choice."
-        ),
+        help="Features files of the same images from other backbones. The fit "
+        "chooses one backbone privately and charges the choice.",
     ),
     click.option(
         "--classes",
         callback=values.names,
-        help=(
-            "Public class names, such as a,b,c. Required if the file declares no "
-            "classes."
-        ),
+        help="Public class names, such as a,b,c, if the file declares no classes.",
     ),
 )
 @option_group(
@@ -63,10 +58,8 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     click.option(
         "--accountant",
         type=ACCOUNTANTS,
-        help=(
-            "Accountant that calibrates the noise. Default: the accountant of the "
-            "method."
-        ),
+        help="Accountant that calibrates the noise. Default: the accountant of the "
+        "method.",
     ),
 )
 @option_group(
@@ -87,10 +80,7 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
         show_default=True,
-        help=(
-            "Summation backend. All backends give the same head. The backend "
-            "reference is slow."
-        ),
+        help="Summation backend. All give the same head. reference is slow.",
     ),
     click.option(
         "--processes",
@@ -99,26 +89,20 @@ _MOST_PROCESSES = 1024  # of one host; chosen
     ),
     click.option(
         "--coordinator",
-        help=(
-            "Address host:port of process 0 for a fit on many hosts. auto: find "
-            "the hosts of a cluster's job."
-        ),
+        help="Address host:port of process 0 for a fit on many hosts. auto: find "
+        "the hosts of a cluster's job.",
     ),
     click.option(
         "--num-processes",
         type=values.MANY,
-        help=(
-            "Total number of processes on all hosts. --coordinator auto reads "
-            "this number from the cluster."
-        ),
+        help="Total number of processes on all hosts. --coordinator auto reads "
+        "this number from the cluster.",
     ),
     click.option(
         "--process-id",
         type=values.WHOLE,
-        help=(
-            "Index of this process, counted from 0. --coordinator auto reads the "
-            "index from the cluster."
-        ),
+        help="Index of this process, counted from 0. --coordinator auto reads the "
+        "index from the cluster.",
     ),
     click.option(
         "--connect-timeout",

@@ -24,28 +24,22 @@ _EPSILON = click.option(
 DELTA = click.option(
     "--delta",
     type=values.NUMBER,
-    help=(
-        "Probability that the guarantee fails, below 1/n for n images or groups. "
-        "Default: the delta of --preset, else 1e-5."
-    ),
+    help="Probability that the guarantee fails, below 1/n for n images or groups. "
+    "Default: the delta of --preset, else 1e-5.",
 )
 RELATION = click.option(
     "--relation",
     type=RELATIONS,
     default="zero_out",
     show_default=True,
-    help=(
-        "Neighboring relation. Neighboring data sets differ in one image, which "
-        "is zeroed out, added or removed, or replaced."
-    ),
+    help="Neighboring relation. Neighboring data sets differ in one image, which "
+    "is zeroed out, added or removed, or replaced.",
 )
 _NOMINAL_N = click.option(
     "--nominal-n",
     type=values.WHOLE,
-    help=(
-        "Public number near the number of images. Only --relation add_remove "
-        "needs this number, because the number of images is then private."
-    ),
+    help="Public number near the number of images. Only --relation add_remove "
+    "needs this number, because the number of images is then private.",
 )
 GROUP_CAP = click.option(
     "--group-cap",
@@ -66,10 +60,8 @@ PROTECT = click.option(
 LEDGER_OPTION = click.option(
     "--ledger",
     type=LEDGER,
-    help=(
-        "Ledger to charge: a file, or a team's postgresql:// URL. Default: "
-        "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME."
-    ),
+    help="Ledger to charge: a file, or a team's postgresql:// URL. Default: "
+    "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME.",
 )
 _TUNED = click.option(
     "--tuning",
@@ -102,10 +94,8 @@ _SPLIT = click.option(
 TEST = click.option(
     "--test",
     type=PATH,
-    help=(
-        "Source of test images, of the same kind as the training source. Without "
-        "--test, --test-split names a split of the training source."
-    ),
+    help="Source of test images, of the same kind as the training source. Without "
+    "--test, --test-split names a split of the training source.",
 )
 _TEST_SPLIT = click.option(
     "--test-split",
@@ -116,10 +106,8 @@ _TEST_IS = click.option(
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
-    help=(
-        "Whether the test images need protection. public: they need none, and the "
-        "report includes the accuracy on the test images."
-    ),
+    help="Whether the test images need protection. public: they need none, and the "
+    "report includes the accuracy on the test images.",
 )
 _VERBOSE = click.option(
     "-v", "--verbose", is_flag=True, help="Print all releases and all figures."
@@ -162,17 +150,13 @@ METHOD = click.option(
     type=METHODS,
     default="auto",
     show_default=True,
-    help=(
-        "Training method. auto has no hyperparameters to set. If --preset names "
-        "settings of one method, auto selects that method."
-    ),
+    help="Training method. auto has no hyperparameters to set. If --preset names "
+    "settings of one method, auto selects that method.",
 )
 PRESET = click.option(
     "--preset",
-    help=(
-        "Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, "
-        "..."
-    ),
+    help="Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, "
+    "...",
 )
 SET = click.option(
     "--set",
@@ -188,10 +172,8 @@ SET = click.option(
 NORM = click.option(
     "--norm",
     type=click.Choice(["before", "after"]),
-    help=(
-        "Place of a Wide-ResNet's normalization layers, before or after the "
-        "activations. Default: before."
-    ),
+    help="Place of a Wide-ResNet's normalization layers, before or after the "
+    "activations. Default: before.",
 )
 
 # --- images, and the features file that is made of them -------------------------------
@@ -199,23 +181,19 @@ NORM = click.option(
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
-    help=(
-        "Levels of folders, outermost first: class, split/class, any/class or "
-        "any/split/class. webdataset: tar files of samples. Default: split/class "
-        "with --split, else class."
-    ),
+    help="Levels of folders, outermost first: class, split/class, any/class or "
+    "any/split/class. webdataset: tar files of samples. Default: split/class "
+    "with --split, else class.",
 )
 COLUMNS = click.option(
     "--columns",
     multiple=True,
     callback=values.columns,
     metavar="ROLE=NAME,...",
-    help=(
-        "Columns that hold path or image, label, group and split. For a table, "
-        "names of columns. For a WebDataset, fields of the .json. For an .npy of "
-        "embeddings, paths of .npy files. Default: columns with the names of "
-        "these roles."
-    ),
+    help="Columns that hold path or image, label, group and split. For a table, "
+    "names of columns. For a WebDataset, fields of the .json. For an .npy of "
+    "embeddings, paths of .npy files. Default: columns with the names of "
+    "these roles.",
 )
 ENCODING = click.option(
     "--encoding",
@@ -228,11 +206,9 @@ TEST_FRACTION = click.option(
     "--test-fraction",
     type=values.Number(0, 0.9),
     default=0.0,
-    help=(
-        "Reserve this fraction of the images, such as 0.2, as the split `test`. "
-        "The other images form the split `train`. If the source has groups, whole "
-        "groups are reserved."
-    ),
+    help="Reserve this fraction of the images, such as 0.2, as the split `test`. "
+    "The other images form the split `train`. If the source has groups, whole "
+    "groups are reserved.",
 )
 BY_GROUP = click.option(
     "--by-group",
@@ -242,35 +218,27 @@ BY_GROUP = click.option(
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
-    help=(
-        "Public number of bits of gray integer pixels: 12 means values from 0 to "
-        "4095. 8-bit images always have values from 0 to 255."
-    ),
+    help="Public number of bits of gray integer pixels: 12 means values from 0 to "
+    "4095. 8-bit images always have values from 0 to 255.",
 )
 INTENSITY = click.option(
     "--intensity",
     callback=values.intensity,
     metavar="LOW,HIGH",
-    help=(
-        "Public gray values that become black and white. This option is required "
-        "for signed, 32-bit and floating-point pixels. 8-bit images always use 0 "
-        "and 255."
-    ),
+    help="Public gray values that become black and white. This option is required "
+    "for signed, 32-bit and floating-point pixels. 8-bit images always use 0 "
+    "and 255.",
 )
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",
-    help=(
-        "Public class names, a file with one name per line, or a number of classes. "
-        "With a number, labels are indices."
-    ),
+    help="Public class names, a file with one name per line, or a number of classes. "
+    "With a number, labels are indices.",
 )
 FOLDER_NAMES_ARE_PUBLIC = click.option(
     "--folder-names-are-public",
     is_flag=True,
-    help=(
-        "Declare the names of folders or labels public, and use these names as classes."
-    ),
+    help="Declare the names of folders or labels public, and use them as classes.",
 )
 UNLABELED = click.option(
     "--allow-unlabeled",

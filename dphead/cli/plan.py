@@ -43,25 +43,21 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 @click.option(
     "--n-rows",
     type=values.COUNT,
-    help="Number of private images in the planned fit. This number is public.",
+    help="Public number of private images in the planned fit.",
 )
 @click.option(
     "--fits",
     type=values.MANY,
-    help=(
-        "Print whether the budget of FEATURES admits this number of fits at each "
-        "--epsilon, instead of a forecast."
-    ),
+    help="Print whether the budget of FEATURES admits this number of fits at each "
+    "--epsilon, instead of a forecast.",
 )
 @click.option(
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
     callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
-    help=(
-        "Epsilons to compare, separated by commas. Default: 0.1,0.5,1,2,4,8, or 1 "
-        "with --fits."
-    ),
+    help="Epsilons to compare, separated by commas. Default: 0.1,0.5,1,2,4,8, or 1 "
+    "with --fits.",
 )
 @DELTA
 @RELATION

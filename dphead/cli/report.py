@@ -21,10 +21,8 @@ from dphead.cli.choices import PATH
 @click.option(
     "--about",
     type=PATH,
-    help=(
-        "TOML file with institution, purpose, contact, date and limits. The command "
-        "copies this file to RUN/about.toml, which is the default."
-    ),
+    help="TOML file with institution, purpose, contact, date and limits, copied to the "
+    "run. Default: RUN/about.toml.",
 )
 @click.option(
     "-o",

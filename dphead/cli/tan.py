@@ -58,10 +58,8 @@ def tan() -> None:
 @click.option(
     "--plot",
     type=PATH,
-    help=(
-        "Draw the paper's Figures 2 and 3 for these settings to this file (png, svg "
-        "or pdf)."
-    ),
+    help="Draw the paper's Figures 2 and 3 for these settings to this file (png, svg "
+    "or pdf).",
 )
 def show(
     n_rows: int,
@@ -115,7 +113,7 @@ def show(
     type=values.NUMBER,
     default=2.0,
     show_default=True,
-    help="Noise multiplier of the training. At 2 and above, epsilon follows TAN.",
+    help="Noise multiplier. At 2 and above, epsilon follows TAN.",
 )
 @click.option(
     "--steps",
@@ -126,10 +124,7 @@ def show(
     "--simulated",
     type=PATH,
     multiple=True,
-    help=(
-        "JSON file that `dphead tan simulate --json` wrote. Repeat this option for "
-        "each number of steps."
-    ),
+    help="JSON file of `dphead tan simulate`, one for each number of steps.",
 )
 def plan(
     n_rows: int,
@@ -213,10 +208,8 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "--factors",
     callback=values.separated(values.NUMBER, "numbers: 4,8"),
     required=True,
-    help=(
-        "Factors k of the simulated runs, such as 4,8,16. Each run divides batch size "
-        "and noise multiplier by k."
-    ),
+    help="Factors k of the simulated runs, such as 4,8,16. Each run divides batch size "
+    "and noise multiplier by k.",
 )
 @click.option(
     "--runs",

@@ -17,10 +17,7 @@ from dphead.cli.progress import shown
 @click.option(
     "--against",
     type=PATH,
-    help=(
-        "Second features file. The command compares both, such as training and test "
-        "images."
-    ),
+    help="Second features file to compare, such as the test images.",
 )
 def verify(file: Path, against: Path | None) -> None:
     """Check a features FILE. The output is private: no guarantee covers it.
