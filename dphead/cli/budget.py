@@ -6,8 +6,8 @@ Heavy modules are imported only when needed.
 import math
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import click
@@ -80,11 +80,31 @@ def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
         yield f"! This fit would be refused: {tried.reason}"
 
 
-def offer_budget(run: Any, progress: Progress) -> None:
+@contextmanager
+def budget_on_refusal(
+    prepared: Callable[[], Any], progress: Progress, verbose: bool
+) -> Iterator[None]:
+    """Print the budget if the ledger refuses the run that `prepared` returns.
+
+    With `verbose`, the budget was printed before.
+    """
+    from dphead.privacy.ledger import LedgerError
+
+    try:
+        yield
+    except LedgerError:
+        if (run := prepared()) is not None and not verbose:
+            progress.say(section("Budget", before_charge(run, refused=True)))
+        raise
+
+
+def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
     """Print before the first fit that the data set has no budget, and ask for one.
 
-    The question needs a terminal. Before a run without a guarantee, print nothing.
+    The question needs a terminal and `ask`. Before a run without a guarantee, print
+    nothing.
     """
+    from dphead.fit.files import is_features_file
     from dphead.fit.ledgers import fix_budget, open_ledger, read_ledger
     from dphead.fit.run_folder import interrupted
 
@@ -94,17 +114,21 @@ def offer_budget(run: Any, progress: Progress) -> None:
         begun = book.budget() is not None or book.count_fits() > 0
     if begun or not plan.private or interrupted(options.out) is not None:
         return
-    name = shlex.quote(str(options.ledger or options.features))
+    name, then = shlex.quote(str(options.ledger or options.features)), []
+    if options.ledger is None and not is_features_file(options.features):
+        name = "budget.sqlite"  # images have no ledger before their first fit
+        then = [f"Then add --ledger {name} to this command."]
     total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
     command = f"dphead ledger budget {name} --epsilon {total:g} --delta {plan.delta:g}"
     told = [
         "! none yet. A budget limits the total epsilon of all fits. It can be set only "
         "before the first fit, and cannot be changed later:",
         command,
+        *then,
     ]
     with progress.paused():
         click.echo(section("Budget", told))
-        if options.processes or not _on_terminal():
+        if not ask or not _on_terminal():
             return
         epsilon = click.prompt(
             "Total epsilon of all fits (0: no budget)",

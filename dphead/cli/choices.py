@@ -34,6 +34,8 @@ class _LedgerPlace(NamedPath):
         """Return the URL as str, or the path."""
         from dphead.privacy.ledger.server import is_on_server
 
+        if value == ":memory:":
+            self.fail("a command needs a ledger in a file or on a server.", param, ctx)
         return value if is_on_server(value) else super().convert(value, param, ctx)
 
 

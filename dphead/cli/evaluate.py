@@ -13,7 +13,7 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.command import Sectioned, option_group
-from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
+from dphead.cli.options import AS_JSON, BITS, COLUMNS, ENCODING, INTENSITY, LAYOUT
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, section, tied
@@ -25,6 +25,8 @@ READING = option_group(
         "--split", help="Split of SOURCE to use. Required if SOURCE has several splits."
     ),
     LAYOUT,
+    COLUMNS,
+    ENCODING,
     BITS,
     INTENSITY,
     click.option(
@@ -59,6 +61,8 @@ class Asked:
     source: Path
     split: str | None
     layout: str | None
+    columns: dict[str, Any]
+    encoding: str
     bits: int | None
     intensity: tuple[float, float] | None
     vote: int
@@ -81,6 +85,13 @@ class Asked:
                 f"`--{unused}` needs a run folder of a {kind}, got {self.run}. Remove "
                 f"`--{unused}`."
             )
+
+    @property
+    def roles(self) -> Any:
+        """Return the `Columns` of a table of images or embeddings."""
+        from dphead_extract.sources.columns import Columns
+
+        return Columns(**self.columns, encoding=self.encoding)
 
     @property
     def of_network(self) -> bool:
@@ -185,7 +196,7 @@ def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], d
 
     network, state, facts = saved.load_network(asked.run, asked.device, asked.model)
     _check_range(asked, facts.get("pixels", {}))
-    read = (asked.source, asked.split, asked.layout, measured)
+    read = (asked.source, asked.split, asked.layout, measured, asked.roles)
     return (network, state, saved.open_rows(network, facts, *read)), facts
 
 
@@ -244,17 +255,24 @@ def _features(
     made = load_head(asked.run)[1].get("extraction") or {}
     _check_range(asked, made.get("transform") or {})
     if files.is_features_file(asked.source):
-        files.check_layout(asked.layout, asked.source)
+        files.check_layout(asked.source, asked.layout, asked.roles)
         return asked.source, asked.split
     output = Path(folder, "features.h5")
     if asked.source.is_file() and not made_of_images(made):
-        backbone = files.import_like(asked.run, asked.source, output, labeled)
+        given = (asked.source, output, labeled, asked.roles)
+        backbone = files.import_like(asked.run, *given)
         said = f"{asked.source}: read as embeddings by {backbone}, the head's model"
         click.echo(section("Rows", [said]), err=True)
         return output, asked.split
     progress.begin("loading the backbone")
     images = files.Images(
-        asked.source, asked.split, asked.layout, labeled, asked.weights, asked.device
+        asked.source,
+        asked.split,
+        asked.layout,
+        labeled,
+        asked.weights,
+        asked.device,
+        asked.roles,
     )
     return files.extract_like(asked.run, images, output, progress), None
 

@@ -12,12 +12,15 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
 from dphead.cli.choices import PATH, check_private, setting_type
 from dphead.cli.command import Sectioned, config_text, option_group
 from dphead.cli.options import (
     BITS,
     CLASSES,
+    COLUMNS,
     DATASET_ID,
+    ENCODING,
     FOLDER_NAMES_ARE_PUBLIC,
     GUARANTEE,
     INTENSITY,
@@ -31,6 +34,7 @@ from dphead.cli.options import (
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, is_first, shown
 from dphead.cli.releases import releases_table
+from dphead.cli.text import section
 
 
 class WithSettings(Sectioned):
@@ -74,6 +78,8 @@ def _setting_options() -> list[click.Parameter]:
     FOLDER_NAMES_ARE_PUBLIC,
     UNLABELED,
     LAYOUT,
+    COLUMNS,
+    ENCODING,
     BITS,
     INTENSITY,
     click.option(
@@ -186,17 +192,19 @@ def finetune(
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     """Train the network, and print the outcome."""
     from dphead.cli.summary import details, outcome
+    from dphead.finetune.processes import is_alone
     from dphead.finetune.run import finetune as train
 
-    planned: Any = None
+    run: Any = None
 
     with shown("reading images") as progress:
 
-        def announce(plan: Any, method: Any, found: Any) -> None:
-            nonlocal planned
-            planned = plan
+        def announce(prepared: Any) -> None:
+            nonlocal run
+            run = prepared
+            plan, found = run.announced, run.schedule
             if dry_run or verbose:
-                title = f"To be released ({method.source})"
+                title = f"To be released ({run.method.source})"
                 progress.say(releases_table(plan.summary(), title))
                 epsilon = found.epsilon if plan.private else float("inf")
                 progress.say(
@@ -204,17 +212,20 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                     f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
                     f"{found.steps} steps: epsilon {epsilon:.5g}"
                 )
+                progress.say(section("Budget", before_charge(run)))
             if dry_run:
                 raise click.exceptions.Exit(0)
+            offer_budget(run, progress, ask=is_alone())
             progress.begin("charging")
 
-        told = _spending(progress, lambda: planned)
-        result = train(options, announce, told, progress.begin)
+        told = _spending(progress, lambda: run.announced)
+        with budget_on_refusal(lambda: run, progress, verbose):
+            result = train(options, announce, told, progress.begin)
         if result is None:
             return
         progress.begin("computing the bound on attacks")
         files = "model.safetensors model.json"
-        text = outcome(options.out, result, planned, files)
+        text = outcome(options.out, result, run.announced, files)
     click.echo(text)
     if verbose:
         click.echo(details(result))
@@ -223,6 +234,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
 def _options(images: Path, given: dict[str, Any]) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
     from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.columns import Columns
 
     from dphead.finetune.options import FinetuneOptions
     from dphead.finetune.settings import NAMES, make_settings
@@ -230,7 +242,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )
-    names = {f.name for f in fields(FinetuneOptions)} - NAMES - {"classes"}
+    names = {f.name for f in fields(FinetuneOptions)} - NAMES - {"classes", "columns"}
     return FinetuneOptions(
         features=images,
         settings=settings,
@@ -241,6 +253,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
             given["folder_names_are_public"],
             allow_unlabeled=given["allow_unlabeled"],
         ),
+        columns=Columns(**given["columns"], encoding=given["encoding"]),
         **{k: given[k] for k in names & set(given)},
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.budget import before_charge, offer_budget
+from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
 from dphead.cli.choices import ACCOUNTANTS, PATH, WithSettings, check_private
 from dphead.cli.command import config_text, option_group
 from dphead.cli.options import (
@@ -158,7 +158,6 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
     from dphead.cli.summary import details, outcome
     from dphead.fit.duration import LONG_SECONDS, time_in_words
     from dphead.fit.run import fit_files
-    from dphead.privacy.ledger import LedgerError
 
     run: Any = None
 
@@ -176,15 +175,11 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
                 progress.say(f"This fit takes about {took} on this machine.")
             if dry_run:
                 raise click.exceptions.Exit(0)
-            offer_budget(run, progress)
+            offer_budget(run, progress, ask=options.processes is None)
             progress.begin("verifying sums (a first fit compiles them), then charging")
 
-        try:
+        with budget_on_refusal(lambda: run, progress, verbose):
             result = fit_files(options, announce, progress)
-        except LedgerError:
-            if run is not None and not verbose:
-                progress.say(section("Budget", before_charge(run, refused=True)))
-            raise
         if result["report"] is None:
             return
         progress.begin("computing the bound on attacks")

@@ -155,8 +155,9 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Set the budget of a data set.
 
-    WHICH is a features file, or a ledger file. The budget limits all fits on the data
-    set. Set it before the first fit. It cannot be changed later.
+    WHICH is a features file, or a ledger file. A ledger file that ends in .sqlite is
+    created if it is missing. The budget limits all fits on the data set. Set it before
+    the first fit. It cannot be changed later.
 
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
@@ -167,7 +168,7 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     fix_budget(book, epsilon, delta)
     limit = f"epsilon {epsilon:g} at delta {delta:g}"
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
-    beside = "The ledger has no data set yet: its first fit sets it."
+    beside = "The ledger is new and has no data set: its first fit sets it."
     if book.meta("dataset_id"):
         beside = (
             "From now on, DPHEAD_HOME refuses fits on the same images in another "
@@ -231,6 +232,8 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
             Ledger(which, dataset_id, read_only=True)
             for dataset_id in server.data_sets(which)
         ]
+    if write and which.suffix == ".sqlite" and not which.exists():
+        return [Ledger(which)]  # new: a mistyped features file is refused below
     check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features

@@ -6,14 +6,12 @@ Rows are in the order of `dphead extract`.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from dphead_extract.images import PixelRange, UnreadableImage, with_channels
+from dphead_extract.images import UnreadableImage, with_channels
 from dphead_extract.index import ImageIndex
-from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
-from dphead_extract.sources.opening import open_source, tell_left_out
+from dphead_extract.sources.opening import tell_left_out
 from PIL import Image
 
 
@@ -58,39 +56,26 @@ class LabeledImages:
 
 
 def load_images(
-    path: str | Path,
-    classes: Classes,
-    split: str | None = None,
+    source: Source,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
-    layout: str | None = None,
     index: ImageIndex | None = None,
-    pixels: PixelRange | None = None,
 ) -> LabeledImages:
-    """Read a source of images (`dphead_extract.sources.opening`) into memory.
+    """Read the images of an opened source into memory.
 
-    A source is a folder, manifest, archive, IDX, CIFAR or npz file. An unreadable image
-    has no label and adds zero to every sum.
+    An unreadable image has no label and adds zero to every sum.
 
     Parameters
     ----------
-    path : str or Path
-        The source.
-    classes : Classes
-        Declaration of the public classes.
-    split : str, optional
-        The split to read.
+    source : Source
+        The source, of one split.
     size : int or (int, int), optional
         Side of the square, or (h, w), to resize images to. Required for files, which
         may differ in size.
     channels : int, optional
         1 or 3. Default: the array's number; 3 for files.
-    layout : str, optional
-        Meaning of folder levels (`dphead_extract.sources.layout`).
     index : ImageIndex, optional
         Index of known images, which computes digests. None computes no digests.
-    pixels : PixelRange, optional
-        Declared range of pixels.
 
     Returns
     -------
@@ -100,9 +85,8 @@ def load_images(
     Raises
     ------
     ValueError
-        If the source has no public classes, or several splits and `split` is None.
+        If the source has no public classes, or files have no size.
     """
-    source = open_source(path, classes, split, layout, pixels=pixels)
     tell_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
@@ -116,8 +100,7 @@ def load_images(
         x, digests = _as_they_are(source, source.arrays, index)
     elif size is None and source.arrays is None:
         raise ValueError(
-            f"--image-size is required for image files, got none for {path}. Try "
-            "--image-size 32."
+            "--image-size is required for image files. Try --image-size 32."
         )
     else:
         x, readable, digests = _resized(source, size, channels, index)

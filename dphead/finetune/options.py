@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
 
 from dphead.finetune.settings import Settings, check_vote
 from dphead.fit.options import RunOptions
@@ -29,6 +30,8 @@ class FinetuneOptions(RunOptions):
     layout : str, optional
         Meaning of folder levels, also of the test images
         (`dphead_extract.sources.layout`). None is split/class with a split, else class.
+    columns : Columns
+        Roles of the columns of a table of images, also of the test images.
     bits, intensity : int and (float, float), optional
         Declared range of pixels, also of the test images
         (`dphead_extract.images.PixelRange`).
@@ -67,6 +70,7 @@ class FinetuneOptions(RunOptions):
     settings: Settings
     classes: Classes = field(default_factory=Classes)
     layout: str | None = None
+    columns: Columns = field(default_factory=Columns)
     bits: int | None = None
     intensity: tuple[float, float] | None = None
     source: str = "dphead's defaults"

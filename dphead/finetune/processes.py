@@ -19,12 +19,17 @@ from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.transform import RowTransform
 
 
+def is_alone() -> bool:
+    """Return whether no other process takes part in the training."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
 def join() -> int:
     """Join the other processes, and return this process's rank: 0 without torchrun.
 
     Gradients are sent over gloo, on every device.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if is_alone():
         return 0
     if not dist.is_initialized():
         dist.init_process_group("gloo")

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.opening import open_source
 from torch import nn
 
 from dphead.analysis.metrics import evaluate_scores, predicted_classes
@@ -158,6 +160,7 @@ def open_rows(
     split: str | None,
     layout: str | None = None,
     measured: bool = False,
+    columns: Columns | None = None,
 ) -> Opened:
     """Read images or feature maps for a network.
 
@@ -177,6 +180,8 @@ def open_rows(
         Meaning of the folders of image files.
     measured : bool, default False
         Whether to keep only rows with a label of the network's classes.
+    columns : Columns, optional
+        Roles of the columns of a table of images.
 
     Raises
     ------
@@ -196,11 +201,14 @@ def open_rows(
         channels, *size = spec.shape
         classes = Classes(names, ignore_labels=not measured, allow_unlabeled=True)
         declared = PixelRange.of(facts.get("pixels", {}))
-        shape = ((size[0], size[1]), channels, layout)
-        images = load_images(source, classes, split, *shape, pixels=declared)
+        images = load_images(
+            open_source(source, classes, split, layout, columns, declared),
+            (size[0], size[1]),
+            channels,
+        )
         opened = Opened(images.x, images.labels, images.readable, images.names)
     else:
-        files.check_layout(layout, source)
+        files.check_layout(source, layout, columns or Columns())
         rows, file = load_features(source, split, memory=0)
         with file:
             files.check_features(file, facts["feature_space"], int(np.prod(spec.shape)))

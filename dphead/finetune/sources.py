@@ -9,6 +9,7 @@ import numpy as np
 from dphead_extract.features.format import open_features
 from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex
+from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
 from dphead.finetune.images import load_images
@@ -71,7 +72,7 @@ def load_data(
 
 def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Load a split of a features file."""
-    files.check_layout(options.layout, path)
+    files.check_layout(path, options.layout, options.columns)
     if options.pixels != PixelRange():
         raise ValueError(
             "--bits and --intensity apply to images only, got the features file "
@@ -102,8 +103,10 @@ def _load_images(
     """Load images, without a data set id."""
     settings = options.settings
     channels = 1 if settings.model == "tb21-mnist" else None
-    given = (options.classes, split, options.image_size, channels, options.layout)
-    images = load_images(path, *given, index, options.pixels)
+    source = open_source(
+        path, options.classes, split, options.layout, options.columns, options.pixels
+    )
+    images = load_images(source, options.image_size, channels, index)
     declared = options.pixels.record()
     shape: Any = images.x.shape[1:]
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)

@@ -4,7 +4,7 @@ Images are first turned into the head's features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -14,6 +14,7 @@ from dphead_extract.features.disk import read_names
 from dphead_extract.features.format import FeaturesFile, open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.seal import MAGIC
+from dphead_extract.sources.columns import Columns
 
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.protected import made_of_images
@@ -292,8 +293,13 @@ def open_matching(
         return head, facts, *measured_rows(rows, file, classes)
 
 
-def check_layout(layout: str | None, path: Path) -> None:
-    """Raise ValueError for a folder layout if the rows come from a features file."""
+def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
+    """Raise ValueError for a layout or columns if the rows are a features file's."""
+    if columns.declared:
+        raise ValueError(
+            f"--columns names the columns of a table, got the features file {path}. "
+            "Drop --columns."
+        )
     if layout is not None:
         raise ValueError(
             f"--layout needs folders of image files, got {layout} for {path}. Drop "
@@ -330,6 +336,8 @@ class Images:
         Local weights file of the backbone.
     device : str
         Device of the backbone.
+    columns : Columns
+        Roles of the columns of a table of images.
     """
 
     source: Path
@@ -338,6 +346,7 @@ class Images:
     labeled: bool = False
     weights: Path | None = None
     device: str = "auto"
+    columns: Columns = field(default_factory=Columns)
 
 
 def extract_like(
@@ -385,6 +394,7 @@ def extract_like(
         classes=Classes(names, False, not images.labeled, allow_unlabeled=True),
         split=images.split,
         layout=images.layout,
+        columns=images.columns,
         normalize=normalize,
         device=images.device,
         skip_unreadable=True,  # an unreadable image gets no class
@@ -394,7 +404,9 @@ def extract_like(
     return output
 
 
-def import_like(run: Path, source: Path, output: Path, labeled: bool) -> str:
+def import_like(
+    run: Path, source: Path, output: Path, labeled: bool, columns: Columns
+) -> str:
     """Write embeddings to a features file for the head of a run.
 
     The file cannot name the embedding model, so the head's model is assumed.
@@ -409,6 +421,8 @@ def import_like(run: Path, source: Path, output: Path, labeled: bool) -> str:
         The features file to write.
     labeled : bool
         Whether labels of the head's classes are read.
+    columns : Columns
+        Roles of the columns.
 
     Returns
     -------
@@ -428,7 +442,7 @@ def import_like(run: Path, source: Path, output: Path, labeled: bool) -> str:
         backbone = facts["extraction"]["backbone"]
     names = facts["class_names"] if labeled else None
     classes = Classes(names, False, not labeled, allow_unlabeled=True)
-    options = ImportOptions(source, output, classes=classes, backbone=backbone)
+    options = ImportOptions(source, output, columns, classes, backbone=backbone)
     if (width := import_features(options).n_features) != len(head.weights):
         raise ValueError(
             f"{source} has {width} columns, and the head needs {len(head.weights)}. "

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from commands import dphead, fitted, refused, report_of
+from commands import charges, dphead, fitted, refused, report_of
 from dphead_extract.features.format import open_features
 from PIL import Image
 
@@ -176,11 +176,14 @@ def clinic(tmp_path, monkeypatch):
     return folder
 
 
+COLUMNS = ("--columns", "path=filename,group=patient_id,label=dx")
+
+
 def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     typed = ["extract", "photos", "-o", "f.h5", "--classes", "a,b"]
     naive = dphead(*typed, "--backbone", "scatternet", "--image-size", 8)
     assert "--columns path=NAME,label=NAME for the table" in refused(naive)
-    typed += ["--columns", "path=filename,group=patient_id,label=dx"]
+    typed += COLUMNS
     typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
     assert "Type --encoding windows-1252" in refused(dphead(*typed))
     typed += ["--encoding", "windows-1252", "--test-fraction", 0.3, "--by-group"]
@@ -199,8 +202,34 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
         assert file.holdout == {"fraction": 0.3, "by": "group", "positions": False}
         in_test = set(file.group[file.split == 1].tolist())
         assert in_test and not in_test & set(file.group[file.split == 0].tolist())
+    csv = (*COLUMNS, "--encoding", "windows-1252")
+    found = json.loads(fitted("evaluate", "run", "photos", *csv, "--json").out)
+    assert found["n"] == 60
+    assert len(fitted("predict", "run", "photos", *csv).out.splitlines()) == 61
+    assert "Drop --columns" in refused(dphead("predict", "run", "f.h5", *csv))
     again = dphead(*typed[:-3], "--test-fraction", 0.4)
     assert "holdout.fraction was 0.3, and is now 0.4" in refused(again)
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_finetune_reads_a_clinics_table_and_offers_a_budget(clinic, followed):
+    typed = ["finetune", "photos", "-o", "network", "--classes", "a,b", *COLUMNS]
+    typed += ["--encoding", "windows-1252", "--image-size", 8, "--protect", "image"]
+    typed += ["--model", "wrn-10-1", "--batch-size", 20, "--steps", 2]
+    said = " ".join(fitted(*typed, "--dry-run").out.split())
+    assert "epsilon 1 at delta 1e-05 asked by this fit none yet" in said
+    assert charges() == 0
+    command = "ledger budget budget.sqlite --epsilon 3 --delta 1e-05"
+    if followed:
+        fitted(*command.split())
+        said = " ".join(fitted(*typed, "--ledger", "budget.sqlite").out.split())
+        assert "epsilon 3 at delta 1e-05 for all fits of the data set" in said
+        return
+    said = " ".join(fitted(*typed).out.split())
+    assert said.index(f"dphead {command} Then add") < said.index("Trained")
+    assert (
+        "60 with a label" in fitted("evaluate", "network", "photos", *typed[6:10]).out
+    )
 
 
 def test_a_missing_photograph_is_named_before_the_backbone_is_loaded(clinic):

@@ -167,7 +167,7 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, command):
     )
     (tmp_path / "cut.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     before = contents(tmp_path)
-    for name in ("notes.txt", "cut.h5", "missing.sqlite", "."):
+    for name in ("notes.txt", "cut.h5", "missing.h5", "."):
         refused(dphead("ledger", command[0], tmp_path / name, *command[1:]))
     assert contents(tmp_path) == before
 

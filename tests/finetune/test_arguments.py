@@ -57,6 +57,8 @@ BAD = {
     "std": "0,1,1",
     "split": "nothing",
     "layout": "class",
+    "columns": "label=nothing",
+    "encoding": "nothing",
     "test": "{other}",
     "test_split": "nothing",
     "test_is": "nothing",

@@ -5,9 +5,12 @@ images.
 import numpy as np
 import pytest
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
 from PIL import Image
 
 from dphead.finetune.images import load_images
+
+CLASSES = Classes.parse("a,b")
 
 
 @pytest.fixture
@@ -23,9 +26,9 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("channels", [None, 1, 3])
 def test_one_image_of_another_color_and_size_changes_no_other_row(folder, channels):
-    gray = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
+    gray = load_images(open_source(folder, CLASSES), 8, channels).x
     Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
-    mixed = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
+    mixed = load_images(open_source(folder, CLASSES), 8, channels).x
     assert gray.shape == (6, channels or 3, 8, 8)
     assert mixed.shape == (
         7,
@@ -44,10 +47,10 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
         (folder / "a").rename(folder / "train" / "a")
     split = None if layout is None else "train"
     classes = Classes.parse("a,b", allow_unlabeled=True)
-    alone = load_images(folder, classes, split, size=8, layout=layout)
+    alone = load_images(open_source(folder, classes, split, layout), 8)
     (folder / other).parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (8, 8)).save(folder / other)
-    beside = load_images(folder, classes, split, size=8, layout=layout)
+    beside = load_images(open_source(folder, classes, split, layout), 8)
     assert alone.y.tolist() == [0] * 6
     assert beside.splits == alone.splits
     np.testing.assert_array_equal(beside.x[:6], alone.x)
@@ -56,4 +59,4 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
 
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Try --image-size"):
-        load_images(folder, Classes.parse("a,b"))
+        load_images(open_source(folder, CLASSES))
