@@ -1,4 +1,4 @@
-"""Solve for noise, batch size or steps from the budget and the other two.
+"""Solve for noise, batch size or steps, given the budget and the other two values.
 
 The computation uses public numbers only.
 """

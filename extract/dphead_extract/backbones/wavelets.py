@@ -168,7 +168,7 @@ class Fourier(_Engine):
     def parts(
         self, spectrum: torch.Tensor, j: int, level: int, take: _Take
     ) -> torch.Tensor:
-        """Return the blocks of a spectrum that fold onto one.
+        """Return the blocks of a spectrum that fold onto one block.
 
         Real and imaginary parts alternate.
         """
