@@ -294,7 +294,7 @@ def open_matching(
 
 
 def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
-    """Raise ValueError for a layout or columns if the rows are a features file's."""
+    """Raise ValueError for a layout or columns if the source is a features file."""
     if columns.declared:
         raise ValueError(
             f"--columns names the columns of a table, got the features file {path}. "
