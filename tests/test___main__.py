@@ -59,13 +59,16 @@ def ended(*arguments, command=COMMAND, **more):
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+NOTHING, ONE = "nothing was charged", "epsilon 1 at delta 1e-05 is charged for the run"
+
+
 @pytest.mark.parametrize(
-    ("where", "said", "count"),
+    "number, code, where, said, count",
     [
-        ("click", "nothing was charged", 0),
-        ("dphead.fit.loop", "nothing was charged", 0),
-        ("callback", "epsilon 1 at delta 1e-05 is charged for the run in", 1),
+        ("SIGTERM", 143, "click", NOTHING, 0),
+        ("SIGINT", 130, "dphead.fit.loop", NOTHING, 0),
+        ("SIGINT", 130, "callback", ONE, 1),
+        ("SIGTERM", 143, "callback", ONE, 1),
     ],
 )
 def test_a_signal_is_one_line_that_says_what_was_charged(

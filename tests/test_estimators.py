@@ -397,18 +397,6 @@ def test_unusable_settings_are_refused_and_nothing_is_charged(
     assert book.fits() == []
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (np.ones((4, 2), object), [0, 1, 2, 0], "real numeric dtype"),
-        (np.ones((4, 2)), np.zeros((4, 2)), "1d array"),
-    ],
-)
-def test_shapes_and_dtypes_are_refused(x, y, message):
-    with pytest.raises(ValueError, match=message):
-        LeastSquares(classes=range(3)).fit(x, y)
-
-
 def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
     x, y = blobs
     write_features(tmp_path / "bare.h5", x.astype(np.float32), y)

@@ -37,25 +37,12 @@ def made(tmp_path_factory):
     split = np.repeat(["train", "test"], [TRAIN, TEST])
     np.savez(folder / "digits.npz", images=images, labels=labels, split=split)
     np.savez(folder / "new.npz", images=images[TRAIN:])
-    network = (
-        "--backbone",
-        "scatternet",
-        "--scatter-j",
-        1,
-        "--scatter-l",
-        4,
-        "--image-size",
-        12,
+    options = (
+        "--backbone scatternet --scatter-j 1 --scatter-l 4 --image-size 12 "
+        "--normalize group --groups 5 --classes 10"
     )
-    options = (*network, "--normalize", "group", "--groups", 5)
     done = fitted(
-        "extract",
-        folder / "digits.npz",
-        "-o",
-        folder / "f.h5",
-        *options,
-        "--classes",
-        10,
+        "extract", folder / "digits.npz", "-o", folder / "f.h5", *options.split()
     )
     assert f"{TRAIN + TEST} rows x 180 features" in done.out  # 1 + 4 channels of 6 x 6
     return folder
@@ -68,19 +55,8 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     features = made / "f.h5"
     run = tmp_path / "run"
     assert dphead("verify", features).code == 0
-    options = (
-        "--method",
-        "dp-ls",
-        "--epsilon",
-        8,
-        "--split",
-        "train",
-        "--test-split",
-        "test",
-        "--test-is",
-        "public",
-    )
-    fitted("fit", features, "-o", run, *options)
+    options = "--method dp-ls --epsilon 8 --split train --test-split test"
+    fitted("fit", features, "-o", run, *options.split(), "--test-is", "public")
     report = report_of(run)
     with open_features(features) as file:
         assert report["data"]["dataset_id"] == file.dataset_id
@@ -111,37 +87,20 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
 
 
 def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
-    network = (
-        "--backbone",
-        "scatternet",
-        "--scatter-j",
-        "1,2",
-        "--scatter-l",
-        4,
-        "--mirror",
-    )
+    network = "--backbone scatternet --scatter-j 1,2 --scatter-l 4 --mirror"
+    features, run = tmp_path / "f.h5", tmp_path / "run"
     fitted(
         "extract",
         made / "digits.npz",
         "-o",
-        tmp_path / "f.h5",
-        *network,
+        features,
+        *network.split(),
         "--classes",
         10,
     )
-    run = tmp_path / "run"
-    fitted(
-        "fit",
-        tmp_path / "f.h5",
-        "-o",
-        run,
-        "--method",
-        "prototypes",
-        "--split",
-        "train",
-    )
+    fitted("fit", features, "-o", run, "--method", "prototypes", "--split", "train")
     both = (
-        fitted("predict", run, tmp_path / "f.h5", "--split", "test"),
+        fitted("predict", run, features, "--split", "test"),
         fitted("predict", run, made / "new.npz"),
     )
     rows = [list(csv.DictReader(io.StringIO(found.out))) for found in both]

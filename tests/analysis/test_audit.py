@@ -49,14 +49,7 @@ def planned(method, settings, epsilon=8.0, facts=SMALL, relation="zero_out"):
     return solver, with_noise(solver, facts, relation=relation, epsilon=epsilon)
 
 
-def audited(
-    method,
-    settings,
-    fits,
-    epsilon=8.0,
-    relation="zero_out",
-    confidence=SURE,
-):
+def audited(method, settings, fits, epsilon=8.0, relation="zero_out", confidence=SURE):
     solver, plan = planned(method, settings, epsilon, SMALL, relation)
     problem = worst_case(SMALL, plan)
     return audit.attack(solver, plan, [problem], fits, confidence=confidence)

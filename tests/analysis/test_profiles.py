@@ -59,15 +59,6 @@ def test_what_does_not_apply_says_why():
         all_profiles(TB21, 0.0)
 
 
-def test_fc23_counts():
-    """DP-FC: (T + 1) / (2 sigma^2)."""
-    events, rho = [GaussianEvent(5.0), GaussianEvent(5.0, 1.0, 10)], 11 / 50
-    expected = rho + 2 * math.sqrt(rho * math.log(1e5))
-    assert profile_epsilon("paper:fc23", events, 1e-5).epsilon == pytest.approx(
-        expected
-    )
-
-
 def test_shuffled_batches_of_tb21_cifar10():
     extra = [GaussianEvent(8.0), GaussianEvent(8.0)]
     found = shuffled_epsilon(5.67, 60, 1e-5, "zero_out", extra, 8192 / 50_000, 360)

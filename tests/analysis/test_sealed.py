@@ -1,6 +1,5 @@
 """JSON under a digest of itself; heads are in tests/fit/test_head_file.py."""
 
-import json
 from typing import Any
 
 import pytest
@@ -34,11 +33,6 @@ def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):
         ValueError, match=r"f\.h5 is not .*because it is not text\. Pass a run"
     ):
         read_json(path, "report")
-
-
-def test_facts_of_before_there_were_digests_are_read(tmp_path):
-    (tmp_path / "f.json").write_text(json.dumps({"a": 1}))
-    assert read_json(tmp_path / "f.json", "record") == {"a": 1}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", "[" * 100_000, "\udcff"])

@@ -110,13 +110,7 @@ def test_without_noise_nothing_is_private():
     )
 
 
-@pytest.mark.parametrize(
-    ("trial", "fixed"),
-    [
-        (FULL, (1,)),
-        (POISSON, (1,)),
-    ],
-)
+@pytest.mark.parametrize(("trial", "fixed"), [(FULL, (1,)), (POISSON, (1,))])
 def test_calibration_meets_the_total_from_below(trial, fixed):
     """1e-6 of the noise is about 1e-6 of epsilon, and so is 1e-4."""
     scale = selection_calibrate(trial, 10, 3.0, DELTA, fixed=fixed)

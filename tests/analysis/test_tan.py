@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dphead.analysis.tan import (
-    predict_with_interval,
-    total_amount_of_noise,
-)
+from dphead.analysis.tan import predict_with_interval, total_amount_of_noise
 from dphead.analysis.tan_plot import draw, epsilon_curve, rdp_ratio
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 
@@ -86,13 +83,7 @@ def test_the_figures_are_those_of_the_paper(tmp_path):
     assert (tmp_path / "tan.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        (0.0, 0.1, 10, 1e-5),
-        (1.0, 0.1, 10, 1.0),
-    ],
-)
+@pytest.mark.parametrize("bad", [(0.0, 0.1, 10, 1e-5), (1.0, 0.1, 10, 1.0)])
 def test_bad_input(bad):
     with pytest.raises(ValueError, match="must"):
         total_amount_of_noise(*bad)

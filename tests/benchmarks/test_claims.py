@@ -9,7 +9,6 @@ import pytest
 from papers import TEXTS, span
 
 from benchmarks import claims
-from dphead.planning import presets
 
 # Rows as printed and claimed numbers, counted by hand.
 COUNTS = {
@@ -51,8 +50,6 @@ COUNTS = {
     ("TAN23", "5"): (4, 8),
     ("TAN23", "6"): (2, 6),
 }
-# the paper prints none, or they cannot be read
-NO_SETTINGS = {("De22", "2"), ("De22", "9"), ("TB21", "11"), ("TB21", "16")}
 
 
 def tables(paper, table):
@@ -96,23 +93,6 @@ def test_every_claimed_number_stands_in_its_table(paper, table):
             re.findall(r"(?<=[ \d])-(?= |\n)", text)
         )
         assert all(re.search(rf"≤\s{c.value}%", text) for c in found if c.at_most)
-
-
-@pytest.mark.parametrize("paper", claims.PAPERS)
-def test_a_claim_says_what_is_needed_to_check_it(paper):
-    for claim in claims.load(paper):
-        if claim.source or not claim.value:
-            assert not claim.preset
-            assert not claim.needs
-            continue
-        assert claim.dataset and claim.features and claim.method and claim.metric, claim
-        assert set(claim.needs) - {"command"} == {"data", "weights", "device"}, claim
-        assert claim.preset in presets.names() or (
-            not claim.preset and (paper, claim.table) in NO_SETTINGS
-        ), claim
-        if not claim.unreadable:
-            assert claim.tolerance > 0 and float(claim.epsilon) > 0, claim
-            assert claim.epsilon == "inf" or 0 < float(claim.delta) < 0.02, claim
 
 
 def test_damaged_numbers_are_marked_and_not_guessed():

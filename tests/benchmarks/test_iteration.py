@@ -61,15 +61,3 @@ def test_a_single_step_is_a_replace_one_gaussian():
         <= found.epsilon
         <= epsilon_from_mu(2 / 5.0, 1e-5) * 1.2
     )
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        lambda: iteration_epsilon(1.0, 5, 1, 0.0),
-        lambda: iteration_noise(0.0, 5, 1, 0.1),
-    ],
-)
-def test_bad_input(bad):
-    with pytest.raises(ValueError, match="must"):
-        bad()

@@ -54,13 +54,6 @@ def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     )
 
 
-def test_networks_that_were_trained_are_not_fitted_again():
-    """Their rows are stored; a head's runner could not make them."""
-    done = {row["key"] for row in runner.stored()}
-    assert {job.key for job in jobs.TRAINED.values()} <= done
-    assert runner.hours([]) == 0
-
-
 def test_every_claim_has_jobs_or_a_reason():
     for claim in claims.load():
         assert bool(jobs.standing(claim)[0]) != bool(jobs.jobs_of(claim)), claim
@@ -88,19 +81,7 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
 
 def test_a_row_says_how_it_came_about(tiny):
     row = runner.fit(SMALL[1], 4)
-    assert {
-        "key",
-        "seed",
-        "solver",
-        "features",
-        "commit",
-        "machine",
-        "date",
-        "accuracy",
-        "worst_class",
-    } <= set(row)
-    assert row["seed"] == 4
-    assert row["seconds"] > 0
-    assert row["peak_memory_mb"] > 0
+    assert row["seed"] == 4 and row["commit"] and row["date"]
+    assert row["seconds"] > 0 and row["peak_memory_mb"] > 0
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])

@@ -79,18 +79,3 @@ def test_the_summary_gives_each_printed_number_one_verdict(by_table):
     assert len(lines) == (
         len({(c.paper, c.table) for c in claims.load()}) if by_table else 4
     )
-
-
-def test_no_number_that_a_formula_gives_waits_for_a_machine():
-    words = ("epsilon", "epsilon by TAN", "membership advantage upper bound")
-    for claim in claims.load():
-        assert (jobs.standing(claim)[0] == verdicts.ARITHMETIC) == (
-            claim.metric in words
-        )
-
-
-def test_an_accelerator_claim_names_a_command_with_a_preset_that_exists():
-    for claim in claims.load():
-        verdict, reason = jobs.standing(claim)
-        if verdict == verdicts.ACCELERATOR and claim.preset:
-            assert f"--preset {claim.preset}" in reason or claim.paper == "TB21"

@@ -82,18 +82,12 @@ def test_padding_is_marked_and_has_no_label():
     ],
 )
 def test_a_label_beyond_32_bits_does_not_come_round_to_a_class(label, kept):
-    rows = ArrayRows(
-        np.zeros((1, 2), np.float32),
-        np.array([label], np.int64),
-    )
+    rows = ArrayRows(np.zeros((1, 2), np.float32), np.array([label], np.int64))
     assert next(rows.blocks()).y[0] == kept
 
 
 def test_labels_that_are_no_numbers_count_zero_without_a_warning(recwarn):
-    rows = ArrayRows(
-        np.zeros((2, 2), np.float32),
-        np.array([np.nan, 1.0]),
-    )
+    rows = ArrayRows(np.zeros((2, 2), np.float32), np.array([np.nan, 1.0]))
     assert next(rows.blocks()).y[:2].tolist() == [-1, 1]
     assert not recwarn
 

@@ -6,14 +6,7 @@ from dphead.data.blocks import to_float32
 
 
 def test_every_float16_becomes_the_float32_of_the_same_value():
-    halves = (
-        np.arange(2**16, dtype=np.uint16)
-        .view(np.float16)
-        .reshape(
-            256,
-            256,
-        )
-    )
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
     out = np.empty(halves.shape, np.float32)
     to_float32(halves, out)
     finite = np.isfinite(halves)

@@ -6,11 +6,7 @@ from blocks import collect, data
 from dphead_extract.features.format import FormatError, open_features, write_features
 
 from dphead.data import features
-from dphead.data.features import (
-    FeaturesRows,
-    check_classes,
-    load_features,
-)
+from dphead.data.features import FeaturesRows, check_classes, load_features
 
 
 @pytest.fixture(params=["float32", "float16"])
@@ -47,11 +43,7 @@ def test_a_split_on_disk_is_the_same_rows_streamed_or_loaded(path, memory):
         wanted = np.flatnonzero(split == 0)
         # an unreadable image keeps its place, so n is public
         assert rows.n_rows == len(wanted)
-        for chosen in (
-            None,
-            np.arange(0, len(wanted), 7),
-            np.array([], int),
-        ):
+        for chosen in (None, np.arange(0, len(wanted), 7), np.array([], int)):
             index, xs, ys, _ = collect(rows, chosen)
             slots = wanted if chosen is None else wanted[chosen]
             assert np.array_equal(
@@ -126,11 +118,7 @@ def test_the_reader_does_not_outlive_an_error(path):
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 @pytest.mark.parametrize(
     "chosen",
-    [
-        np.arange(0, 5000, 2),
-        np.array([0, 1, 2, 7, 2047, 2048, 2049, 4999]),
-        None,
-    ],
+    [np.arange(0, 5000, 2), np.array([0, 1, 2, 7, 2047, 2048, 2049, 4999]), None],
 )
 def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
     """Also rows near each other, far apart and on both sides of a block of the file."""
@@ -138,12 +126,7 @@ def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
     whole, file = load_features(tmp_path / "f.h5", memory=0)
     with file:
-        for start, stop in (
-            (0, 1),
-            (1, 2500),
-            (2500, 5000),
-            (17, 17),
-        ):
+        for start, stop in ((0, 1), (1, 2500), (2500, 5000), (17, 17)):
             part = whole.part(start, stop, memory)
             assert (part.n_rows, part.streamed) == (
                 stop - start,

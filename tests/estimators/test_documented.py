@@ -1,7 +1,6 @@
 """Estimators' docstrings: every parameter is described, every example runs."""
 
 import doctest
-import inspect
 
 import pytest
 
@@ -31,11 +30,3 @@ def test_the_example_runs(kind):
 def test_every_setting_of_a_method_is_a_parameter_of_its_estimator(kind):
     parameters = set(kind().get_params())
     assert set(settable(kind.method)) <= parameters
-
-
-@pytest.mark.parametrize("kind", [*METHODS, *OTHERS], ids=lambda kind: kind.__name__)
-def test_the_signature_that_help_shows_has_plain_types(kind):
-    found = inspect.signature(kind)
-    assert set(found.parameters) == set(kind().get_params())
-    assert found.parameters["epsilon"].annotation is float
-    assert "Annotated" not in str(found)

@@ -80,8 +80,7 @@ def assert_same_scores(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"),
-    [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")],
+    ("name", "loss"), [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
 )
 def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss):
     head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss)
@@ -115,8 +114,7 @@ def test_a_torch_head_shortens_rows_as_dphead_does(run, tmp_path, name):
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize(
-    ("name", "loss"),
-    [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")],
+    ("name", "loss"), [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
 )
 def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
     head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss, m)
@@ -215,22 +213,3 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
     (network / "model.json").write_text("{}")
     with pytest.raises(ValueError, match=r"model\.json"):
         export(network, "torch", tmp_path / "out")
-
-
-def test_exports_of_a_balanced_head_score_as_it_does(run, tmp_path):
-    """The adjustment is in the intercept, and is not made twice."""
-    plain = load_head(run)[0]
-    features = features_file(tmp_path / "train.h5")
-    fitted("fit", features, "-o", tmp_path / "run", "--epsilon", 2, "--balanced")
-    head = load_head(tmp_path / "run")[0]
-    assert json.loads((tmp_path / "run/report.json").read_text())["method"]["settings"][
-        "balanced"
-    ]
-    assert not np.allclose(head.intercept, plain.intercept)
-    x = rows(seed=1)[0]
-    export(tmp_path / "run", "torch", tmp_path / "torch")
-    module = torch_head.load_head(tmp_path / "torch")[0]
-    assert_same_scores(module(torch.from_numpy(x)).detach(), head.scores(x))
-    export(tmp_path / "run", "sklearn", tmp_path / "sklearn")
-    pipeline = sklearn_head.load_head(tmp_path / "sklearn")
-    assert_same_scores(pipeline.decision_function(x), head.scores(x))

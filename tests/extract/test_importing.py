@@ -17,12 +17,7 @@ from click.testing import CliRunner
 from dphead_extract import importing
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import group_ids, open_features
-from dphead_extract.importing import (
-    ImportOptions,
-    encoded,
-    finite,
-    import_features,
-)
+from dphead_extract.importing import ImportOptions, encoded, finite, import_features
 from dphead_extract.sources import table_files
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
@@ -93,10 +88,7 @@ def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
     valid = np.ones(50, bool)
     valid[[5, 9]] = False
     assert got["valid"].tolist() == valid.tolist()
-    np.testing.assert_array_equal(
-        got["features"][valid],
-        x[valid].astype(np.float32),
-    )
+    np.testing.assert_array_equal(got["features"][valid], x[valid].astype(np.float32))
     assert not got["features"][~valid].any()
     assert got["labels"].tolist() == [NAMES.index(name) for name in label]
     assert got["group"].tolist() == group_ids(group, 50).tolist()
@@ -106,27 +98,8 @@ def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
 HOSTILE = st.fixed_dictionaries(
     {
         "x": st.lists(st.floats(), min_size=WIDTH, max_size=WIDTH),
-        "label": st.sampled_from(
-            [
-                *NAMES,
-                "",
-                "a horse",
-                "0",
-                "nan",
-                "1e5",
-            ]
-        ),
-        "group": st.sampled_from(
-            [
-                "",
-                "0",
-                "patient 3",
-                "Ω",
-                "nan",
-                "-1",
-                "x" * 500,
-            ]
-        ),
+        "label": st.sampled_from([*NAMES, "", "a horse", "0", "nan", "1e5"]),
+        "group": st.sampled_from(["", "0", "patient 3", "Ω", "nan", "-1", "x" * 500]),
         "split": st.sampled_from(["", "train", "val", "TEST"]),
     }
 )
@@ -425,20 +398,6 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind):
         path.write_bytes(held)
         with pytest.raises(ExtractError, match="pyarrow cannot read"):
             imported(path, columns)
-
-
-def test_files_are_read_so_many_rows_at_a_time(tmp_path):
-    table = pa.table({"a": np.arange(23.0), "label": pa.array(["cat"] * 23)})
-    pa.parquet.write_table(table, tmp_path / "f.parquet", row_group_size=6)
-    with pa.ipc.new_file(tmp_path / "f.arrow", table.schema) as sink:
-        sink.write_table(table, max_chunksize=4)
-    pa.csv.write_csv(table, tmp_path / "f.csv")
-    for kind in ("parquet", "arrow", "csv"):
-        read = open_table(tmp_path / f"f.{kind}", Columns()).read
-        blocks = list(read(5, True))
-        assert [len(block["label"]) for block in blocks] == [5, 5, 5, 5, 3]
-        found = np.concatenate([block["features"][:, 0] for block in blocks])
-        assert found.tolist() == list(range(23))
 
 
 def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):

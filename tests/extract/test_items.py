@@ -11,11 +11,7 @@ from dphead_extract.features.format import group_ids
 from dphead_extract.items import declared_dtype, is_missing, read_column
 
 # neighbors beyond 2**53: as floats they would be one
-BIG = [
-    2**60 + 1,
-    2**60 + 2,
-    2**60 + 3,
-]
+BIG = [2**60 + 1, 2**60 + 2, 2**60 + 3]
 
 
 class Polars:
@@ -48,12 +44,7 @@ class Opaque:
 def of_pandas(dtype, wrap=lambda series: series):
     def made(values):
         pandas = pytest.importorskip("pandas")
-        return wrap(
-            pandas.Series(
-                values,
-                dtype="object",
-            ).astype(dtype)
-        )
+        return wrap(pandas.Series(values, dtype="object").astype(dtype))
 
     return made
 
@@ -64,15 +55,7 @@ def of_arrow(values):
 
 def chunked(values):
     parts = values[:1], values[1:]
-    return pa.chunked_array(
-        [
-            pa.array(
-                part,
-                pa.int64(),
-            )
-            for part in parts
-        ]
-    )
+    return pa.chunked_array([pa.array(part, pa.int64()) for part in parts])
 
 
 def coded(values):
@@ -81,11 +64,7 @@ def coded(values):
 
 def masked(values):
     filled = [7 if v is None else v for v in values]
-    return np.ma.array(
-        filled,
-        np.int64,
-        mask=[v is None for v in values],
-    )
+    return np.ma.array(filled, np.int64, mask=[v is None for v in values])
 
 
 def index(series):
@@ -99,10 +78,7 @@ def category_index(series):
 def category(values):
     """As pandas makes it of whole numbers, without the missing one."""
     pandas = pytest.importorskip("pandas")
-    known = pandas.Index(
-        sorted({v for v in values if v is not None}),
-        dtype="int64",
-    )
+    known = pandas.Index(sorted({v for v in values if v is not None}), dtype="int64")
     codes = [-1 if v is None else known.get_loc(v) for v in values]
     return pandas.Series(pandas.Categorical.from_codes(codes, known))
 
@@ -129,34 +105,12 @@ WITH_MISSING = {
 }
 
 
-@pytest.mark.parametrize(
-    "make",
-    WITH_MISSING.values(),
-    ids=WITH_MISSING,
-)
-@pytest.mark.parametrize(
-    "other",
-    [None, 5, -1, 2**62],
-)
+@pytest.mark.parametrize("make", WITH_MISSING.values(), ids=WITH_MISSING)
+@pytest.mark.parametrize("other", [None, 5, -1, 2**62])
 def test_one_item_changes_no_other(make, other):
     values = [BIG[i % 3] for i in range(9)]
-    before, after = (
-        make(values),
-        make(
-            [
-                *values[:4],
-                other,
-                *values[5:],
-            ]
-        ),
-    )
-    read = [
-        read_column(column).tolist()
-        for column in (
-            before,
-            after,
-        )
-    ]
+    before, after = (make(values), make([*values[:4], other, *values[5:]]))
+    read = [read_column(column).tolist() for column in (before, after)]
     assert read[0] == values
     assert read[1][:4] + read[1][5:] == values[:4] + values[5:]
     assert is_missing(read[1][4]) if other is None else read[1][4] == other
@@ -167,10 +121,7 @@ def test_one_item_changes_no_other(make, other):
     assert (ids[4] == -1) == (other is None)  # -1 as a value names a group
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["string", "str", "string[pyarrow]", "category"],
-)
+@pytest.mark.parametrize("dtype", ["string", "str", "string[pyarrow]", "category"])
 def test_a_missing_text_is_a_group_of_its_own(dtype):
     texts = ["a", "b", "a", None]
     ids = group_ids(of_pandas(dtype)(texts), 4)
@@ -180,30 +131,17 @@ def test_a_missing_text_is_a_group_of_its_own(dtype):
 
 def test_missing_groups_of_any_kind_are_rows_on_their_own():
     pandas = pytest.importorskip("pandas")
-    missing = [
-        None,
-        np.nan,
-        np.float32("nan"),
-        np.longdouble("nan"),
-        pandas.NA,
-    ]
-    ids = group_ids(
-        [1, *missing, pandas.NaT, " ", b""],
-        9,
-    )
+    missing = [None, np.nan, np.float32("nan"), np.longdouble("nan"), pandas.NA]
+    ids = group_ids([1, *missing, pandas.NaT, " ", b""], 9)
     assert ids[0] >= 0
     assert ids[1:].tolist() == [-1] * 8
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    ["boolean", "datetime64[ns]", "timedelta64[ns]", "bool[pyarrow]"],
+    "dtype", ["boolean", "datetime64[ns]", "timedelta64[ns]", "bool[pyarrow]"]
 )
 def test_groups_are_refused_by_what_their_column_declares(dtype):
-    for values in (
-        [1, 0, 1],
-        [None, None, None],
-    ):
+    for values in ([1, 0, 1], [None, None, None]):
         with pytest.raises(FormatError, match="floats of at most 64 bits"):
             group_ids(of_pandas(dtype)(values), 3)
 
@@ -279,31 +217,17 @@ def test_a_category_and_a_text_declare_their_items():
 
 
 def test_an_array_of_a_fixed_dtype_stays_as_it_is():
-    for dtype in (
-        "int64",
-        "float32",
-        "U3",
-        "S3",
-        "bool",
-        "M8[s]",
-        [("a", int)],
-    ):
+    for dtype in ("int64", "float32", "U3", "S3", "bool", "M8[s]", [("a", int)]):
         array = np.zeros(3, dtype)
         assert read_column(array) is array
         assert declared_dtype(array) == array.dtype
         assert read_column(Opaque(array)).dtype == declared_dtype(Opaque(array))
-    record = np.ma.array(
-        [(1, 2.0)],
-        [("a", int), ("b", float)],
-    )
+    record = np.ma.array([(1, 2.0)], [("a", int), ("b", float)])
     assert read_column(record).dtype == record.dtype
 
 
 def test_texts_of_numpy_are_read_one_by_one():
-    texts = np.array(
-        ["a", "b", None],
-        np.dtypes.StringDType(na_object=None),
-    )
+    texts = np.array(["a", "b", None], np.dtypes.StringDType(na_object=None))
     assert read_column(texts).tolist() == ["a", "b", None]
     assert group_ids(texts, 3)[2] == -1
 

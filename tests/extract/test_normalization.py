@@ -29,12 +29,7 @@ def test_unit_norm_and_zero_rows():
 @pytest.mark.parametrize("norm", [RowNorm(), RowNorm("unit"), RowNorm("group", 2)])
 def test_a_row_does_not_see_the_others(norm):
     x = torch.randn(6, 4, 2, 2)
-    torch.testing.assert_close(
-        norm(x)[2:3],
-        norm(x[2:3]),
-        rtol=1e-6,
-        atol=1e-6,
-    )
+    torch.testing.assert_close(norm(x)[2:3], norm(x[2:3]), rtol=1e-6, atol=1e-6)
 
 
 def test_bad_settings():

@@ -236,10 +236,7 @@ def test_one_image_of_another_color_and_size_changes_no_other_row(folder, tmp_pa
         found[name] = datasets(tmp_path / f"{name}.h5")["features"]
         Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
     assert found["gray"].shape == (20, 3 * 144)
-    assert found["mixed"].shape == (
-        21,
-        3 * 144,
-    )
+    assert found["mixed"].shape == (21, 3 * 144)
     np.testing.assert_array_equal(found["mixed"][:20], found["gray"])
     np.testing.assert_array_equal(found["gray"][:, :144], found["gray"][:, 144:288])
 
@@ -394,31 +391,15 @@ def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch
     assert extract(options(digits_npz, tmp_path / "f.h5")).rows_done == 300 - 128
 
 
-def test_command_line(digits_npz, tmp_path):
-    from click.testing import CliRunner
+def test_verify_says_what_is_wrong_with_a_file(digits_npz, tmp_path):
+    from commands import dphead
 
-    from dphead.cli.extract import extract as command
-    from dphead.cli.verify import verify as check
-
-    out = str(tmp_path / "f.h5")
-
-    def run(*arguments):
-        network = ["--backbone", "scatternet", "--scatter-j", "1"]
-        done = CliRunner().invoke(
-            command, [str(digits_npz), "-o", out, *network, *arguments]
-        )
-        return done.exit_code, " ".join(done.output.split())
-
-    code, text = run("--classes", "10", "--image-size", "12,4")
-    assert code == 0 and "300 rows x 108 features, 10 classes" in text
-    assert "already complete" in run("--classes", "10", "--image-size", "12,4")[1]
-    code, text = run("--classes", "11", "--image-size", "12,4")
-    assert code == 2 and "class_names was" in text
-    assert CliRunner().invoke(check, [out]).exit_code == 0
-    assert CliRunner().invoke(check, [str(digits_npz)]).exit_code == 2
-    Path(out).unlink()
-    assert run("--classes", "9")[0] == 2
-    assert not Path(out).exists()
-    run("--classes", "9", "--allow-unlabeled")
-    problems = CliRunner().invoke(check, [out])
-    assert problems.exit_code == 1 and "outside the classes" in problems.output
+    out = tmp_path / "f.h5"
+    extract(options(digits_npz, out))
+    assert dphead("verify", out).code == 0
+    assert dphead("verify", digits_npz).code == 2
+    out.unlink()
+    nine = Classes.parse("9", allow_unlabeled=True)
+    extract(options(digits_npz, out, classes=nine))
+    done = dphead("verify", out)
+    assert done.code == 1 and "outside the classes" in done.err

@@ -3,8 +3,6 @@
 import errno
 import shutil
 import stat
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
-from dphead_extract.features.format import open_features
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard, join_shards, shared_identifiers
 from dphead_extract.sources.classes import Classes
@@ -25,8 +22,6 @@ from PIL import Image
 
 from dphead.cli import cli
 from tests.extract.test_run import options
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +58,7 @@ def join_all(folder):
     join_shards(paths(folder), folder / "f.h5")
 
 
-@given(
-    st.integers(1, 5000),
-    st.integers(1, 300),
-    st.integers(1, 12),
-)
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 12))
 def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
     if -(-n_rows // block_rows) < count:
         with pytest.raises(ExtractError, match="needs at least one block"):
@@ -214,12 +205,6 @@ def test_identifiers_are_drawn_once(tmp_path):
         shared_identifiers(tmp_path / "new" / "f.h5", "digest", "ab" * 16)
 
 
-@pytest.mark.parametrize("text", ["1", "2/2", "-1/2"])
-def test_what_is_no_shard_is_refused(text):
-    with pytest.raises(ExtractError, match="--shard"):
-        Shard.parse(text)
-
-
 def test_torchrun_fills_in_the_shard(monkeypatch):
     assert Shard.of_process() == Shard(0, 1)
     assert Shard.parse("3/8") == Shard(3, 8)
@@ -264,22 +249,3 @@ def test_command_line(copy):
     joined = run("features", "join", *parts, "-o", out)
     assert joined.exit_code == 0
     assert "300 rows x 144 features of 2 shards" in joined.output
-
-
-def test_torchrun_extracts_shards(copy):
-    """The only test in which torchrun itself starts processes."""
-    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m dphead"
-    command = "extract digits.npz -o run.h5 --backbone scatternet --scatter-j 1"
-    rest = "--classes 10 --block-rows 64 --normalize none"
-    subprocess.run(
-        [sys.executable, *launcher.split(), *command.split(), *rest.split()],
-        cwd=copy,
-        check=True,
-        capture_output=True,
-        timeout=600,
-    )
-    join_shards(paths(copy, "run.h5"), copy / "run.h5")
-    with open_features(copy / "run.h5") as joined:
-        assert joined.features.shape == (300, 144)
-        assert np.isfinite(joined.features[:]).all()
-        assert joined.valid.all()

@@ -83,15 +83,6 @@ def test_what_may_be_rounded_twice_needs_whole_vectors(inexact):
     assert seen.multiple == 32
 
 
-def test_numbers_of_rows():
-    with WholeVectors() as seen:
-        torch.ones(1, 4).sigmoid()
-    free = [seen.rounded(n) for n in (1, 2, 8, 9)]
-    assert free == [1, 8, 8, 16]
-    bounded = [seen.rounded(9, most) for most in (40, 16, 15, 7)]
-    assert bounded == [16, 16, 8, 1]
-
-
 class Uneven(nn.Module):
     """7 x 7 places of 3 channels through a SiLU: 147 numbers a row."""
 

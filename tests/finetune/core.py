@@ -16,14 +16,7 @@ def images(n=40, size=8, channels=3, classes=3, seed=0):
     """
     rng = np.random.default_rng(seed)
     y = rng.integers(0, classes, n)
-    x = (
-        rng.integers(
-            0,
-            120,
-            (n, channels, size, size),
-        )
-        + 60 * y[:, None, None, None]
-    )
+    x = rng.integers(0, 120, (n, channels, size, size)) + 60 * y[:, None, None, None]
     return x.astype(np.uint8), y
 
 

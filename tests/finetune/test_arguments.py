@@ -76,16 +76,11 @@ BAD = {
     "evaluate_every": "5",  # of a test set that is private
     "config": "{missing}",
 }
-FLAGS = {
-    *(
-        "standardize",
-        "decoupled",
-        "normalize",
-        "folder_names_are_public",
-        "allow_unlabeled",
-    ),
-    *("new_data_set", "allow_large_delta", "bf16", "not_private", "dry_run", "verbose"),
-}
+NO_VALUE = (
+    "standardize decoupled normalize folder_names_are_public allow_unlabeled "
+    "new_data_set allow_large_delta bf16 not_private dry_run verbose"
+)
+FLAGS = set(NO_VALUE.split())
 FIXED = {
     "--model": "wrn-10-1",
     "--groups": 4,
@@ -178,10 +173,7 @@ WRONG = {
     "device": "nothing",
     "bf16": "no",
 }
-WITH = {
-    "nominal_n": {"relation": "add_remove"},
-    "epochs": {"steps": None},
-}
+WITH = {"nominal_n": {"relation": "add_remove"}, "epochs": {"steps": None}}
 
 
 def test_every_parameter_has_values_that_are_tried():

@@ -36,41 +36,19 @@ def test_the_numbers_are_uniform_and_follow_the_key_and_step_alone():
     assert abs(u.std() - 12**-0.5) < 0.003
     flat = u.reshape(4000, -1)
     assert np.abs(np.corrcoef(flat.T) - np.eye(32)).max() < 0.08
-    assert (
-        abs(
-            np.corrcoef(
-                flat[:-1, 0],
-                flat[1:, 0],
-            )[0, 1]
-        )
-        < 0.08
-    )
-    np.testing.assert_array_equal(
-        uniforms(5, np.array([17, 3]), 2),
-        u[[17, 3]],
-    )
+    assert abs(np.corrcoef(flat[:-1, 0], flat[1:, 0])[0, 1]) < 0.08
+    np.testing.assert_array_equal(uniforms(5, np.array([17, 3]), 2), u[[17, 3]])
     assert not np.array_equal(uniforms(6, np.arange(4000), 2), u)
 
 
 def test_a_rows_key_is_of_its_own_bytes():
-    x = (
-        np.random.default_rng(0)
-        .integers(
-            0,
-            256,
-            (5, 12),
-        )
-        .astype(np.float32)
-    )
+    x = np.random.default_rng(0).integers(0, 256, (5, 12)).astype(np.float32)
     keys = row_keys(x)
     assert keys.shape == (5,)
     assert keys.dtype == np.uint64
     assert len(set(keys.tolist())) == 5
     np.testing.assert_array_equal(row_keys(x[[3, 1]]), keys[[3, 1]])
-    np.testing.assert_array_equal(
-        row_keys(x[:, ::2]),
-        row_keys(np.array(x[:, ::2])),
-    )
+    np.testing.assert_array_equal(row_keys(x[:, ::2]), row_keys(np.array(x[:, ::2])))
     x[3, 5] += 1
     assert (row_keys(x) != keys).tolist() == [False, False, False, True, False]
     assert row_keys(x[:0]).shape == (0,)
@@ -96,15 +74,9 @@ def test_a_crop_is_a_window_of_the_image_padded_by_reflection():
     # down by the whole pad, left by it, not flipped
     u[:, 0], u[:, 1], u[:, 2] = 0.999, 0.0, 0.9
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
-    torch.testing.assert_close(
-        crop_flip(x, u, 2),
-        padded[:, :, 4:20, 0:16],
-    )
+    torch.testing.assert_close(crop_flip(x, u, 2), padded[:, :, 4:20, 0:16])
     u[:, 2] = 0.1
-    torch.testing.assert_close(
-        crop_flip(x, u, 2),
-        padded[:, :, 4:20, 0:16].flip(3),
-    )
+    torch.testing.assert_close(crop_flip(x, u, 2), padded[:, :, 4:20, 0:16].flip(3))
     u[:, :2] = 0.5
     u[:, 2] = 0.9
     torch.testing.assert_close(crop_flip(x, u, 2), x)
@@ -122,15 +94,7 @@ def test_a_resized_crop_of_the_whole_image_is_the_image():
 def test_jitter_in_the_middle_changes_nothing():
     x = pictures()
     torch.testing.assert_close(
-        jitter(
-            x,
-            torch.full((6, 16), 0.5),
-            0.8,
-            0.2,
-        ),
-        x,
-        rtol=1e-4,
-        atol=1e-4,
+        jitter(x, torch.full((6, 16), 0.5), 0.8, 0.2), x, rtol=1e-4, atol=1e-4
     )
     gray = x.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
     turned = jitter(gray, torch.rand(6, 16), 0.0, 0.5)
@@ -140,10 +104,7 @@ def test_jitter_in_the_middle_changes_nothing():
 
 def test_no_views_are_the_images_themselves():
     x = pictures()
-    assert torch.equal(
-        views_of(x, np.arange(6), 0, "none", 0)[:, 0],
-        x,
-    )
+    assert torch.equal(views_of(x, np.arange(6), 0, "none", 0)[:, 0], x)
 
 
 @pytest.mark.parametrize(

@@ -48,24 +48,10 @@ def sequence(*layers):
 
 MODELS = {
     "linear": lambda: nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(48, 7),
-        nn.Tanh(),
-        nn.Linear(
-            7,
-            CLASSES,
-            bias=False,
-        ),
+        nn.Flatten(), nn.Linear(48, 7), nn.Tanh(), nn.Linear(7, CLASSES, bias=False)
     ),
-    "conv": lambda: sequence(
-        nn.Conv2d(3, 6, 3, stride=2, padding=1),
-        nn.Tanh(),
-    ),
-    "group norm": lambda: sequence(
-        nn.Conv2d(3, 8, 3),
-        nn.GroupNorm(4, 8),
-        nn.ReLU(),
-    ),
+    "conv": lambda: sequence(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh()),
+    "group norm": lambda: sequence(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()),
     "embedding of positions": lambda: sequence(
         nn.Flatten(2), nn.Linear(16, 2), Residual()
     ),
@@ -176,14 +162,7 @@ def test_sums_beyond_24_bits_are_exact():
     round their sums.
     """
     value = torch.linspace(0.5, 2.0, 300)[:, None] * torch.tensor([[1.0, 0.3]])
-    rows = [
-        clipped(
-            [Part(value)],
-            torch.arange(300) == i,
-            1.0,
-        )
-        for i in range(300)
-    ]
+    rows = [clipped([Part(value)], torch.arange(300) == i, 1.0) for i in range(300)]
     wanted = torch.stack(rows).to(torch.int64).sum(dim=0)
     assert int(wanted[0]) > 2**27
     assert torch.equal(
@@ -270,11 +249,7 @@ def test_bf16_changes_the_products_and_keeps_float32_gradients():
     a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))
     assert not torch.equal(a, b)
     # bf16 has 8 bits
-    np.testing.assert_allclose(
-        a.numpy(),
-        b.numpy(),
-        atol=0.03 * float(a.norm()),
-    )
+    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))
 
 
 class Remembering:

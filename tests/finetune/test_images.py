@@ -30,12 +30,7 @@ def test_one_image_of_another_color_and_size_changes_no_other_row(folder, channe
     Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
     mixed = load_images(open_source(folder, CLASSES), 8, channels).x
     assert gray.shape == (6, channels or 3, 8, 8)
-    assert mixed.shape == (
-        7,
-        channels or 3,
-        8,
-        8,
-    )
+    assert mixed.shape == (7, channels or 3, 8, 8)
     np.testing.assert_array_equal(mixed[:6], gray)
 
 

@@ -60,10 +60,7 @@ def test_weights_are_standardized_over_the_fan_in():
     torch.testing.assert_close(
         weight.sum(dim=(1, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0
     )
-    torch.testing.assert_close(
-        (weight**2).sum(dim=(1, 2, 3)),
-        torch.ones(3),
-    )
+    torch.testing.assert_close((weight**2).sum(dim=(1, 2, 3)), torch.ones(3))
     by_hand = (layer.weight[1] - layer.weight[1].mean()) / (
         layer.weight[1].std(correction=0) * fan_in**0.5
     )
@@ -91,10 +88,7 @@ def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_se
     ],
 )
 def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.Sequential(nn.ReLU(), layer),
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), layer))
     with pytest.raises(ValueError, match=f"layer 1.1 .{type(layer).__name__}."):
         refuse_mixing(model)
 
@@ -110,12 +104,7 @@ class Centered(nn.Module):
     "layer", [Centered(), nn.Dropout(0.5)], ids=["centered", "dropout"]
 )
 def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        layer,
-        nn.Flatten(),
-        nn.Linear(144, 2),
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(144, 2))
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer 1 with"):
         refuse_moving(model, (3, 8, 8))
@@ -159,10 +148,7 @@ def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert pixel_scale(resnet, 3) == imagenet
     assert pixel_scale(resnet, 3, std=0.2) == (imagenet[0], 0.2)
-    assert pixel_scale(resnet, 1) == (
-        pytest.approx((0.449,)),
-        pytest.approx((0.226,)),
-    )
+    assert pixel_scale(resnet, 1) == (pytest.approx((0.449,)), pytest.approx((0.226,)))
     assert pixel_scale(ModelSpec(), 3) == ((0.5,) * 3, (0.25,) * 3)
     with pytest.raises(ValueError, match="one for each of 3 channels"):
         pixel_scale(ModelSpec(), 3, (0.5, 0.4))

@@ -129,9 +129,7 @@ def test_an_images_views_are_the_same_bits_at_every_place(name):
 
 
 @pytest.mark.parametrize("batch", [17, 300])
-def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
-    batch,
-):
+def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(batch):
     """timm's small network with SiLU: 17 rows would not be alike."""
     net = Network(NetworkSpec(ModelSpec("test_nfnet"), (3, 20, 20), 10))
     rows = TorchSums(net, batch=batch).chunk

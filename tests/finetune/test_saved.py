@@ -144,10 +144,7 @@ def test_a_vote_counts_the_views_of_each_image(folder):
             .reshape(N_TEST, 5)
             .numpy()
         )
-    shares = np.stack(
-        [(each == k).mean(axis=1) for k in range(3)],
-        axis=1,
-    )
+    shares = np.stack([(each == k).mean(axis=1) for k in range(3)], axis=1)
     rows = predicted(folder / "pixels", folder / "test.npz", "--vote", 5)
     for row, share in zip(rows, shares, strict=True):
         assert share[NAMES.index(row["class"])] == share.max()

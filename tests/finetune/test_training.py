@@ -48,17 +48,7 @@ def block_total(sums, block, keep=None, params=None, clip_norm=1.0):
     )
 
 
-def one_release(
-    network,
-    x,
-    y,
-    *,
-    seed=0,
-    chunk=7,
-    step=0,
-    clip_norm=1.0,
-    **of_spec,
-):
+def one_release(network, x, y, *, seed=0, chunk=7, step=0, clip_norm=1.0, **of_spec):
     """What `release` returns for one step at the start.
 
     of_spec: sigma, prob and relation.
@@ -180,12 +170,7 @@ def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():
     """
     network, (x, y) = tiny(views=3, augment="crop"), images()
     whole = one_release(network, x, y, chunk=40).value
-    turned = one_release(
-        network,
-        x[::-1].copy(),
-        y[::-1].copy(),
-        chunk=40,
-    ).value
+    turned = one_release(network, x[::-1].copy(), y[::-1].copy(), chunk=40).value
     np.testing.assert_array_equal(whole, turned)
     # chunks of another size may take other kernels
     np.testing.assert_allclose(
@@ -212,11 +197,7 @@ def own_statistics(network, x, y, sample, clip_norm=0.1):
     return found
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [None, [1, 4, 6, 7, 11]],
-    ids=["full", "poisson"],
-)
+@pytest.mark.parametrize("sample", [None, [1, 4, 6, 7, 11]], ids=["full", "poisson"])
 def test_a_removed_image_changes_no_bit_of_any_other_images_statistic(sample):
     """Row 2 goes, so all later ones move up a slot; in the Poisson batch it was not
     even sampled.
@@ -237,11 +218,7 @@ def test_under_add_remove_an_image_with_views_moves_the_sum_by_at_most_the_clip_
     network, (x, y) = tiny(views=2, augment="crop"), images(n=40)
     options = {"relation": "add_remove", "clip_norm": 0.01, "chunk": 8}
     whole, less = (
-        in_units(
-            one_release(network, x[i:], y[i:], **options),
-            0.01,
-        )
-        for i in (0, 1)
+        in_units(one_release(network, x[i:], y[i:], **options), 0.01) for i in (0, 1)
     )
     moved = (whole - less).astype(np.int64)
     assert 0 < int((moved**2).sum()) <= CLIP_INTEGERS**2

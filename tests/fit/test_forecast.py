@@ -43,11 +43,7 @@ def at_one(look_alike, **more):
 def test_rows_that_nobody_declared_public_are_refused(tmp_path):
     path = features_file(tmp_path / "f.h5")
     for attempt in (
-        lambda: LookAlike(
-            np.zeros((9, 2)),
-            np.zeros(9, int),
-            2,
-        ),
+        lambda: LookAlike(np.zeros((9, 2)), np.zeros(9, int), 2),
         lambda: open_look_alike(path, None, False),
         lambda: open_look_alike(tmp_path / "missing.h5", None, False),
     ):
@@ -55,14 +51,7 @@ def test_rows_that_nobody_declared_public_are_refused(tmp_path):
             attempt()
 
 
-@pytest.mark.parametrize(
-    "epsilons",
-    [
-        (),
-        (-1.0, 1.0),
-        (math.nan,),
-    ],
-)
+@pytest.mark.parametrize("epsilons", [(), (-1.0, 1.0), (math.nan,)])
 def test_a_budget_must_be_finite(epsilons):
     with pytest.raises(ValueError, match="positive and finite"):
         Question(n_rows=9, epsilons=epsilons)
@@ -73,15 +62,8 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
     1,437 private ones.
     """
     epsilons = (0.5, 2.0)
-    few = replace(
-        digits,
-        x=digits.x[:1125],
-        y=digits.y[:1125],
-    )
-    found = forecast(
-        few,
-        ask(1437, epsilons=epsilons, draws=6),
-    )
+    few = replace(digits, x=digits.x[:1125], y=digits.y[:1125])
+    found = forecast(few, ask(1437, epsilons=epsilons, draws=6))
     assert (found.n_train, found.n_held_out) == (900, 225)
     facts = ProblemInfo(1437, 64, 10)
     solver = make_method("dp-ls", facts, {}).solver
@@ -91,29 +73,14 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
         for seed in range(6):
             order = np.random.default_rng(100 + seed).permutation(len(digits.y))
             train, new = order[:1437], order[1437:]
-            rows = ArrayRows(
-                digits.x[train],
-                digits.y[train],
-            )
+            rows = ArrayRows(digits.x[train], digits.y[train])
             how = {"noise": NoiseSource(100 + seed), "summer": verified}
-            head = plan_and_fit(
-                solver,
-                rows,
-                facts,
-                point.epsilon,
-                **how,
-            ).head
+            head = plan_and_fit(solver, rows, facts, point.epsilon, **how).head
             right = head.scores(digits.x[new]).argmax(axis=1) == digits.y[new]
             reached.append(right.mean())
-        error = math.hypot(
-            point.sd or 0,
-            np.std(reached, ddof=1),
-        ) / math.sqrt(6)
+        error = math.hypot(point.sd or 0, np.std(reached, ddof=1)) / math.sqrt(6)
         # three standard errors, and a point for what fewer rows generalize worse
-        assert point.accuracy == pytest.approx(
-            np.mean(reached),
-            abs=3 * error + 0.01,
-        )
+        assert point.accuracy == pytest.approx(np.mean(reached), abs=3 * error + 0.01)
     assert found.points[0].accuracy < found.points[1].accuracy <= found.ceiling.accuracy
 
 
@@ -122,17 +89,9 @@ def test_the_same_question_has_the_same_answer_and_charges_nothing(digits):
     told = []
     found = forecast(digits, question, lambda *args: told.append(args))
     assert found == forecast(digits, question)
-    assert [p.epsilon for p in found.points] == [
-        1.0,
-        4.0,
-    ]
+    assert [p.epsilon for p in found.points] == [1.0, 4.0]
     assert (found.n_train, found.n_held_out) == (400, 359)
-    assert [done for done, *_ in told] == list(
-        range(
-            1,
-            7,
-        )
-    )
+    assert [done for done, *_ in told] == list(range(1, 7))
     assert {total for _, total, _ in told} == {6}
     assert charges() == 0
     assert found != forecast(digits, replace(question, seed=5))
@@ -157,29 +116,16 @@ def test_groups_have_more_noise_and_are_on_one_side(digits):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_group_is_on_both_sides_and_the_sizes_are_those_that_are_said(seed):
-    groups = np.random.default_rng(seed).integers(
-        -1,
-        40,
-        300,
-    )
+    groups = np.random.default_rng(seed).integers(-1, 40, 300)
     train, held_out = split_rows(groups, 10**6, seed)
-    assert sorted(
-        [
-            *train,
-            *held_out,
-        ]
-    ) == list(range(300))
+    assert sorted([*train, *held_out]) == list(range(300))
     assert not set(groups[train]) & set(groups[held_out]) - {-1}
     assert 60 <= len(held_out) < 60 + np.bincount(groups + 1).max()
     few, _ = split_rows(groups, 100, seed)
     assert len(few) == 100 and set(few) <= set(train)
     again = split_rows(groups, 10**6, seed + 1)
     assert not np.array_equal(again[1], held_out)
-    singles = split_rows(
-        np.full(70_000, -1),
-        20_000,
-        seed,
-    )
+    singles = split_rows(np.full(70_000, -1), 20_000, seed)
     assert [len(part) for part in singles] == [20_000, 10_000]
 
 
@@ -188,37 +134,16 @@ def test_a_split_does_not_undo_the_order_that_a_file_was_shuffled_into(seed):
     """By numpy and the same seed, from rows in the order of their classes."""
     shuffled = np.random.default_rng(seed).permutation(1000)
     for order in (shuffled, np.argsort(shuffled)):
-        labels = np.repeat(
-            np.arange(10),
-            100,
-        )[order]
-        _, held_out = split_rows(
-            np.full(1000, -1),
-            1000,
-            seed,
-        )
-        assert (
-            np.bincount(
-                labels[held_out],
-                minlength=10,
-            ).min()
-            > 5
-        )
+        labels = np.repeat(np.arange(10), 100)[order]
+        _, held_out = split_rows(np.full(1000, -1), 1000, seed)
+        assert np.bincount(labels[held_out], minlength=10).min() > 5
 
 
 def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
     group = np.arange(240) // 2
     path = features_file(tmp_path / "f.h5", group=group)
     found, charged = open_look_alike(path, None, True)
-    assert (
-        found.x.shape
-        == (
-            240,
-            12,
-        )
-        and found.n_classes == 3
-        and charged == []
-    )
+    assert found.x.shape == (240, 12) and found.n_classes == 3 and charged == []
     assert found.groups is not None
     np.testing.assert_array_equal(found.groups, group_ids(group, 240))
     command = ("fit", path, "--method", "dp-ls", "--delta", "1e-3", "-o")

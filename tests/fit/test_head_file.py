@@ -41,34 +41,6 @@ def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
     assert facts["feature_space"] == "space"
 
 
-def test_the_files_are_what_docs_report_says(tmp_path):
-    """Readable with numpy and JSON alone: the row transform, then x @ weights +
-    intercept.
-    """
-    from safetensors.numpy import load_file
-
-    saved = head(HEADS["centered"])
-    save_head(tmp_path, saved, FACTS)
-    tensors = load_file(tmp_path / "head.safetensors")
-    facts = json.loads((tmp_path / "head.json").read_text())
-    assert {k: v.shape for k, v in tensors.items()} == {
-        "weights": (4, 3),
-        "intercept": (3,),
-        "center": (4,),
-    }
-    assert facts["unit_norm"] is True
-    assert facts["loss"] == "softmax"
-    x = RNG.normal(size=(5, 4))
-    rows = x / np.linalg.norm(x, axis=1, keepdims=True) - tensors["center"]
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(
-        saved.scores(x),
-        rows @ tensors["weights"] + tensors["intercept"],
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
 def cut_tensors(folder):
     path = folder / "head.safetensors"
     path.write_bytes(path.read_bytes()[:-8])

@@ -4,14 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import (
-    dphead,
-    features_file,
-    fitted,
-    ledger_path_of,
-    refused,
-    report_of,
-)
+from commands import dphead, features_file, fitted, ledger_path_of, refused, report_of
 
 from dphead.fit import ledgers
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -21,11 +14,7 @@ LS = ("--method", "dp-ls", "--backend", "numpy")
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [
-        ("DPHEAD_HOME", "here"),
-        ("XDG_DATA_HOME", "here"),
-        ("HOME", ""),
-    ],
+    [("DPHEAD_HOME", "here"), ("XDG_DATA_HOME", "here"), ("HOME", "")],
 )
 def test_a_relative_home_is_refused(variable, value, tmp_path, monkeypatch):
     """Each folder would have a ledger of its own, and a budget would end at a cd."""
@@ -51,12 +40,6 @@ def test_without_home_the_systems_is_taken_or_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", nobody)
     with pytest.raises(LedgerError, match="HOME must be"):
         ledgers.ledger_home()
-
-
-def test_an_empty_variable_is_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPHEAD_HOME", "")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert ledgers.ledger_home() == tmp_path / "dphead"
 
 
 def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):

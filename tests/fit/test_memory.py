@@ -16,13 +16,7 @@ from dphead.fit.memory import DEFAULT_BYTES, share
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment
-from dphead.solvers import (
-    DPFC,
-    GradientDescent,
-    LeastSquares,
-    Newton,
-    ProblemInfo,
-)
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, ProblemInfo
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ReferenceSums
 
@@ -76,10 +70,7 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
     assert made.q.itemsize == 4
 
 
-@pytest.mark.parametrize(
-    "solver",
-    [LeastSquares(class_grams=True), Newton(), DPFC()],
-)
+@pytest.mark.parametrize("solver", [LeastSquares(class_grams=True), Newton(), DPFC()])
 def test_what_a_refusal_says_is_needed_is_enough(solver):
     with pytest.raises(ValueError, match="cannot hold blocks") as refusal:
         divided(100 * MB, solver)

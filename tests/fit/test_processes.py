@@ -11,15 +11,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from commands import (
-    Fork,
-    charges,
-    dphead,
-    features_file,
-    fitted,
-    refused,
-    report_of,
-)
+from commands import Fork, charges, dphead, features_file, fitted, refused, report_of
 from features import edited
 
 from dphead.fit.head_file import load_head
@@ -171,8 +163,7 @@ def another_row(path):
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
-    [(another_row, "features"), (None, "settings")],
+    ("change", "field"), [(another_row, "features"), (None, "settings")]
 )
 def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
     features, tmp_path, change, field
@@ -274,12 +265,7 @@ def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, script, code)
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        ("host:1", None, 0),
-        ("host:1", 2, 2),
-        ("host", 2, 0),
-    ],
+    "given", [("host:1", None, 0), ("host:1", 2, 2), ("host", 2, 0)]
 )
 def test_a_place_that_is_none_is_refused(given):
     with pytest.raises(ValueError, match=r"process_id|host:port"):

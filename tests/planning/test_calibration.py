@@ -36,13 +36,7 @@ def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
 
 
 @given(
-    st.floats(0.05, 50),
-    st.lists(
-        st.floats(0.1, 10),
-        min_size=1,
-        max_size=4,
-    ),
-    deltas,
+    st.floats(0.05, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=4), deltas
 )
 @fast
 def test_exact_calibration_is_one_sided(eps, sigmas, delta):
@@ -103,32 +97,8 @@ def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
 # The papers' accountants, which decide no charge.
 
 
-@pytest.mark.parametrize(
-    ("events", "printed"),
-    [
-        # TB21
-        (
-            [
-                GaussianEvent(5.67, 8192 / 50_000, 360),
-                GaussianEvent(8.0),
-                GaussianEvent(8.0),
-            ],
-            2.997,
-        ),
-        # De22's settings, counted so
-        ([GaussianEvent(10.0, 4096 / 50_000, 875)], 1.204),
-    ],
-)
-def test_the_classic_conversion_gives_what_tb21_would_print(events, printed):
-    assert epsilon_by("rdp-classic", events, 1e-5) == pytest.approx(printed, abs=1e-3)
-
-
 @given(
-    st.lists(
-        st.tuples(st.floats(2, 50), st.integers(1, 30)),
-        min_size=1,
-        max_size=3,
-    ),
+    st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3),
     st.floats(-9, -2),
 )
 @settings(max_examples=8, deadline=None)

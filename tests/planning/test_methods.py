@@ -44,21 +44,6 @@ def asked(solver, facts=FACTS):
 # --- FC23: Tables 6-9 -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", FC23)
-@pytest.mark.parametrize(("preset", "clip"), [("fc23", 0.005), ("fc23-imagenet", 1.0)])
-def test_fc23_clips_at_the_papers_norm(method, preset, clip):
-    """C = 0.005 in every row but ViT-G on ImageNet-1k, where it is 1; rows themselves
-    are left as they are.
-    """
-    made = make_method(method, FACTS, FC23[method], preset)
-    plan = made.solver.plan(FACTS)
-    assert {p.clip_norm for p in plan} == {clip}
-    assert {p.sampling_prob for p in plan} == {1.0}
-    assert made.accountant == "zcdp"
-    assert "FC23" in made.source
-    assert not any(ask.params.transform.unit_norm for ask in asked(made.solver))
-
-
 @pytest.mark.parametrize(
     ("method", "bias"), [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)]
 )
@@ -89,6 +74,8 @@ def test_fc23_has_one_noise_multiplier_and_the_papers_count_of_releases(method, 
     DP-Newton, T / 2 sigma^2.
     """
     made = make_method(method, FACTS, FC23[method], "fc23")
+    assert {p.clip_norm for p in made.solver.plan(FACTS)} == {0.005}
+    assert not any(ask.params.transform.unit_norm for ask in asked(made.solver))
     plan = make_plan(
         made.solver, FACTS, epsilon=1.0, delta=1e-5, accountant=made.accountant
     )
@@ -186,10 +173,7 @@ def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
     column = presets.column("de22-22", epsilon=4.0)
     options = {k: column[k] for k in ("steps", "learning_rate")}
     solver = make_method("dp-sgd", FACTS, options, "de22-22").solver
-    assert (
-        solver.steps,
-        solver.learning_rate,
-    ) == (1000, 100)
+    assert (solver.steps, solver.learning_rate) == (1000, 100)
 
 
 def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
@@ -211,14 +195,8 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
         ("dp-ls", {"epochs": 3}, None, "epochs"),
         ("dp-sgd", {"steps": 3, "epochs": 3}, None, "set the same number"),
         ("dp-fc", {"centering": None, "centring": 1}, None, "centring"),
-        ("dp-fc", {"steps": 2.5}, None, "steps must be"),
         ("dp-sgd", {"batch_size": 0}, None, "batch_size must be"),
         ("dp-sgd", {"epochs": math.nan}, None, "epochs must be"),
-        ("dp-ls", {"ridge": math.inf}, None, "ridge must be"),
-        ("dp-fc", {"learning_rate": 0.0}, None, "learning_rate must be"),
-        ("dp-fc", {"center_share": 1.0}, None, "center_share must be"),
-        ("dp-sgd", {"momentum": -0.1}, None, "momentum must be"),
-        ("dp-sgd", {"weight_decay": -1.0}, None, "weight_decay must be"),
     ],
 )
 def test_what_cannot_be_run_is_refused(name, options, preset, message):

@@ -100,20 +100,6 @@ def test_an_infinite_epsilon_turns_noise_and_clipping_off_and_says_so():
     assert all(s.noise_multiplier == 0 and s.clip_norm == math.inf for s in plan.specs)
 
 
-@pytest.mark.parametrize(
-    "epsilon, delta",
-    [
-        (0, 1e-5),
-        (math.nan, 1e-5),
-        (1, 1),
-        (1, math.nan),
-    ],
-)
-def test_a_budget_out_of_range_is_refused(epsilon, delta):
-    with pytest.raises(ValueError, match="must be"):
-        make_plan(LeastSquares(), FACTS, epsilon=epsilon, delta=delta)
-
-
 def test_a_poisson_plan_has_the_expected_batch_over_n_as_its_probability():
     """Not one over the number of batches (defect 8): 300 of 1,000 is 0.3, not 1/3 or
     1/4.

@@ -615,21 +615,6 @@ def test_what_a_preset_leaves_open_is_in_its_columns_or_its_search():
                 assert set(table.get("left_to_the_user", [])) <= known, (name, method)
 
 
-def test_a_preset_takes_from_its_base_what_it_does_not_say():
-    changed = presets.load("de22-22")
-    base = presets.load("de22")
-    own = {"left_to_the_user": ["learning_rate", "steps"]}
-    assert (
-        changed["dp-sgd"]
-        == {k: v for k, v in base["dp-sgd"].items() if k != "learning_rate"} | own
-    )
-    assert changed["delta"] == 8e-7
-    assert changed["columns"]["epsilon"][0] == 0.1
-    assert presets.load("de22-19")["columns"] == presets.load("de22-16")["columns"]
-    assert "base" not in changed
-    assert presets.load("de22") == base
-
-
 def test_a_column_is_found_by_its_values():
     assert presets.column("de22", epsilon=1.0) == {
         "epsilon": 1.0,

@@ -54,13 +54,7 @@ FACTS = ProblemInfo(TIMES * N, D, M)
 def both(method, epsilon, cap=None):
     """(told, head) of the rows that each stand for TIMES, and of as many copies."""
     solver = make_method(method, FACTS, {}).solver
-    plan = make_plan(
-        solver,
-        FACTS,
-        epsilon=epsilon,
-        delta=1e-5,
-        group_cap=cap,
-    )
+    plan = make_plan(solver, FACTS, epsilon=epsilon, delta=1e-5, group_cap=cap)
     return carried_out(solver, plan, cap)
 
 
@@ -70,26 +64,14 @@ def carried_out(solver, plan, cap=None):
     found = []
     for times in (1, TIMES):
         groups = np.full(times * N, -1)
-        tiled = (
-            np.tile(
-                x,
-                (times, 1),
-            ),
-            np.tile(y, times),
-        )
+        tiled = (np.tile(x, (times, 1)), np.tile(y, times))
         rows = ArrayRows(*tiled, groups=groups, group_cap=cap)
         told = Told(solver)
         run = Run(noise=NoiseSource(0), summer=quick_sums())
         if times == 1:
             stand_in = StandIn(told, plan.budgeted(FACTS), N)
             own = replace(FACTS, n_rows=N)
-            fit = fit_head(
-                stand_in,
-                rows,
-                own,
-                on_fewer_rows(plan, N),
-                run,
-            )
+            fit = fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
         else:
             fit = fit_head(told, rows, FACTS, plan, run)
         found.append((told, fit.head))
@@ -98,49 +80,22 @@ def carried_out(solver, plan, cap=None):
 
 @pytest.mark.parametrize("method", FULL)
 def test_without_noise_the_head_is_that_of_the_rows_copied(method):
-    (small, one), (large, other) = both(
-        method,
-        float("inf"),
-    )
+    (small, one), (large, other) = both(method, float("inf"))
     assert small.asks == large.asks
-    for mine, theirs in zip(
-        small.answers,
-        large.answers,
-        strict=True,
-    ):
-        np.testing.assert_allclose(
-            mine.value,
-            theirs.value,
-            rtol=1e-6,
-            atol=1e-6,
-        )
+    for mine, theirs in zip(small.answers, large.answers, strict=True):
+        np.testing.assert_allclose(mine.value, theirs.value, rtol=1e-6, atol=1e-6)
         assert mine.noise_sd == theirs.noise_sd == 0
-    np.testing.assert_allclose(
-        one.weights,
-        other.weights,
-        rtol=1e-5,
-        atol=1e-7,
-    )
+    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("cap", [None, 2])
 @pytest.mark.parametrize("method", FULL)
 def test_the_solver_knows_and_asks_what_the_larger_fit_does(method, cap):
-    (small, _), (large, _) = both(
-        method,
-        2.0,
-        cap,
-    )
+    (small, _), (large, _) = both(method, 2.0, cap)
     assert small.facts == large.facts
     assert small.facts.n_rows == TIMES * N
     assert small.asks == large.asks
-    sds = [
-        [answer.noise_sd for answer in told.answers]
-        for told in (
-            small,
-            large,
-        )
-    ]
+    sds = [[answer.noise_sd for answer in told.answers] for told in (small, large)]
     assert min(sds[0]) > 0
     # a standard deviation is rounded upwards in units of the sum
     np.testing.assert_allclose(*sds, rtol=1e-9)
@@ -174,14 +129,8 @@ def test_the_noise_that_is_added_is_what_the_solver_is_told():
     (exact, _), _ = both("prototypes", float("inf"))
     off = (np.array(values) - exact.answers[0].value) / sd
     # four standard errors of standard normal numbers
-    assert np.std(off) == pytest.approx(
-        1,
-        abs=4 / np.sqrt(2 * off.size),
-    )
-    assert np.mean(off) == pytest.approx(
-        0,
-        abs=4 / np.sqrt(off.size),
-    )
+    assert np.std(off) == pytest.approx(1, abs=4 / np.sqrt(2 * off.size))
+    assert np.mean(off) == pytest.approx(0, abs=4 / np.sqrt(off.size))
 
 
 def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
@@ -189,11 +138,7 @@ def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
     plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
     fewer = on_fewer_rows(plan, N)
     assert replace(fewer, specs=plan.specs) == plan
-    for one, other in zip(
-        fewer.specs,
-        plan.specs,
-        strict=True,
-    ):
+    for one, other in zip(fewer.specs, plan.specs, strict=True):
         assert one.noise_multiplier == pytest.approx(other.noise_multiplier / TIMES)
         assert one.n_rows == N
         same = {"n_rows": other.n_rows, "noise_multiplier": other.noise_multiplier}

@@ -81,10 +81,7 @@ def test_newton_steps_are_newtons():
             h = (X64 * (p[:, j] * (1 - p[:, j]))[:, None]).T @ X64 + RIDGE * N * np.eye(
                 D
             )
-            w[:, j] -= np.linalg.solve(
-                h,
-                X64.T @ (p[:, j] - HOT[:, j]),
-            )
+            w[:, j] -= np.linalg.solve(h, X64.T @ (p[:, j] - HOT[:, j]))
     head = fit(Newton(steps=3, ridge=RIDGE, centering=RAW))
     assert_close(head.weights, w)
 
@@ -123,14 +120,7 @@ def test_averages_of_the_iterates(average):
     average_w = np.zeros((D, M))
     for t in range(12):
         w = w - 0.7 * X64.T @ (softmax(X64 @ w) - HOT) / N
-        decay = (
-            t / (t + 1)
-            if average == "mean"
-            else min(
-                0.9999,
-                (1 + t) / (10 + t),
-            )
-        )
+        decay = t / (t + 1) if average == "mean" else min(0.9999, (1 + t) / (10 + t))
         average_w = decay * average_w + (1 - decay) * w
     solver = GradientDescent(
         steps=12, learning_rate=0.7, momentum=0.0, average=average, centering=RAW

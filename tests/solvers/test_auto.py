@@ -24,12 +24,7 @@ from dphead.solvers.auto_rules import (
 )
 from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
-from dphead.solvers.expectation import (
-    counted,
-    interval,
-    on_new,
-    overfit,
-)
+from dphead.solvers.expectation import counted, interval, on_new, overfit
 
 D, M = 8, 4
 
@@ -278,8 +273,7 @@ def test_overfitting_is_expected_within_two_points_of_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    "name, epsilons, widest",
-    [("classes", (1, 2, 8), 0.05), ("people", (8,), 0.14)],
+    "name, epsilons, widest", [("classes", (1, 2, 8), 0.05), ("people", (8,), 0.14)]
 )
 def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest):
     """100 classes; 60 to 200 groups. Before, half widths were 0.09 and 0.26."""

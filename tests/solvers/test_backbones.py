@@ -11,9 +11,7 @@ from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import ProblemInfo
-from dphead.solvers.auto_rules import (
-    number_of_steps,
-)
+from dphead.solvers.auto_rules import number_of_steps
 from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Response
 

@@ -105,13 +105,7 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
 @pytest.mark.parametrize("name", ["fc", "ls", "newton", "cosine", "nearest"])
 def test_classes_without_rows_and_empty_data_are_no_error(name):
     for labels in (np.where(Y == M - 1, 0, Y), np.full(N, -1)):
-        assert np.isfinite(
-            fit(
-                SOLVERS[name],
-                y=labels,
-                epsilon=1.0,
-            ).scores(X)
-        ).all()
+        assert np.isfinite(fit(SOLVERS[name], y=labels, epsilon=1.0).scores(X)).all()
 
 
 def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_block():
@@ -163,11 +157,7 @@ def test_rows_are_scaled_only_if_features_differ_in_size():
     even = fit(LeastSquares(centering=centering))
     assert even.transform.center is not None
     assert even.transform.scale is None
-    wide = X * np.where(
-        np.arange(D) < D // 4,
-        10,
-        1,
-    ).astype(np.float32)
+    wide = X * np.where(np.arange(D) < D // 4, 10, 1).astype(np.float32)
     scale = fit(LeastSquares(centering=centering), x=wide).transform.scale
     assert np.median(scale[D // 4 :]) / np.median(scale[: D // 4]) == pytest.approx(
         10**0.5, rel=0.2
@@ -220,11 +210,7 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.floats(1e-6, 1e6),
-    st.sampled_from([0.0, 0.01, 1.0]),
-    st.integers(1, 50),
-)
+@given(st.floats(1e-6, 1e6), st.sampled_from([0.0, 0.01, 1.0]), st.integers(1, 50))
 def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append, d):
     """Rows of one entry, which is the largest that a row of norm one can have."""
     x = np.eye(d, dtype=np.float32)[:1]

@@ -40,14 +40,7 @@ each_solver = pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def data(seed=0):
     """Rows of norms below and above 1, their first column's half the last's."""
     draw = np.random.default_rng(seed)
-    x = draw.normal(size=(N, D)) * [
-        0.6,
-        0.4,
-        0.2,
-        0.1,
-        0.1,
-        0.0,
-    ]
+    x = draw.normal(size=(N, D)) * [0.6, 0.4, 0.2, 0.1, 0.1, 0.0]
     x[:, -1] = 0.3 + 0.5 * x[:, 0]
     return x.astype(np.float32)
 
@@ -72,16 +65,7 @@ def exchange(solver, x):
             return
         yield ask
         clip = planned[ask.label].clip_norm
-        rows = [
-            per_example(
-                ask.statistic,
-                ask.params,
-                row,
-                0,
-                clip,
-            )
-            for row in x
-        ]
+        rows = [per_example(ask.statistic, ask.params, row, 0, clip) for row in x]
         answer = Response(np.sum(rows, axis=0), 0.0)
 
 
@@ -90,26 +74,14 @@ def fitted(solver, x, epsilon=1e9, seed=0):
     facts = ProblemInfo(*x.shape, 1)
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
     rows = ArrayRows(x, np.zeros(len(x), np.int64))
-    return fit_head(
-        solver,
-        rows,
-        facts,
-        plan,
-        Run(noise=NoiseSource(seed)),
-    ).head
+    return fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(seed))).head
 
 
 @each_solver
 def test_a_fit_with_hardly_any_noise_is_that_of_the_definitions(solver):
     """Both clip at the row norm; without noise nothing is clipped."""
     x = data()
-    assert (
-        np.linalg.norm(
-            x,
-            axis=1,
-        )
-        > 1.0
-    ).sum() > 20
+    assert (np.linalg.norm(x, axis=1) > 1.0).sum() > 20
     ours, theirs = fitted(solver, x), by_definition(solver, x)
     np.testing.assert_allclose(ours.weights, theirs.weights, atol=4e-3)
     np.testing.assert_allclose(ours.intercept, theirs.intercept, atol=4e-3)
@@ -257,15 +229,8 @@ def test_without_noise_components_are_scikit_learns():
 def test_without_noise_the_regression_is_scikit_learns():
     x = data()
     ours = fitted(RidgeRegression(ridge=0.01), x, np.inf)
-    theirs = Ridge(0.01 * N).fit(
-        x[:, :-1],
-        x[:, -1],
-    )
-    np.testing.assert_allclose(
-        ours.weights[:, 0],
-        theirs.coef_,
-        atol=2e-3,
-    )
+    theirs = Ridge(0.01 * N).fit(x[:, :-1], x[:, -1])
+    np.testing.assert_allclose(ours.weights[:, 0], theirs.coef_, atol=2e-3)
     np.testing.assert_allclose(ours.intercept[0], theirs.intercept_, atol=2e-3)
 
 

@@ -109,10 +109,7 @@ def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
         read_prior(tmp_path / "prior.npy")
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(D + 1, M), (D, M + 1)],
-)
+@pytest.mark.parametrize("shape", [(D + 1, M), (D, M + 1)])
 def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
     ledger = Ledger()
     solver = Auto(prior=PublicPrior(np.eye(*shape)))

@@ -11,10 +11,7 @@ from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, spectral_edge
-from dphead.solvers.shrinkage import (
-    shrunk_spectrum,
-    shrunk_weights,
-)
+from dphead.solvers.shrinkage import shrunk_spectrum, shrunk_weights
 
 D = 300
 SD = 2.0

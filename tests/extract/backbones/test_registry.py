@@ -12,15 +12,7 @@ from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from torch import nn
 
-PICTURE = (
-    np.random.default_rng(0)
-    .integers(
-        0,
-        256,
-        (32, 32, 3),
-    )
-    .astype(np.uint8)
-)
+PICTURE = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
 SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
 
 
@@ -118,17 +110,6 @@ def test_bad_options_are_refused(weights, changes, message):
         load(weights, **changes)
 
 
-def test_missing_hub_weights_say_what_to_do(monkeypatch):
-    import timm
-
-    def offline(*_, **__):
-        raise OSError("no network")
-
-    monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(ExtractError, match="--weights FILE"):
-        load_backbone(BackboneOptions(**SMALL), (32, 32), True)
-
-
 class Centered(nn.Module):
     def forward(self, x):
         return x.flatten(1) - x.flatten(1).mean(0)
@@ -137,11 +118,7 @@ class Centered(nn.Module):
 def test_models_that_mix_rows_are_refused(weights):
     with pytest.raises(ExtractError, match="mixes the rows"):
         check_rows_alone(Centered(), (3, 8, 8))
-    frozen = nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.Flatten(),
-    )
+    frozen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
     check_rows_alone(frozen.eval(), (3, 8, 8))
     with pytest.raises(
         ExtractError, match="BatchNorm2d '1' uses statistics of the batch"
@@ -208,27 +185,6 @@ def test_axes_need_the_networks_own_classifier(weights):
         load_backbone(BackboneOptions("scatternet", axes=4), (32, 32), True)
     with pytest.raises(ExtractError, match="from 1 to 6 for 7 classes"):
         load(weights, axes=7)
-
-
-def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
-    """What extraction runs on a CPU, against plain timm."""
-    from dphead_extract.backbones.timm_models import timm_backbone
-
-    path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
-    if not path.is_file():
-        pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
-    arguments = {"num_classes": 1001, "pad_type": "same"}
-    options = BackboneOptions(
-        "mobilenetv2_100", path, arguments, (0.5,), (0.5,), image_size=96
-    )
-    draw = torch.Generator().manual_seed(0)
-    images = torch.rand(4, 3, 96, 96, generator=draw) * 2 - 1
-    with torch.inference_mode():
-        plain = timm_backbone(options).module.eval()(images)
-        backbone = load_backbone(options, (32, 32), True)
-        fast = backbone.module(images.to(memory_format=torch.channels_last))
-    assert (backbone.n_features, backbone.kwargs) == (1280, arguments)
-    assert (fast - plain).abs().max() < 1e-3 * plain.abs().max()
 
 
 def test_scatternet_sizes_and_colors():

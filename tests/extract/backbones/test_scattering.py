@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from dphead_extract.backbones.scattering import (
-    ScatterNet,
-)
+from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.backbones.wavelets import Fourier, Hartley
 from dphead_extract.errors import ExtractError
 from dphead_extract.threads import one_thread
@@ -78,12 +76,7 @@ def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
 
 
 @pytest.mark.parametrize(
-    ("J", "L", "shape"),
-    [
-        (1, 8, (9, 12)),
-        (2, 6, (16, 21)),
-        (3, 5, (24, 20)),
-    ],
+    ("J", "L", "shape"), [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))]
 )
 def test_the_engines_agree(monkeypatch, J, L, shape):
     images = torch.rand(3, 1, *shape)

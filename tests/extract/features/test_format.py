@@ -291,10 +291,7 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)),
-        max_size=20,
-    ),
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)), max_size=20),
     st.integers(0, 63),
     st.integers(0, 63),
 )

@@ -7,7 +7,6 @@ import tarfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import group_ids
 from dphead_extract.sources.classes import Classes
@@ -16,23 +15,13 @@ from dphead_extract.sources.opening import open_source
 from PIL import Image
 from pyarrow import parquet
 
-from dphead.cli.extract import extract as command
-
 NAMES = ["cat", "dog", "eel"]
 TWO = {"features": {"label": {"names": NAMES, "_type": "ClassLabel"}}}
 
 
 def png(seed: int) -> bytes:
     data = io.BytesIO()
-    pixels = (
-        np.random.default_rng(seed)
-        .integers(
-            0,
-            256,
-            (6, 5, 3),
-        )
-        .astype(np.uint8)
-    )
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 5, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(data, "png")
     return data.getvalue()
 
@@ -54,11 +43,7 @@ def hub(tmp_path):
         ("train-00000-of-00002", range(50)),
         ("train-00001-of-00002", range(50, 90)),
     ):
-        rows = table(
-            part,
-            label=labels[part],
-            patient=[f"p{i // 2}" for i in part],
-        )
+        rows = table(part, label=labels[part], patient=[f"p{i // 2}" for i in part])
         parquet.write_table(rows, folder / f"{name}.parquet", row_group_size=20)
     return folder.parent
 
@@ -67,12 +52,7 @@ def test_a_folder_of_the_hub_is_a_source(hub):
     whole = open_source(hub, Classes(NAMES))
     assert whole.kind == "dataset" and whole.n_rows == 100
     assert whole.group is None  # none named so
-    train = open_source(
-        hub,
-        Classes(NAMES),
-        "train",
-        columns=Columns(group="patient"),
-    )
+    train = open_source(hub, Classes(NAMES), "train", columns=Columns(group="patient"))
     assert train.n_rows == 90
     assert train.labels.tolist() == (np.arange(90) % 3).tolist()
     assert train.split_names == ["train"]
@@ -83,43 +63,21 @@ def test_a_folder_of_the_hub_is_a_source(hub):
     for row in (0, 1, 49, 50, 89, 3):  # forwards, and back
         assert train.raw(row) == png(row)
     part = train.part(60, 70)
-    assert [part.raw(i) for i in range(10)] == [
-        png(i)
-        for i in range(
-            60,
-            70,
-        )
-    ]
+    assert [part.raw(i) for i in range(10)] == [png(i) for i in range(60, 70)]
     assert train.digest != whole.digest
 
 
 def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
     public = open_source(hub, Classes(folder_names_public=True))
     assert public.class_names == NAMES
-    assert public.labels[:4].tolist() == [
-        0,
-        1,
-        2,
-        0,
-    ]
+    assert public.labels[:4].tolist() == [0, 1, 2, 0]
     numbers = open_source(hub, Classes(["0", "1", "2"]))
-    assert numbers.labels[:4].tolist() == [
-        0,
-        1,
-        2,
-        0,
-    ]
+    assert numbers.labels[:4].tolist() == [0, 1, 2, 0]
     with pytest.raises(ExtractError, match=r"the data set's header.*'cat', 'dog'"):
         open_source(hub, Classes(["dog", "cat", "eel"]))
     with pytest.raises(ExtractError, match="--classes is required"):
         open_source(hub)
-    assert (
-        open_source(
-            hub,
-            Classes(ignore_labels=True),
-        ).labels
-        == -1
-    ).all()
+    assert (open_source(hub, Classes(ignore_labels=True)).labels == -1).all()
 
 
 def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
@@ -209,25 +167,13 @@ def test_samples_of_tars_are_rows(tmp_path):
         "s-0.tar:a/4",
         "s-1.tar:1",
     ]
-    assert source.labels.tolist() == [
-        2,
-        1,
-        0,
-        -1,
-        -1,
-    ]
+    assert source.labels.tolist() == [2, 1, 0, -1, -1]
     groups = ["p1", "7", "", "", ""]
     assert source.group is not None
     assert source.group.tolist() == group_ids(groups, 5).tolist()
     splits = [source.split_names[code] for code in source.split]
     assert splits == ["train", "test", "none", "none", "none"]
-    images = [
-        png(1),
-        png(2),
-        None,
-        png(4),
-        png(9),
-    ]
+    images = [png(1), png(2), None, png(4), png(9)]
     assert [source.raw(i) for i in range(5)] == images
     assert source.raw(0) == png(1)
     assert source.left_out == {"members of other kinds (.seg.png)": 1}
@@ -281,40 +227,6 @@ def test_unusable_samples_are_refused_in_a_line(tmp_path, members, said):
     pack(tmp_path / "s.tar", members)
     with pytest.raises(ExtractError, match=said):
         open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
-
-
-def test_the_command_reads_a_dataset(hub):
-    pytest.importorskip("torch")
-    network = ("--backbone", "scatternet", "--image-size", "8", "--scatter-j", "1")
-    output = hub.parent / "f.h5"
-    done = CliRunner().invoke(
-        command,
-        [
-            *(
-                str(hub),
-                "-o",
-                str(output),
-                *network,
-                "--split",
-                "test",
-            ),
-            *("--classes", "cat,dog,eel", "--columns", "group=patient"),
-        ],
-    )
-    assert done.exit_code == 0, done.output
-    assert "10 rows" in done.output and "3 classes" in done.output
-    wrong = CliRunner().invoke(
-        command,
-        [
-            str(hub),
-            "-o",
-            str(output),
-            *network,
-            "--columns",
-            "place=x",
-        ],
-    )
-    assert wrong.exit_code == 2 and "write path=NAME" in wrong.output
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "windows-1252", "latin-1"])
