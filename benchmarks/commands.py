@@ -131,6 +131,12 @@ def defects(only: str, audits: int) -> None:
     module.run_sound(audits)
 
 
+@command("experiments")
+def miniature() -> None:
+    """De22's ingredients, each alone, on a small Wide-ResNet."""
+    experiment("miniature").run()
+
+
 # --- speed --------------------------------------------------------------------
 
 

@@ -1,0 +1,156 @@
+"""De22's ingredients, each alone, on a Wide-ResNet in miniature.
+
+`python -m benchmarks miniature` makes the missing runs: wrn-10-1 on 10,000 CIFAR-10
+images brought to 8 by 8 pixels, 64 steps of 256 expected images, epsilon 8 at delta
+1e-5, half a minute of a core each. The learning rate of each network is the best of
+RATES at a seed of its own, by 2,000 further training images. Networks with views take
+the rate of the network without views. Test accuracy is of all 10,000 test images. A
+seed fixes the initial weights, the batches and the noise, so that runs are paired.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import cache
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+from dphead_extract.sources.classes import Classes
+
+from benchmarks import features, prose
+from benchmarks.store import RESULTS, append, provenance, read
+from dphead.finetune.images import load_images
+from dphead.finetune.network import Network, TorchSums
+from dphead.finetune.rows import ImageRows
+from dphead.finetune.run import make_training, network_spec
+from dphead.finetune.settings import Settings
+from dphead.fit.loop import Run, fit_head
+from dphead.planning.plan import Target
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import ProblemInfo
+from dphead.sums.verified import VerifiedSum
+
+OUT = RESULTS / "miniature" / "rows.jsonl"
+ROWS, HELD, PIXELS = 10_000, 2_000, 8
+RATES = (0.5, 2.0, 8.0)
+SEEDS, PILOT = (0, 1, 2), 100
+BOTH = {"groups": 16, "standardize": True}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "plain": {"groups": 0, "standardize": False},
+    "group norm": {"groups": 16, "standardize": False},
+    "weight standardization": {"groups": 0, "standardize": True},
+    "both": BOTH,
+    **{f"both, K = {k}": BOTH | {"views": k, "augment": "crop"} for k in (1, 2, 4, 8)},
+}
+# (what is changed, from, to, De22's direction and where it is printed)
+CHANGES = (
+    ("group norm", "plain", "group norm", "+, Table 2"),
+    ("weight standardization", "group norm", "both", "+, Table 2"),
+    ("one view", "both", "both, K = 1", "-, section 3.1 and Figure 3"),
+    ("two views for one", "both, K = 1", "both, K = 2", "+, Figure 3"),
+    ("four views for two", "both, K = 2", "both, K = 4", "+, Figure 3"),
+    ("eight views for four", "both, K = 4", "both, K = 8", "+, Figure 3"),
+    ("eight views for none", "both", "both, K = 8", "+, Table 2 and Figure 3"),
+)
+T_95 = 4.303  # Student's t, two degrees of freedom, two-sided
+
+
+@cache
+def images(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Small images (n, 3, PIXELS, PIXELS) and labels (n,) of a split."""
+    source = features.images("cifar10", None)
+    found = load_images(source, Classes.parse("10"), split, PIXELS)
+    return found.x, found.y
+
+
+def train(name: str, rate: float, seed: int) -> None:
+    """Train a network of NETWORKS, and store the accuracy of both its iterates."""
+    start = time.process_time()
+    settings = Settings(
+        "wrn-10-1",
+        batch_size=256,
+        steps=64,
+        learning_rate=rate,
+        init_seed=seed,
+        **NETWORKS[name],
+    )
+    x, y = images("train")
+    network = Network(network_spec(settings, (3, PIXELS, PIXELS), 10))
+    facts = ProblemInfo(ROWS, 3 * PIXELS**2, 10)
+    target = Target(8.0, 1e-5, accountant="rdp")
+    method, plan, found = make_training(settings, target, facts, network)
+    sums = VerifiedSum(TorchSums(network, batch=128))
+    rows = ImageRows(x[:ROWS], y[:ROWS])
+    how = Run(noise=NoiseSource(seed), summer=sums)
+    state: Any = fit_head(method.solver, rows, facts, plan, how).head
+    tested = images("test")
+    if seed == PILOT:
+        tested = x[ROWS : ROWS + HELD], y[ROWS : ROWS + HELD]
+    last, average = (
+        float((network.scores(weights, tested[0]).argmax(axis=1) == tested[1]).mean())
+        for weights in (state.weights, state.average)
+    )
+    row = {"network": name, "rate": rate, "seed": seed, "last": last, "ema": average}
+    row |= {"sigma": found.noise_multiplier, "seconds": time.process_time() - start}
+    append(OUT, row | provenance())
+    print(row, flush=True)
+
+
+def best_rate(name: str) -> float:
+    """The rate of a network's best pilot run, after making the missing ones."""
+    own = name.split(",")[0]
+    for rate in RATES:
+        if not any(row["rate"] == rate for row in stored(own, PILOT)):
+            train(own, rate, PILOT)
+    return max(stored(own, PILOT), key=lambda row: row["last"])["rate"]
+
+
+def stored(name: str, seed: int) -> list[dict[str, Any]]:
+    """The rows of a network and a seed."""
+    rows = read(OUT)
+    return [row for row in rows if (row["network"], row["seed"]) == (name, seed)]
+
+
+def run() -> None:
+    """Make the missing runs, seed by seed."""
+    for seed in SEEDS:
+        for name in NETWORKS:
+            rate = best_rate(name)
+            if not stored(name, seed):
+                train(name, rate, seed)
+
+
+def accuracies(name: str, iterate: str = "last") -> np.ndarray:
+    """Test accuracy in % of a network's seeds."""
+    return 100 * np.array(
+        [row[iterate] for seed in SEEDS for row in stored(name, seed)]
+    )
+
+
+def added(differences: Sequence[float]) -> str:
+    """The mean of paired differences, each of them, and their sign by Student's t."""
+    middle = mean(differences)
+    half = T_95 * stdev(differences) / len(differences) ** 0.5
+    sign = "not resolved" if abs(middle) <= half else "+" if middle > 0 else "-"
+    return f"{middle:+.2f} ({', '.join(f'{d:+.2f}' for d in differences)}): {sign}"
+
+
+def readme() -> str:
+    """The tables, without what is said about them."""
+    lines = []
+    for name in NETWORKS:
+        last, ema = accuracies(name), accuracies(name, "ema")
+        cells = [f"{v.mean():.2f} ± {v.std(ddof=1):.2f}" for v in (last, ema)]
+        rate = f"{stored(name, SEEDS[0])[0]['rate']:g}"
+        lines.append([name, rate, *cells, added(ema - last)])
+    heads = ("network", "rate", "last iterate", "EMA", "EMA against the last iterate")
+    networks = prose.table(heads, lines)
+    lines = []
+    for change, before, after, printed in CHANGES:
+        found = (
+            added(accuracies(after, iterate) - accuracies(before, iterate))
+            for iterate in ("last", "ema")
+        )
+        lines.append([change, *found, printed])
+    heads = ("change", "last iterate", "EMA", "De22")
+    return f"{networks}\n\n{prose.table(heads, lines)}"
