@@ -202,10 +202,10 @@ def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> Non
 
 
 @command("speed")
-@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm"]))
+@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm", "profile"]))
 def extraction(jobs: tuple[str, ...]) -> None:
-    """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
-    for job in jobs or ("scattering", "timm"):
+    """Extraction beside kymatio and plain timm; JOBS: scattering, timm and profile."""
+    for job in jobs or ("scattering", "timm", "profile"):
         experiment("extraction").run(job)
 
 
