@@ -178,6 +178,12 @@ def peers(patience: float) -> None:
 
 
 @command("speed")
+def steps() -> None:
+    """A step of a network's training beside Opacus."""
+    experiment("steps").run()
+
+
+@command("speed")
 @click.argument("folder", type=PATH)
 def scale(folder: Path) -> None:
     """Time and memory of sums against rows, streamed from a file in FOLDER."""
