@@ -5,11 +5,9 @@ Each candidate runs on all cores in two ways, with torch's own threads and as on
 single-threaded worker a core (as `dphead extract` does), at several batch sizes; its
 best median counts. A run is a line of results/extraction.jsonl.
 scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU,
-beside plain timm. profile: whether extraction decodes, copies and computes at the same
-time. `gpu` is a part of `python -m benchmarks gpu`.
+beside plain timm. `gpu` is a part of `python -m benchmarks gpu`.
 """
 
-import json
 import os
 import tempfile
 import time
@@ -21,14 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from dphead_extract import loop
-from dphead_extract import run as extraction
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.image import Source
 from PIL import Image
 
 from benchmarks.store import RESULTS, append, provenance
@@ -40,14 +35,6 @@ WEIGHTS = (
     / "shared"
     / "weights"
     / "mobilenetv2_100.in1k.safetensors"
-)
-MOBILENET = BackboneOptions(
-    "mobilenetv2_100",
-    WEIGHTS,
-    {"num_classes": 1001, "pad_type": "same"},
-    (0.5,),
-    (0.5,),
-    image_size=128,
 )
 Network = Callable[[torch.Tensor], torch.Tensor]
 
@@ -196,9 +183,13 @@ def timm() -> None:
     """
     from dphead_extract.backbones.timm_models import timm_backbone
 
+    arguments = {"num_classes": 1001, "pad_type": "same"}
+    options = BackboneOptions(
+        "mobilenetv2_100", WEIGHTS, arguments, (0.5,), (0.5,), image_size=128
+    )
     images = torch.randn(128, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    plain = timm_backbone(MOBILENET).module.eval()
-    fast = load_backbone(MOBILENET, (32, 32), True).module
+    plain = timm_backbone(options).module.eval()
+    fast = load_backbone(options, (32, 32), True).module
 
     networks: dict[str, Network] = {
         "plain timm": plain,
@@ -211,59 +202,6 @@ def timm() -> None:
     found = compare(networks, images, {"plain timm": (16, 64), "dphead": (16, 64)})
     facts = {"model": "mobilenetv2_100", "size": 128, "relative_difference": difference}
     store("timm", found, "plain timm", "dphead", **facts)
-
-
-def profile(n: int = 1000) -> None:
-    """Profile `extract` of n JPEG files of 224 pixels by MobileNetV2 at 128 pixels."""
-
-    def named(name: str, function: Any) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            with torch.profiler.record_function(name):
-                return function(*arguments, **more)
-
-        return call
-
-    def backbone(*arguments: Any) -> Any:
-        made = load_backbone(*arguments)
-        made.prepare = named("copy", made.prepare)
-        return made
-
-    Source.decode = named("decode", Source.decode)
-    loop.forward = named("network", loop.forward)
-    extraction.load_backbone = backbone
-    rng = np.random.default_rng(0)
-    every = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for k in range(n):
-            pixels = rng.integers(0, 256, (28, 28, 3), np.uint8)
-            Image.fromarray(pixels).resize((224, 224)).save(f"{folder}/{k:04}.jpg")
-        options = ExtractOptions(
-            folder,
-            f"{folder}/f.h5",
-            MOBILENET,
-            classes=Classes(ignore_labels=True),
-            check=False,
-        )
-        with torch.profiler.profile(experimental_config=every) as profiler:
-            rate = extract(options).rows_per_second
-        profiler.export_chrome_trace(f"{folder}/trace.json")
-        trace = json.loads(Path(f"{folder}/trace.json").read_text())["traceEvents"]
-    spans: dict[str, np.ndarray] = {}
-    for name in ("decode", "copy", "network"):
-        found = [e for e in trace if e.get("name") == name and e["ph"] == "X"]
-        spans[name] = np.array([[e["ts"], e["ts"] + e["dur"]] for e in found]) / 1e6
-    network = spans["network"]
-    row: dict[str, Any] = {"job": "profile", "images": n, "images_per_second": rate}
-    for name, times in spans.items():
-        starts = np.maximum(times[:, None, 0], network[None, :, 0])
-        ends = np.minimum(times[:, None, 1], network[None, :, 1])
-        row[name] = {
-            "seconds": float((times[:, 1] - times[:, 0]).sum()),
-            "beside_network": float((ends - starts).clip(0).sum()),
-        }
-    row["network"]["beside_network"] -= row["network"]["seconds"]
-    append(OUT, row | {"torch": torch.__version__} | provenance())
-    print(row)
 
 
 class Images(torch.utils.data.Dataset):
@@ -408,7 +346,7 @@ def alone(network: Network, size: int, batch: int, device: str, mixed: bool) -> 
     return 10 * batch / (time.perf_counter() - start)
 
 
-JOBS = {"scattering": scattering, "timm": timm, "profile": profile}
+JOBS = {"scattering": scattering, "timm": timm}
 
 
 def run(job: str) -> None:

@@ -8,7 +8,7 @@ and clip factors are float64. Each row's clipped gradient becomes integers, so s
 rows are exact. `dphead.privacy.release` alone samples, adds noise and charges.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, Literal
@@ -104,26 +104,29 @@ class Part:
         """Return squared norms (k,) in float64, for the clip factor."""
         return added(part.double().square().sum(dim=1) for part in self.columns)
 
-    def sum(self, factor: Tensor) -> Tensor:
-        """Return the flat sum (size,) over rows of factor_i times the gradient.
+    def summed(self, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum over rows of factor_i times the gradient, and rows' norms.
 
-        Each entry is truncated to a whole number, which float64 adds exactly. A row
-        with factor 0 adds zero.
+        Parameters
+        ----------
+        factor : Tensor of shape (k,), float64
+            The rows' factors. A row with factor 0 adds zero.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor)
+            The flat sum (size,), and the squared norms (k,) of the rows that it adds.
+            Each entry of these rows is truncated to a whole number, so float64 adds
+            entries and squares up to 2**53 exactly.
         """
-        return torch.cat([part.sum(dim=0) for part in self._whole(factor)])
-
-    def squared(self, factor: Tensor) -> Tensor:
-        """Return squared norms (k,) of the whole numbers that `sum` adds.
-
-        Sums of whole numbers are exact up to 2**53.
-        """
-        return added(part.square().sum(dim=1) for part in self._whole(factor))
-
-    def _whole(self, factor: Tensor) -> Iterator[Tensor]:
-        """Yield the whole numbers (k, columns) that `sum` adds, in pieces."""
         used = factor[:, None] > 0  # select rows, since nan * 0 is nan
+        sums, squared = [], torch.zeros_like(factor)
         for part in self.columns:
-            yield torch.trunc(torch.where(used, part, 0.0).double() * factor[:, None])
+            whole = torch.where(used, part, 0.0).double()
+            whole.mul_(factor[:, None]).trunc_()
+            sums.append(whole.sum(dim=0))
+            squared += whole.square_().sum(dim=1)
+        return torch.cat(sums), squared
 
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
@@ -152,9 +155,12 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     norm2 = squared_norms(parts)
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
-    squared = added(part.squared(factor) for part in parts)
-    factor = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
-    return torch.cat([part.sum(factor) for part in parts])
+    sums, norms2 = zip(*(part.summed(factor) for part in parts), strict=True)
+    squared = added(norms2)
+    short = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
+    if (short != factor).any():
+        sums = [part.summed(short)[0] for part in parts]
+    return torch.cat(sums)
 
 
 def squared_norms(parts: list[Part]) -> Tensor:
