@@ -133,8 +133,9 @@ def defects(only: str, audits: int) -> None:
 
 @command("experiments")
 def miniature() -> None:
-    """De22's ingredients, each alone, on a small Wide-ResNet."""
+    """De22's ingredients, each alone, and a TAN prediction, on small networks."""
     experiment("miniature").run()
+    experiment("miniature").simulate()
 
 
 # --- speed --------------------------------------------------------------------
@@ -208,10 +209,10 @@ def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> Non
 
 
 @command("speed")
-@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm", "profile"]))
+@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm"]))
 def extraction(jobs: tuple[str, ...]) -> None:
-    """Extraction beside kymatio and plain timm; JOBS: scattering, timm and profile."""
-    for job in jobs or ("scattering", "timm", "profile"):
+    """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
+    for job in jobs or ("scattering", "timm"):
         experiment("extraction").run(job)
 
 

@@ -262,6 +262,15 @@ def data(dataset: str) -> dict[str, Any]:
     return _needs()["data"][dataset]
 
 
+def tried(claim: Claim) -> list[str]:
+    """Return what was tried of a claim at another size."""
+    return [
+        found["text"]
+        for found in _needs()["tried"]
+        if all(getattr(claim, name) == value for name, value in found["claim"].items())
+    ]
+
+
 @cache
 def _needs() -> dict[str, Any]:
     return tomllib.loads((FOLDER / "needs.toml").read_text())

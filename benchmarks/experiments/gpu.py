@@ -3,9 +3,8 @@
 Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
 bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
 kymatio; `de22` and `tb21`, networks of their papers on CIFAR-10 as far as the time
-goes; `ablation`, De22's ingredients each alone, in miniature; `transfer`, a head on a
-network that was trained on CIFAR-100 without privacy. Each part stores its rows in
-results/gpu/rows.jsonl as it ends.
+goes; `transfer`, a head on a network that was trained on CIFAR-100 without privacy.
+Each part stores its rows in results/gpu/rows.jsonl as it ends.
 """
 
 import json
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,20 +26,6 @@ from benchmarks.store import RESULTS, append, provenance
 OUT = RESULTS / "gpu" / "rows.jsonl"
 CIFAR = ("--classes", "10", "--split", "train", "--test-split", "test")
 DE22 = ("--epsilon", "8", "--delta", "1e-5", "--learning-rate", "2", "--clip-norm", "1")
-# De22's ingredients, each alone on the plain network
-PLAIN = ("--groups", "0", "--no-standardize", "--average", "last", "--views", "0")
-ABLATION = {
-    "plain": (),
-    "group norm": ("--groups", "16"),
-    "weight standardization": ("--standardize",),
-    "averaging": ("--average", "ema"),
-    **{f"views {k}": ("--views", str(k), "--augment", "crop") for k in (1, 2, 4, 8)},
-    "all but views": ("--groups", "16", "--standardize", "--average", "ema"),
-    "all, views 4": (
-        *("--groups", "16", "--standardize", "--average", "ema"),
-        *("--views", "4", "--augment", "crop"),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -245,26 +229,6 @@ def tb21(job: Job) -> None:
     keep("tb21", **trained(job, *given, *(("--epochs", "0.05") if job.tiny else ())))
 
 
-def ablation(job: Job, seeds: int = 2, batch: int = 512, at_once: int = 4) -> None:
-    """Train with each of De22's ingredients alone, at equal steps and rates."""
-    batch = 32 if job.tiny else batch
-    given = (*CIFAR, *DE22, *job.model, "--batch-size", str(batch), *PLAIN)
-    each = seconds_a_step(job, *given, *ABLATION["views 4"])
-    # views 4 takes about the mean of the runs, and the processes share the card
-    mean = (job.seconds - 60) / (each * seeds * len(ABLATION))
-    steps = 2 if job.tiny else int(np.clip(mean, 10, 400))
-
-    def one(task: tuple[int, str]) -> None:
-        seed, name = task
-        seeded = ("--init-seed", str(seed), "--seed", str(seed))
-        own = (*given, *ABLATION[name], "--steps", str(steps), *seeded)
-        row = trained(job, *own)
-        keep("ablation", name=name, seed=seed, batch=batch, steps=steps, **row)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(one, [(s, name) for s in range(seeds) for name in ABLATION]))
-
-
 # --- transfer -----------------------------------------------------------------
 
 
@@ -390,6 +354,5 @@ def extraction(job: Job) -> None:
 
 
 PARTS = {
-    part.__name__: part
-    for part in (equality, scale, extraction, de22, tb21, ablation, transfer)
+    part.__name__: part for part in (equality, scale, extraction, de22, tb21, transfer)
 }

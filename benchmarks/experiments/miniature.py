@@ -9,9 +9,8 @@ seed fixes the initial weights, the batches and the noise, so that runs are pair
 """
 
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.settings import Settings
+from dphead.finetune.tan import predict, run_simulations
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import Target
 from dphead.privacy.noise import NoiseSource
@@ -31,6 +31,7 @@ from dphead.solvers.base import ProblemInfo
 from dphead.sums.verified import VerifiedSum
 
 OUT = RESULTS / "miniature" / "rows.jsonl"
+TAN = RESULTS / "miniature" / "tan.jsonl"
 ROWS, HELD, PIXELS = 10_000, 2_000, 8
 RATES = (0.5, 2.0, 8.0)
 SEEDS, PILOT = (0, 1, 2), 100
@@ -56,16 +57,37 @@ T_95 = 4.303  # Student's t, two degrees of freedom, two-sided
 
 
 @cache
-def images(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Small images (n, 3, PIXELS, PIXELS) and labels (n,) of a split."""
-    source = features.images("cifar10", None)
-    found = load_images(source, Classes.parse("10"), split, PIXELS)
+def images(dataset: str, split: str, size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, channels, size, size) and labels (n,) of a split."""
+    source = features.images(dataset, None)
+    found = load_images(source, Classes.parse("10"), split, size)
     return found.x, found.y
+
+
+def trained(
+    settings: Settings, epsilon: float, seed: int, train: Any, tested: Any
+) -> dict[str, Any]:
+    """Train on images and labels, and measure both iterates on others."""
+    start = time.process_time()
+    x, y = train
+    network = Network(network_spec(settings, x.shape[1:], 10))
+    facts = ProblemInfo(len(x), int(np.prod(x.shape[1:])), 10)
+    target = Target(epsilon, 1e-5, accountant="rdp")
+    method, plan, found = make_training(settings, target, facts, network)
+    sums = VerifiedSum(TorchSums(network, batch=128))
+    how = Run(noise=NoiseSource(seed), summer=sums)
+    state: Any = fit_head(method.solver, ImageRows(x, y), facts, plan, how).head
+    last, average = (
+        float((network.scores(weights, tested[0]).argmax(axis=1) == tested[1]).mean())
+        for weights in (state.weights, state.average)
+    )
+    row = {"seed": seed, "last": last, "ema": average}
+    row |= {"sigma": found.noise_multiplier, "seconds": time.process_time() - start}
+    return row
 
 
 def train(name: str, rate: float, seed: int) -> None:
     """Train a network of NETWORKS, and store the accuracy of both its iterates."""
-    start = time.process_time()
     settings = Settings(
         "wrn-10-1",
         batch_size=256,
@@ -74,24 +96,12 @@ def train(name: str, rate: float, seed: int) -> None:
         init_seed=seed,
         **NETWORKS[name],
     )
-    x, y = images("train")
-    network = Network(network_spec(settings, (3, PIXELS, PIXELS), 10))
-    facts = ProblemInfo(ROWS, 3 * PIXELS**2, 10)
-    target = Target(8.0, 1e-5, accountant="rdp")
-    method, plan, found = make_training(settings, target, facts, network)
-    sums = VerifiedSum(TorchSums(network, batch=128))
-    rows = ImageRows(x[:ROWS], y[:ROWS])
-    how = Run(noise=NoiseSource(seed), summer=sums)
-    state: Any = fit_head(method.solver, rows, facts, plan, how).head
-    tested = images("test")
+    x, y = images("cifar10", "train", PIXELS)
+    tested = images("cifar10", "test", PIXELS)
     if seed == PILOT:
         tested = x[ROWS : ROWS + HELD], y[ROWS : ROWS + HELD]
-    last, average = (
-        float((network.scores(weights, tested[0]).argmax(axis=1) == tested[1]).mean())
-        for weights in (state.weights, state.average)
-    )
-    row = {"network": name, "rate": rate, "seed": seed, "last": last, "ema": average}
-    row |= {"sigma": found.noise_multiplier, "seconds": time.process_time() - start}
+    row = trained(settings, 8.0, seed, (x[:ROWS], y[:ROWS]), tested)
+    row |= {"network": name, "rate": rate}
     append(OUT, row | provenance())
     print(row, flush=True)
 
@@ -120,6 +130,33 @@ def run() -> None:
                 train(name, rate, seed)
 
 
+def simulate() -> None:
+    """Predict full runs from simulated ones, store the prediction, then make them.
+
+    TB21's CNN on Fashion-MNIST, constant eta [TAN23 section 3.4].
+    """
+    full = Settings(
+        "tb21-mnist",
+        noise_multiplier=2.0,
+        batch_size=512,
+        steps=150,
+        learning_rate=1.0,
+        average="last",
+    )
+    sets = [images("fashion-mnist", split, None) for split in ("train", "test")]
+
+    def one(settings: Settings, seed: int) -> float:
+        settings = replace(settings, init_seed=seed)
+        row = trained(settings, 1e9, seed, *sets)
+        append(TAN, row | {"batch_size": settings.batch_size} | provenance())
+        return row["last"]
+
+    found = run_simulations(full, (4, 8, 16), SEEDS, one, data_is_public=True)
+    append(TAN, {"predicted": predict(found, 512)._asdict()} | provenance())
+    for seed in SEEDS:
+        one(full, seed)
+
+
 def accuracies(name: str, iterate: str = "last") -> np.ndarray:
     """Test accuracy in % of a network's seeds."""
     return 100 * np.array(
@@ -127,10 +164,10 @@ def accuracies(name: str, iterate: str = "last") -> np.ndarray:
     )
 
 
-def added(differences: Sequence[float]) -> str:
+def added(differences: np.ndarray) -> str:
     """The mean of paired differences, each of them, and their sign by Student's t."""
-    middle = mean(differences)
-    half = T_95 * stdev(differences) / len(differences) ** 0.5
+    middle = differences.mean()
+    half = T_95 * differences.std(ddof=1) / len(differences) ** 0.5
     sign = "not resolved" if abs(middle) <= half else "+" if middle > 0 else "-"
     return f"{middle:+.2f} ({', '.join(f'{d:+.2f}' for d in differences)}): {sign}"
 
