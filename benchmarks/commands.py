@@ -134,8 +134,10 @@ def defects(only: str, audits: int) -> None:
 @command("experiments")
 def miniature() -> None:
     """De22's ingredients, each alone, and a TAN prediction, on small networks."""
-    experiment("miniature").run()
-    experiment("miniature").simulate()
+    module = experiment("miniature")
+    module.run()
+    module.simulate()
+    show(module.write())
 
 
 # --- speed --------------------------------------------------------------------
@@ -176,12 +178,6 @@ def peers(patience: float) -> None:
     module.run(patience=patience)
     show(module.write())
     click.echo(module.table())
-
-
-@command("speed")
-def steps() -> None:
-    """A step of a network's training beside Opacus."""
-    experiment("steps").run()
 
 
 @command("speed")

@@ -11,6 +11,7 @@ seed fixes the initial weights, the batches and the noise, so that runs are pair
 import time
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,40 @@ NETWORKS: dict[str, dict[str, Any]] = {
 CHANGES = (
     ("group norm", "plain", "group norm", "+, Table 2"),
     ("weight standardization", "group norm", "both", "+, Table 2"),
+    ("the same, without group norm", "plain", "weight standardization", "not measured"),
     ("one view", "both", "both, K = 1", "-, section 3.1 and Figure 3"),
     ("two views for one", "both, K = 1", "both, K = 2", "+, Figure 3"),
     ("four views for two", "both, K = 2", "both, K = 4", "+, Figure 3"),
     ("eight views for four", "both, K = 4", "both, K = 8", "+, Figure 3"),
     ("eight views for none", "both", "both, K = 8", "+, Table 2 and Figure 3"),
 )
+SAID = """A cell has the mean of three seeds and their standard deviation, or the mean
+of three paired differences, each difference, and the sign of the mean by Student's t at
+95 %. **All of this is in miniature**: De22 train WRN-16-4 and WRN-40-4 on images of 32
+pixels, WRN-16-4 for about 200 epochs. These runs take 1.6 epochs.
+
+- *Views* have De22's direction. One random view is worse than none, as in De22's
+  section 3.1. Each doubling of K up to 4 adds 2.4 points, as in Figure 3. With the
+  moving average, eight views are better than none.
+- *Averaging* adds 2.8 to 4.1 points at the rate 8, in all six pairs, and less than 1
+  point at the rate 2. De22 add 1.3 points in Table 2. A likely reason is that an
+  average removes noise of the last steps, and larger steps have more of it.
+- *Weight standardization* adds 3.2 points without group norm (in all pairs, but not
+  resolved), and 0.35 points to group norm. De22 add 1.2 points to group norm.
+- *Group norm* is not better here, against De22's gain of 15.5 points. De22's network
+  has 40 layers and this network has 10. Its first block has one channel in each of the
+  16 groups. We did not test which of the two is the reason.
+
+Two rates are at the edge of their grid. The network with both options was equally good
+at the rates 2 and 8 (33.50 and 33.45 % of 2,000 images). Its views have the rate 2.
+
+## A prediction by TAN
+
+TB21's CNN on all 60,000 images of Fashion-MNIST: sigma 2, batches of 512, 150 steps,
+learning rate 1, three seeds. The table has the accuracy on the 10,000 test images. The
+prediction was stored before the full runs, which have k = 1. results/finetune has a
+prediction for MNIST.
+"""
 T_95 = 4.303  # Student's t, two degrees of freedom, two-sided
 
 
@@ -157,6 +186,13 @@ def simulate() -> None:
         one(full, seed)
 
 
+def write() -> list[Path]:
+    """Write the README; returns its path."""
+    path = OUT.parent / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]
+
+
 def accuracies(name: str, iterate: str = "last") -> np.ndarray:
     """Test accuracy in % of a network's seeds."""
     return 100 * np.array(
@@ -172,8 +208,30 @@ def added(differences: np.ndarray) -> str:
     return f"{middle:+.2f} ({', '.join(f'{d:+.2f}' for d in differences)}): {sign}"
 
 
+def prediction() -> str:
+    """The simulated runs, the prediction and the full runs."""
+    runs = [row for row in read(TAN) if "last" in row]
+    found = next(row["predicted"] for row in read(TAN) if "predicted" in row)
+    low, middle, high = (100 * found[name] for name in ("low", "accuracy", "high"))
+    lines = []
+    for batch in sorted({row["batch_size"] for row in runs}):
+        values = [100 * row["last"] for row in runs if row["batch_size"] == batch]
+        every = ", ".join(f"{value:.2f}" for value in values)
+        lines.append(
+            [f"{512 // batch}", f"{batch}", f"{np.mean(values):.2f} ({every})"]
+        )
+    lines.append(["predicted at 1", "512", f"{middle:.2f} ({low:.2f} to {high:.2f})"])
+    return prose.table(("k", "B", "accuracy"), lines)
+
+
 def readme() -> str:
-    """The tables, without what is said about them."""
+    """results/miniature/README.md from the stored rows."""
+    parts = [f"# {__doc__}", networks(), SAID, prediction()]
+    return prose.wrapped("\n\n".join(parts) + "\n")
+
+
+def networks() -> str:
+    """A table of networks, and a table of changes."""
     lines = []
     for name in NETWORKS:
         last, ema = accuracies(name), accuracies(name, "ema")
@@ -181,7 +239,7 @@ def readme() -> str:
         rate = f"{stored(name, SEEDS[0])[0]['rate']:g}"
         lines.append([name, rate, *cells, added(ema - last)])
     heads = ("network", "rate", "last iterate", "EMA", "EMA against the last iterate")
-    networks = prose.table(heads, lines)
+    table = prose.table(heads, lines)
     lines = []
     for change, before, after, printed in CHANGES:
         found = (
@@ -190,4 +248,4 @@ def readme() -> str:
         )
         lines.append([change, *found, printed])
     heads = ("change", "last iterate", "EMA", "De22")
-    return f"{networks}\n\n{prose.table(heads, lines)}"
+    return f"{table}\n\n{prose.table(heads, lines)}"
