@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
 
 from benchmarks import features, prose
 from benchmarks.store import RESULTS, append, provenance, read
@@ -88,8 +89,8 @@ T_95 = 4.303  # Student's t, two degrees of freedom, two-sided
 @cache
 def images(dataset: str, split: str, size: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, channels, size, size) and labels (n,) of a split."""
-    source = features.images(dataset, None)
-    found = load_images(source, Classes.parse("10"), split, size)
+    folder = features.images(dataset, None)
+    found = load_images(open_source(folder, Classes.parse("10"), split), size)
     return found.x, found.y
 
 
