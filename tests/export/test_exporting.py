@@ -12,8 +12,9 @@ from exports import documented, without_dphead
 from safetensors import safe_open
 
 from dphead.analysis.metrics import predicted_classes, probabilities
-from dphead.export import sklearn_head, torch_head
+from dphead.export import heads, sklearn_head, torch_head
 from dphead.export.exporting import export
+from dphead.export.trained import tensors_of
 from dphead.fit.head_file import load_head, save_head
 from dphead.privacy.loss import LOSSES
 from dphead.privacy.transform import RowTransform
@@ -213,3 +214,16 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
     (network / "model.json").write_text("{}")
     with pytest.raises(ValueError, match=r"model\.json"):
         export(network, "torch", tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["torch", "sklearn"])
+def test_written_files_that_differ_from_the_head_are_refused(
+    run, tmp_path, monkeypatch, to
+):
+    def doubled(head):
+        return {k: 2 * v for k, v in tensors_of(head).items()}
+
+    monkeypatch.setattr(heads, "tensors_of", doubled)
+    with pytest.raises(ValueError, match="differ from dphead's"):
+        export(run, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -152,6 +152,10 @@ def test_npy_files_lie_beside_each_other(tmp_path):
     classes = Classes.parse("3", allow_unlabeled=True)
     got = imported(paths["x"], columns, classes=classes)
     assert got["features"].dtype == np.float16  # as the whole file is
+    with open(paths["x"], "ab") as file:
+        np.save(file, arrays["x"])
+    with pytest.raises(ExtractError, match="goes on after its array"):
+        imported(paths["x"], columns, classes=classes)
     assert got["labels"][:5].tolist() == [0, 1, 2, -1, 0]
     assert got["group"].tolist() == group_ids(range(50), 50).tolist()
 

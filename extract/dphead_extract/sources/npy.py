@@ -25,7 +25,13 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """
     try:
         if path.suffix.lower() == ".npy":
-            yield {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if path.stat().st_size != array.offset + array.nbytes:
+                raise ExtractError(
+                    f"{str(path)!r} goes on after its array. Save one array by "
+                    "`numpy.save`."
+                )
+            yield {"": array}
             return
         with np.load(path, allow_pickle=False) as file:
             for member in file.zip.infolist():
