@@ -20,8 +20,8 @@ def tied(text: str) -> str:
 def section(label: str, paragraphs: Iterable[str]) -> str:
     """Return a label with its paragraphs beside it.
 
-    A paragraph that begins with "! " has its mark in the margin. Lines that begin with
-    "dphead " are commands and are not broken.
+    A paragraph that begins with "! " has its mark in the margin. A paragraph that
+    begins with "dphead " is a command.
     """
     lines: list[str] = []
     for text in paragraphs:
@@ -33,18 +33,26 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
 
 
 def filled(text: str, lead: str = "") -> list[str]:
-    """Return the wrapped lines of a text, with `lead` before the first line."""
-    if text.startswith("dphead "):
+    """Return the wrapped lines of a text, with `lead` before the first line.
+
+    The lines of a command end with a backslash, so that all can be copied. A command
+    with quotes, or with a path too long for a line, stays on one line.
+    """
+    command = text.startswith("dphead ")
+    longest = len(lead) + max(map(len, text.split()), default=0)
+    if command and ("'" in text or longest + 4 > WIDTH or len(lead + text) <= WIDTH):
         return [lead + text]
-    filled = textwrap.wrap(
+    end = " \\" if command else ""
+    lines = textwrap.wrap(
         text,
-        WIDTH,
+        WIDTH - len(end),
         initial_indent=lead,
-        subsequent_indent=" " * len(lead),
+        subsequent_indent=" " * (len(lead) + len(end)),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace(TIE, " ") for line in filled]
+    lines = [line.replace(TIE, " ") for line in lines]
+    return [*(line + end for line in lines[:-1]), *lines[-1:]]
 
 
 def table(

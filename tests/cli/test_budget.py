@@ -19,7 +19,7 @@ def features(tmp_path):
 
 def words(done):
     """The output on one line."""
-    return " ".join(done.out.split())
+    return " ".join(done.out.replace("\\\n", "").split())
 
 
 @pytest.fixture

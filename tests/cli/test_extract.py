@@ -190,8 +190,9 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     done = dphead(*typed)
     assert done.code == 0, done.err
     # the printed command is the one that `fit` takes
-    line = next(line for line in done.out.splitlines() if "dphead fit" in line)
-    command = line.split()[1:]
+    assert max(map(len, done.out.splitlines())) <= 80
+    command = done.out[done.out.index("dphead fit") :].replace("\\\n", "").split()
+    command = command[1 : command.index("run") + 1]
     assert command[2:6] == ["--split", "train", "--test-split", "test"]
     assert "--group-cap" in command
     fit = dphead(*command, "--method", "prototypes", "--backend", "numpy")
