@@ -133,7 +133,7 @@ def defects(only: str, audits: int) -> None:
 
 @command("experiments")
 def miniature() -> None:
-    """De22's ingredients, each alone, and a TAN prediction, on small networks."""
+    """Train De22's ingredients one at a time, and test a TAN prediction."""
     module = experiment("miniature")
     module.run()
     module.simulate()

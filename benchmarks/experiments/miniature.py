@@ -1,11 +1,12 @@
-"""De22's ingredients, each alone, on a Wide-ResNet in miniature.
+"""Train a small Wide-ResNet with one of De22's ingredients at a time.
 
-`python -m benchmarks miniature` makes the missing runs: wrn-10-1 on 10,000 CIFAR-10
-images brought to 8 by 8 pixels, 64 steps of 256 expected images, epsilon 8 at delta
-1e-5, half a minute of a core each. The learning rate of each network is the best of
-RATES at a seed of its own, by 2,000 further training images. Networks with views take
-the rate of the network without views. Test accuracy is of all 10,000 test images. A
-seed fixes the initial weights, the batches and the noise, so that runs are paired.
+`python -m benchmarks miniature` makes the missing runs. A run trains wrn-10-1 on 10,000
+CIFAR-10 images of 8 by 8 pixels: 64 steps of 256 expected images, epsilon 8 at delta
+1e-5, half a minute of a core. The learning rate of a network is the best of 0.5, 2 and
+8, by one further seed and 2,000 other training images. Networks with views take the
+rate of the network without views. Accuracy is measured on all 10,000 test images. A
+seed fixes the initial weights, the batches and the noise, so runs are paired. Rows have the commit's name after a rebase:
+the runs used the same code on an earlier main branch.
 """
 
 import time
@@ -49,15 +50,21 @@ NETWORKS: dict[str, dict[str, Any]] = {
 CHANGES = (
     ("group norm", "plain", "group norm", "+, Table 2"),
     ("weight standardization", "group norm", "both", "+, Table 2"),
-    ("the same, without group norm", "plain", "weight standardization", "not measured"),
+    (
+        "weight standardization, no norm",
+        "plain",
+        "weight standardization",
+        "not measured",
+    ),
     ("one view", "both", "both, K = 1", "-, section 3.1 and Figure 3"),
     ("two views for one", "both, K = 1", "both, K = 2", "+, Figure 3"),
     ("four views for two", "both, K = 2", "both, K = 4", "+, Figure 3"),
     ("eight views for four", "both, K = 4", "both, K = 8", "+, Figure 3"),
     ("eight views for none", "both", "both, K = 8", "+, Table 2 and Figure 3"),
 )
+TITLE = "# De22's ingredients in miniature"
 SAID = """A cell has the mean of three seeds and their standard deviation, or the mean
-of three paired differences, each difference, and the sign of the mean by Student's t at
+of three paired differences, the differences, and the sign of the mean by Student's t at
 95 %. **All of this is in miniature**: De22 train WRN-16-4 and WRN-40-4 on images of 32
 pixels, WRN-16-4 for about 200 epochs. These runs take 1.6 epochs.
 
@@ -227,8 +234,8 @@ def prediction() -> str:
 
 def readme() -> str:
     """results/miniature/README.md from the stored rows."""
-    parts = [f"# {__doc__}", networks(), SAID, prediction()]
-    return prose.wrapped("\n\n".join(parts) + "\n")
+    parts = (TITLE, __doc__ or "", networks(), SAID, prediction())
+    return prose.wrapped("\n\n".join(map(str.strip, parts)) + "\n")
 
 
 def networks() -> str:
