@@ -5,8 +5,8 @@ CIFAR-10 images of 8 by 8 pixels: 64 steps of 256 expected images, epsilon 8 at 
 1e-5, half a minute of a core. The learning rate of a network is the best of 0.5, 2 and
 8, by one further seed and 2,000 other training images. Networks with views take the
 rate of the network without views. Accuracy is measured on all 10,000 test images. A
-seed fixes the initial weights, the batches and the noise, so runs are paired. Rows have the commit's name after a rebase:
-the runs used the same code on an earlier main branch.
+seed fixes the initial weights, the batches and the noise, so runs are paired. Rows name
+the commit after a rebase: the runs used the same code on an earlier main branch.
 """
 
 import time
