@@ -15,16 +15,7 @@ def collect(rows, indices=None):
             set(),
         )
     parts = [
-        np.concatenate(
-            [
-                getattr(b, n)[u]
-                for b, u in zip(
-                    blocks,
-                    used,
-                    strict=True,
-                )
-            ]
-        )
+        np.concatenate([getattr(b, n)[u] for b, u in zip(blocks, used, strict=True)])
         for n in ("index", "x", "y")
     ]
     return *parts, {b.x.shape for b in blocks}

@@ -18,12 +18,7 @@ from features import digests_of
 from hostile_rows import Pair, asked, pairs
 
 from dphead.analysis.audit_rows import NO_CLASS, way_of
-from dphead.analysis.audit_transcript import (
-    ROWS_BEYOND_CAP,
-    Problem,
-    Seen,
-    planned,
-)
+from dphead.analysis.audit_transcript import ROWS_BEYOND_CAP, Problem, Seen, planned
 from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import CHUNK
 from dphead.data.features import FeaturesRows

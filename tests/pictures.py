@@ -196,10 +196,7 @@ def meant():
             encoded(GRAY, "JPEG", quality=100, exif=b"Exif\0\0junkjunk"),
             GRAY,
         ),
-        "gif, two frames": (
-            encoded(palette, "GIF", **moving),
-            of_palette,
-        ),
+        "gif, two frames": (encoded(palette, "GIF", **moving), of_palette),
         "webp, two frames": (encoded(COLOR, "WEBP", lossless=True, **moving), COLOR),
         "bmp": (encoded(COLOR, "BMP"), COLOR),
         "pgm 12 bits": (
@@ -213,10 +210,7 @@ def meant():
             tiff(packed_12(shorter), bits=12, width=48),
             shorter / 4095 * 255,
         ),
-        "tiff color alpha": (
-            encoded(np.dstack([COLOR, alpha]), "TIFF"),
-            seen_color,
-        ),
+        "tiff color alpha": (encoded(np.dstack([COLOR, alpha]), "TIFF"), seen_color),
         "tiff YCbCr": (
             encoded(Image.fromarray(COLOR).convert("YCbCr"), "TIFF", tiffinfo=WHOLE),
             COLOR,
@@ -270,10 +264,7 @@ def unclear():
             tiff(signed, kind=2, order=">", packed=True),
             "big-endian and compressed",
         ),
-        "tiff 16 bits in planes": (
-            tiff(WIDE_COLOR, 2, planes=3),
-            "separate planes",
-        ),
+        "tiff 16 bits in planes": (tiff(WIDE_COLOR, 2, planes=3), "separate planes"),
         "tiff without photometric interpretation": (
             tiff(GRAY, photometric=None),
             "whether white is zero",

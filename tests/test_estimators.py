@@ -379,7 +379,7 @@ def test_a_files_groups_need_a_decision(blobs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings, message",
     [
         ({"delta": 1 / 300}, "allow_large_delta"),
         ({"classes": None}, "`classes` must be declared"),

@@ -22,7 +22,7 @@ def loaded_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("code", "forbidden"),
+    "code, forbidden",
     [
         ("import dphead; dir(dphead); dphead.__version__", HEAVY | {"numpy", "h5py"}),
         ("import dphead.analysis.metrics", HEAVY),

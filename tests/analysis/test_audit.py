@@ -122,7 +122,7 @@ REACHED = [  # method, settings, relation, the canary's share of the claim's mu
 ]
 
 
-@pytest.mark.parametrize(("method", "settings", "relation", "share"), REACHED)
+@pytest.mark.parametrize("method, settings, relation, share", REACHED)
 def test_every_method_passes_and_its_canary_reaches_its_share(
     method, settings, relation, share
 ):

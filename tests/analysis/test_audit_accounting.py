@@ -20,7 +20,7 @@ def specs(sigma, count=1, prob=1.0, steps=1, relation="zero_out", cap=None):
 
 
 @pytest.mark.parametrize(
-    ("releases", "mu"),
+    "releases, mu",
     [
         (specs(2.0), 0.5),
         (specs(3.0, 9) + specs(4.0), math.sqrt(1 + 1 / 16)),
@@ -35,7 +35,7 @@ def test_full_batches_have_the_closed_form(releases, mu):
     assert delta == pytest.approx(1e-5, rel=1e-6)  # rounding of the difference
 
 
-@pytest.mark.parametrize(("sigma", "prob", "count"), [(1.0, 0.25, 3), (2.0, 0.02, 200)])
+@pytest.mark.parametrize("sigma, prob, count", [(1.0, 0.25, 3), (2.0, 0.02, 200)])
 def test_poisson_batches_are_those_of_dp_accounting(sigma, prob, count):
     peer = PLDAccountant()  # pessimistic, on a grid of 1e-4
     peer.compose(PoissonSampledDpEvent(prob, GaussianDpEvent(sigma)), count)

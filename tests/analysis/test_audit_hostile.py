@@ -60,7 +60,7 @@ def attacked(
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "group_cap", "relation"),
+    "method, settings, group_cap, relation",
     [
         ("dp-sgd", RAW, None, "zero_out"),
         ("dp-sgd", RAW, 2, "add_remove"),

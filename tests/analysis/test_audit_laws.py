@@ -44,7 +44,7 @@ def broken(findings, level=1e-9):
 
 
 @pytest.mark.parametrize(
-    ("shape", "symmetric"), [((3, 2), False), ((2, 3, 3), True), ((1, 1), False)]
+    "shape, symmetric", [((3, 2), False), ((2, 3, 3), True), ((1, 1), False)]
 )
 def test_p_values_of_correct_draws_are_uniform_or_larger(shape, symmetric):
     """Of 25 seeds the least p of all tests, times their number, is no smaller than

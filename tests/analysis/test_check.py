@@ -82,7 +82,7 @@ def test_a_run_with_nothing_to_say_is_clean(run):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    "options, expected",
     [
         (
             "--epsilon inf --seed 0 --i-know-this-is-not-private",
@@ -150,7 +150,7 @@ def test_tuning_that_was_charged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("extraction", "fires"),
+    "extraction, fires",
     [
         (
             {

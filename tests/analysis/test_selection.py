@@ -53,7 +53,7 @@ def over_orders(curve):
     return found.fun
 
 
-@pytest.mark.parametrize(("shape", "mean"), [(1.0, 2.0), (0.0, 1000.0), (3.0, 10.0)])
+@pytest.mark.parametrize("shape, mean", [(1.0, 2.0), (0.0, 1000.0), (3.0, 10.0)])
 def test_theorem_2_of_papernot_and_steinke(shape, mean):
     """Full batches: the best second order is sqrt(ln(1/gamma)/rho), in closed form.
 
@@ -110,7 +110,7 @@ def test_without_noise_nothing_is_private():
     )
 
 
-@pytest.mark.parametrize(("trial", "fixed"), [(FULL, (1,)), (POISSON, (1,))])
+@pytest.mark.parametrize("trial, fixed", [(FULL, (1,)), (POISSON, (1,))])
 def test_calibration_meets_the_total_from_below(trial, fixed):
     """1e-6 of the noise is about 1e-6 of epsilon, and so is 1e-4."""
     scale = selection_calibrate(trial, 10, 3.0, DELTA, fixed=fixed)
@@ -124,7 +124,7 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call, message",
     [
         (lambda: selection_epsilon(FULL, 0.5, DELTA), "mean number of runs"),
         (lambda: selection_epsilon(FULL, 5, DELTA, -1.0), "shape must be"),

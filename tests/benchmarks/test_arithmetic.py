@@ -16,7 +16,7 @@ def claim_of(paper, table, row):
 
 
 @pytest.mark.parametrize(
-    ("paper", "table", "row", "n_rows", "by_paper", "exact"),
+    "paper, table, row, n_rows, by_paper, exact",
     [
         # values to meet, known beforehand
         ("De22", "13", "epsilon 1.0", 50_000, 0.988, 0.903),
@@ -45,7 +45,7 @@ def test_tan_of_imagenet():
 
 
 @pytest.mark.parametrize(
-    ("claimed", "computed", "agrees"),
+    "claimed, computed, agrees",
     [
         ("8.0", 7.95, True),
         ("8.0", 7.94, False),

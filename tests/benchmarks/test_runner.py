@@ -37,7 +37,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(
-    ("selector", "tables", "datasets"),
+    "selector, tables, datasets",
     [
         ("TB21/1", {"1"}, {"mnist", "fashion-mnist", "cifar10"}),
         ("tb21/19/mnist", {"19"}, {"mnist"}),

@@ -8,7 +8,7 @@ from benchmarks import claims, jobs, runner, verdicts
 
 
 @pytest.mark.parametrize(
-    ("values", "sd", "wanted"),
+    "values, sd, wanted",
     [
         ([98.0], 0.0, "reproduced"),
         ([98.3], 0.0, "reproduced"),  # the floor

@@ -59,7 +59,7 @@ METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    "options, expected",
     [
         ("--method dp-fc --steps 3 --relation replace_one", {"steps": 3}),
         ("--method dp-newton --preset fc23 --set learning_rate=1 --set ridge=1", FC23),

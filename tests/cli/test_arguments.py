@@ -114,7 +114,7 @@ def settings():
                 yield word, "{wrong}", method
 
 
-@pytest.mark.parametrize(("word", "value", "method"), list(settings()))
+@pytest.mark.parametrize("word, value, method", list(settings()))
 def test_a_setting_out_of_its_range_is_refused_before_the_charge(
     word, value, method, tmp_path, places
 ):

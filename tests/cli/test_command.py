@@ -45,7 +45,7 @@ def test_a_file_gives_defaults_and_what_is_typed_goes_before_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text, message",
     [("counts = 3", "counts"), ("count = ", "TOML"), ("count = 'many'", "count")],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):

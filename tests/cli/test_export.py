@@ -42,7 +42,7 @@ def test_a_head_without_privacy_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (("--to", "keras"), "keras"),
         (("--to", "timm"), "features of a timm backbone"),

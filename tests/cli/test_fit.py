@@ -239,8 +239,7 @@ def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(
 
 
 @pytest.mark.parametrize(
-    ("test", "epsilon"),
-    [("--test-split all", 4), ("--test {}", "inf"), ("--test copy", 4)],
+    "test, epsilon", [("--test-split all", 4), ("--test {}", "inf"), ("--test copy", 4)]
 )
 def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, epsilon):
     """The report would hold the exact accuracy on rows that it protects."""

@@ -116,7 +116,7 @@ def test_what_is_right_would_be_charged(estimator):
     assert len(book.fits()) == 1
 
 
-@pytest.mark.parametrize(("estimator", "parameter"), list(parameters()))
+@pytest.mark.parametrize("estimator, parameter", list(parameters()))
 def test_what_cannot_be_is_refused_before_the_charge(estimator, parameter):
     book, wrong = Ledger(), WRONG[parameter]
     given = WITH.get(parameter, {}) | {parameter: wrong}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.ensemble import AdaBoostClassifier, VotingClassifier
 from sklearn.pipeline import make_pipeline
@@ -39,10 +40,10 @@ def test_tensors_are_rows_like_arrays(blobs, dtype):
     model = make(group_cap=2, error_bars=True)
     ours = clone(model).fit(tensor, torch.tensor(y), torch.arange(300) // 3)
     theirs = clone(model).fit(array, y, np.arange(300) // 3)
-    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    assert_array_equal(ours.coef_, theirs.coef_)
     for name in ("predict", "decision_function", "predict_proba", "decision_std"):
         got = getattr(ours, name)(tensor)
-        np.testing.assert_array_equal(got, getattr(ours, name)(array))
+        assert_array_equal(got, getattr(ours, name)(array))
     assert ours.score(tensor, torch.tensor(y)) == ours.score(array, y)
 
 
@@ -52,7 +53,7 @@ def test_groups_may_be_texts(blobs):
     texts = [f"patient {number}" for number in numbers]
     by_text = make(group_cap=2).fit(x, y, groups=texts)
     by_number = make(group_cap=2).fit(x, y, groups=numbers)
-    np.testing.assert_array_equal(by_text.coef_, by_number.coef_)
+    assert_array_equal(by_text.coef_, by_number.coef_)
     assert by_text.privacy_.protected_unit.startswith("one group")
     objects = np.array([*texts[:-1], None], object)
     make(group_cap=2).fit(x, y, groups=objects)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from dphead import (
     DPPCA,
@@ -77,7 +78,7 @@ def test_no_item_warns_or_stops_and_each_is_read_alone(classes):
         targets = labels.numbers([*items, 2.5])
         for item, at, target in zip(items, found, targets, strict=False):
             assert labels.positions(labels.label_column([item]), names)[0] == at
-            np.testing.assert_array_equal(labels.numbers([item])[0], target)
+            assert_array_equal(labels.numbers([item])[0], target)
     assert found[-1] == 0 and targets[-1] == 2.5
 
 
@@ -149,7 +150,7 @@ def test_frames_of_sets_and_masked_ones_are_read_item_by_item(dtype):
     masked = np.ma.array(frame.to_numpy(int), mask=holed.isna())
     for given in (holed, masked):
         wanted = [sets[0], [np.nan, 0], sets[2]]
-        np.testing.assert_array_equal(indicators(given), wanted)
+        assert_array_equal(indicators(given), wanted)
     with pytest.raises(ValueError, match="indicator matrix"):
         indicators(frame.astype("object"))
 
@@ -162,7 +163,7 @@ def test_features_of_other_libraries_are_refused_by_type_and_masked_ones_none():
     for dtype in (np.int64, np.float32, np.longdouble, bool):
         x = np.ma.array(np.ones((2, 2)), dtype)
         x[0, 1] = np.ma.masked
-        np.testing.assert_array_equal(inputs._numbers(x), [[1, np.nan], [1, 1]])
+        assert_array_equal(inputs._numbers(x), [[1, np.nan], [1, 1]])
 
 
 def test_rows_in_memory_are_plain_arrays():
@@ -213,7 +214,7 @@ def test_texts_that_a_column_declares_are_no_numbers(dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "classes", "held"),
+    "dtype, classes, held",
     [
         ("float32", [0.1, 1.0], False),
         ("float64", np.float32([0.1, 1.0]), False),

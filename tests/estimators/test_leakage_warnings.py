@@ -48,7 +48,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(("steps", "named"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("steps, named", STEPS.values(), ids=STEPS)
 def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
     pipeline = make_pipeline(*steps, make())
     texts = warned(lambda: pipeline.fit(*blobs))

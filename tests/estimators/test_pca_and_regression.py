@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
@@ -58,11 +59,9 @@ def test_components_of_a_private_fit_are_near_those_of_the_rows(rows):
     assert np.diag(likeness).min() > 0.97
     z = pca.transform(x)
     assert z.shape == (N, 2)
-    np.testing.assert_allclose(z, (x - pca.mean_) @ pca.components_.T, atol=1e-5)
+    assert_allclose(z, (x - pca.mean_) @ pca.components_.T, atol=1e-5)
     whole = DPPCA(n_components=5, epsilon=8.0).fit(x)
-    np.testing.assert_allclose(
-        whole.inverse_transform(whole.transform(x)), x, atol=1e-5
-    )
+    assert_allclose(whole.inverse_transform(whole.transform(x)), x, atol=1e-5)
     assert list(pca.get_feature_names_out()) == ["dppca0", "dppca1"]
     assert pca.privacy_.epsilon == pytest.approx(8.0)
     labels = [release["label"] for release in pca.privacy_.releases]
@@ -89,9 +88,9 @@ def test_targets_beyond_the_range_count_as_its_ends(rows):
     far = np.where(y > 12, 1e30, np.where(y < 8, -1e30, y))
     ours = regressor(random_state=0, bounds=(8.0, 12.0)).fit(x, far)
     theirs = regressor(random_state=0, bounds=(8.0, 12.0)).fit(x, np.clip(y, 8, 12))
-    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    assert_array_equal(ours.coef_, theirs.coef_)
     part = clipped_target(np.array([5.0, 10.0, 20.0, np.nan, np.inf]), 10.0, 5.0)
-    np.testing.assert_array_equal(part, [-1.0, 0.0, 1.0, np.nan, np.nan])
+    assert_array_equal(part, [-1.0, 0.0, 1.0, np.nan, np.nan])
 
 
 @pytest.mark.parametrize("model", [DPPCA(epsilon=1.0), regressor()])
@@ -107,7 +106,7 @@ def test_a_row_that_is_not_finite_counts_as_one_that_is_not_there(rows, model):
         ours = clone(model).fit(bad, y).head_
     bad[7] = np.nan
     theirs = clone(model).fit(bad, y).head_
-    np.testing.assert_array_equal(ours.weights, theirs.weights)
+    assert_array_equal(ours.weights, theirs.weights)
     listed = y.tolist()
     listed[9] = "no number"
     clone(model).fit(x, listed)
@@ -155,7 +154,7 @@ def test_at_most_so_many_rows_of_a_group_count():
         mean = clone(first).set_params(group_mean=True, random_state=0)
         first = clone(first).set_params(random_state=0)
         heads = [one.fit(*fit, groups=groups).head_.weights for one in (first, mean)]
-        np.testing.assert_allclose(*heads, atol=1e-6)
+        assert_allclose(*heads, atol=1e-6)
 
 
 def test_a_private_number_of_rows_is_published_nowhere(rows):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from core import toy
+from numpy.testing import assert_allclose, assert_array_equal
 
 from dphead import (
     DPAutoClassifier,
@@ -38,8 +39,8 @@ def run(model, tmp_path_factory):
 def test_a_loaded_classifier_predicts_as_the_one_that_was_saved(model, run):
     found = DPHeadClassifier.load(run)
     assert found.classes_.tolist() == CLASSES
-    np.testing.assert_array_equal(found.predict_proba(X), model.predict_proba(X))
-    np.testing.assert_array_equal(found.coef_, model.coef_)
+    assert_array_equal(found.predict_proba(X), model.predict_proba(X))
+    assert_array_equal(found.coef_, model.coef_)
     assert found.score(X, Y) == model.score(X, Y)
     assert found.privacy_.epsilon == model.privacy_.epsilon
     assert found.privacy_.private
@@ -80,9 +81,7 @@ def test_an_exported_classifier_scores_alike(model, tmp_path):
     assert written.guarantee["epsilon"] == model.privacy_.epsilon
     found = load_head(written.folder)
     assert found.predict(X).tolist() == [str(k) for k in model.predict(X)]
-    np.testing.assert_allclose(
-        found.decision_function(X), model.head_.scores(X), atol=1e-4
-    )
+    assert_allclose(found.decision_function(X), model.head_.scores(X), atol=1e-4)
 
 
 def test_the_report_holds_the_notes_of_the_fit_and_its_tuning(run, model, tmp_path):

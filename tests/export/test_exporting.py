@@ -9,6 +9,7 @@ import pytest
 import torch
 from commands import features_file, fitted, rows
 from exports import documented, without_dphead
+from numpy.testing import assert_allclose
 from safetensors import safe_open
 
 from dphead.analysis.metrics import predicted_classes, probabilities
@@ -77,11 +78,11 @@ def assert_same_scores(found, expected):
     without a class is NaN in both.
     """
     size = np.maximum(1, np.abs(expected).max(axis=1, keepdims=True))
-    np.testing.assert_allclose(found / size, expected / size, atol=1e-4)
+    assert_allclose(found / size, expected / size, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"), [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
+    "name, loss", [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
 )
 def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss):
     head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss)
@@ -97,7 +98,7 @@ def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss)
     assert np.array_equal(module.classes(scores), predicted_classes(expected))
     assert np.flatnonzero(module.classes(scores) < 0).tolist() == none.tolist()
     assert classes == ["class 0", "class 1", "class 2"]
-    np.testing.assert_allclose(found, probabilities(expected, loss), atol=1e-4)
+    assert_allclose(found, probabilities(expected, loss), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -115,7 +116,7 @@ def test_a_torch_head_shortens_rows_as_dphead_does(run, tmp_path, name):
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize(
-    ("name", "loss"), [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
+    "name, loss", [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
 )
 def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
     head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss, m)
@@ -132,7 +133,7 @@ def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
     # beyond, all of scikit-learn's sigmoids can be zero
     usual = np.abs(z).max(axis=1) < 700
     assert usual.sum() > 30
-    np.testing.assert_allclose(found[usual], probabilities(z, loss)[usual], atol=1e-4)
+    assert_allclose(found[usual], probabilities(z, loss)[usual], atol=1e-4)
     assert list(classifier.predict(x)) == [f"class {k}" for k in z.argmax(axis=1)]
     if m == 3:
         assert_same_scores(classifier.decision_function(x), z)
@@ -191,7 +192,7 @@ def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_pa
     head, facts = load_head(run)
     expected = head.scores(x)
     scores = np.load(tmp_path / "scores.npy")
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert_allclose(scores, expected, atol=1e-4)
     assert said[1] == str([facts["class_names"][k] for k in expected.argmax(axis=1)])
     assert said[2].startswith("tensor(")
 

@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("model", "to"),
+    "model, to",
     [
         ("wrn-10-1", "torch"),
         ("wrn-10-1", "onnx"),
@@ -115,7 +115,7 @@ def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("to", "message"), [("sklearn", "is for heads"), ("timm", "a network of timm")]
+    "to, message", [("sklearn", "is for heads"), ("timm", "a network of timm")]
 )
 def test_a_format_that_cannot_hold_the_network_is_refused(
     to, message, trained, tmp_path

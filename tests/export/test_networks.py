@@ -18,6 +18,7 @@ from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
 from exports import documented, without_dphead
+from numpy.testing import assert_allclose
 from PIL import Image
 
 from dphead.analysis.metrics import predicted_classes
@@ -102,7 +103,7 @@ def check_timm(out, run, features, source):
     with torch.inference_mode():
         found = model(given).numpy()
     expected = scores_of(run, features)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert_allclose(found, expected, atol=1e-4)
     assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
     return model, classes
 
@@ -114,9 +115,9 @@ def check_onnx(out, run, features, source):
     found, p, best = session.run(None, {"images": given})
     assert np.array_equal(best, found.argmax(axis=1))
     expected = scores_of(run, features)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert_allclose(found, expected, atol=1e-4)
     assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
-    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    assert_allclose(p.sum(axis=1), 1, atol=1e-5)
     return session
 
 
@@ -184,7 +185,7 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
         x[row] *= scale
     scores, probabilities, classes = session.run(None, {"features": x})
     expected = load_head(tmp_path / "run")[0].scores(x)
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert_allclose(scores, expected, atol=1e-4)
     assert np.array_equal(classes, predicted_classes(expected))
     assert np.flatnonzero(classes < 0).tolist() == [1, 2]
     assert np.isnan(probabilities[[1, 2]]).all()
@@ -272,7 +273,7 @@ def test_exports_see_of_image_files_what_predict_sees(pictures, weights, tmp_pat
     found = json.loads(without_dphead(tmp_path, EXPORTED))
     for to in ("torch", "timm", "onnx"):
         # four digits are printed
-        np.testing.assert_allclose(found[to], expected, atol=1.5e-4, err_msg=to)
+        assert_allclose(found[to], expected, atol=1.5e-4, err_msg=to)
     # one picture, however it is stored
     names = [Path(row["image"]).stem for row in rows]
     seen = [each for name, each in zip(names, expected, strict=True) if name in one]

@@ -29,7 +29,7 @@ def test_only_a_file_with_an_end_is_plain(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"),
+    "name, layout",
     [
         *((f"pipe.{kind}", None) for kind in ("npz", "tar", "zip", "csv", "parquet")),
         *(("folder/train-images-idx3-ubyte", None), ("folder/data_batch_1.bin", None)),

@@ -28,6 +28,7 @@ from dphead_extract.sources.layout import Layout
 from dphead_extract.sources.opening import open_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from pictures import encoded
 from PIL import Image
 
@@ -43,7 +44,7 @@ def test_exif_orientation_is_applied():
     # the camera was turned: rotate by 90 degrees clockwise to see it upright
     exif[0x0112] = 6
     turned = decode_image(encoded(PICTURE, exif=exif))
-    np.testing.assert_array_equal(turned, np.rot90(PICTURE, -1))
+    assert_array_equal(turned, np.rot90(PICTURE, -1))
 
 
 def test_transparency_is_composited_on_white():
@@ -106,7 +107,7 @@ def test_declared_bits_are_those_of_the_samples_whatever_holds_them():
     ):
         found = decode_image(data, twelve)
         assert len(np.unique(found)) > 150  # by their full range 15 levels are left
-        np.testing.assert_allclose(found, expected, atol=0.5)  # rounding
+        assert_allclose(found, expected, atol=0.5)  # rounding
     # an image that is not of 12 bits would be nearly white
     with pytest.raises(UnreadableImage, match="outside the range from 0 to 4095"):
         decode_image(pictures.png(pictures.WIDE.astype(">u2"), 0), twelve)
@@ -138,9 +139,7 @@ def test_a_declared_range_moves_no_8_bit_image_and_no_color_is_guessed(declared)
     for name, (data, expected) in pictures.meant().items():
         deep = any(bits in name for bits in ("12 bits", "16 bits"))
         if not deep and "tiff turned" not in name:
-            np.testing.assert_array_equal(
-                decode_image(data, declared), decode_image(data), name
-            )
+            assert_array_equal(decode_image(data, declared), decode_image(data), name)
         if "16 bits" in name and expected.ndim == 3:
             with pytest.raises(UnreadableImage, match="no range is known"):
                 decode_image(data, declared)
@@ -194,7 +193,7 @@ def test_an_export_refuses_what_its_extraction_would_refuse(tmp_path, takes):
     (tmp_path / "color.png").write_bytes(encoded(pictures.COLOR))
     picture = open_picture(tmp_path / "gray.tiff", tmp_path)
     assert picture.mode == "L"
-    np.testing.assert_array_equal(np.asarray(picture), pictures.GRAY)
+    assert_array_equal(np.asarray(picture), pictures.GRAY)
     with pytest.raises(UnreadableImage, match="colors, for a network of gray images"):
         open_picture(tmp_path / "color.png", tmp_path)
 
@@ -228,7 +227,7 @@ def test_classes_from_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("classes", "labels", "message"),
+    "classes, labels, message",
     [
         ("cat,dog", ["cat", "dgo"], "the label 'dgo'.*Did you mean 'dog'.*--allow"),
         ("cat,dog", ["cats", "dogs"], "the label 'cats' and 1 more.*mean 'cat'"),
@@ -278,7 +277,7 @@ def test_folder_order_splits_and_labels(tmp_path):
     assert source.labels.tolist() == [1, 0, 1]
     assert source.split_names == ["train", "validation", "test", "none"]
     assert source.split.tolist() == [2, 0, 0]
-    np.testing.assert_array_equal(source.image(2), PICTURE)
+    assert_array_equal(source.image(2), PICTURE)
     train = open_source(tmp_path, declared, "train")
     assert (train.n_rows, train.split_names) == (2, ["train"])
     with pytest.raises(ExtractError, match=r"no image in split validation"):
@@ -325,7 +324,7 @@ def said(path, layout, split="all", classes="cat,dog"):
     "other", ["x.png", "data/x.png", "extra/cat/x.png", "train/x.png", "a/b/c/d.png"]
 )
 @pytest.mark.parametrize(
-    ("layout", "before"),
+    "layout, before",
     [("class", ""), ("any/class", "data/"), ("split/class", "train/"), (None, "")],
 )
 def test_one_path_changes_the_label_and_the_split_of_no_other_row(
@@ -456,7 +455,7 @@ def test_a_manifest_lists_its_rows_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "members", "labels"),
+    "name, members, labels",
     [
         ("a.zip", ["b/2.png", "a/1.png"], [0, 1]),  # sorted
         ("a.tar.gz", ["b/2.png", "./a/1.png"], [1, 0]),  # in its own order
@@ -466,7 +465,7 @@ def test_archives_are_read_in_place(tmp_path, name, members, labels):
     source = open_source(add(tmp_path / name, members), Classes.parse("a,b"))
     assert source.labels.tolist() == labels
     for row in range(2):
-        np.testing.assert_array_equal(source.image(row), PICTURE)
+        assert_array_equal(source.image(row), PICTURE)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -589,7 +588,7 @@ def test_idx_pairs_plain_and_gz(tmp_path):
     source = open_source(tmp_path, declared)
     assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
     assert source.split.tolist() == [0] * 5 + [1] * 2
-    np.testing.assert_array_equal(source.image(4), images[4])
+    assert_array_equal(source.image(4), images[4])
     assert open_source(tmp_path, declared, "test").n_rows == 2
     assert open_source(tmp_path / "train-images-idx3-ubyte", declared).n_rows == 5
 
@@ -625,7 +624,7 @@ def test_npz(tmp_path):
     source = open_source(path, Classes.parse("a,b"), "train")
     assert source.labels.tolist() == [0, 1]
     assert source.arrays.shape == (2, 5, 5)
-    np.testing.assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
+    assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
     np.savez(path, images=images, group=np.array([-7, 2, 2, 2**32 - 1]))
     wanted = group_ids(["-7", "2", "2.0", 2**32 - 1], 4)
     assert open_source(path).group.tolist() == wanted.tolist()

@@ -24,6 +24,7 @@ from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.tables import open_embeddings as open_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dphead.cli.features import features as command
 
@@ -88,7 +89,7 @@ def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
     valid = np.ones(50, bool)
     valid[[5, 9]] = False
     assert got["valid"].tolist() == valid.tolist()
-    np.testing.assert_array_equal(got["features"][valid], x[valid].astype(np.float32))
+    assert_array_equal(got["features"][valid], x[valid].astype(np.float32))
     assert not got["features"][~valid].any()
     assert got["labels"].tolist() == [NAMES.index(name) for name in label]
     assert got["group"].tolist() == group_ids(group, 50).tolist()
@@ -124,7 +125,7 @@ def test_one_row_changes_nothing_of_any_other(tmp_path, kind, other, at):
     assert set(before) == {"features", "valid", "labels", "group", "split"}
     for name in before:
         assert before[name].dtype == after[name].dtype
-        np.testing.assert_array_equal(before[name][rest], after[name][rest])
+        assert_array_equal(before[name][rest], after[name][rest])
 
 
 def encoded_rows(path: Path, columns) -> dict[str, np.ndarray]:
@@ -253,7 +254,7 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     with open_features(output) as file:
         for name, values in file.block(0, 50).items():
             if name != "row_digest":
-                np.testing.assert_array_equal(values, whole[name])
+                assert_array_equal(values, whole[name])
     assert import_features(options).already_complete
     path.write_text(path.read_text().replace("cat", "dog", 1))
     with pytest.raises(FormatError, match="other images or labels"):
@@ -330,7 +331,7 @@ def test_a_member_that_unpacks_to_less_than_it_says_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ("", "must name columns of numbers"),
         ("a,b,label\n", "has no rows"),

@@ -81,7 +81,7 @@ def test_overlaps_count_distinct_images_and_name_the_largest_first(index):
 
 
 @pytest.mark.parametrize(
-    ("shared", "own", "theirs", "is_same", "is_notable"),
+    "shared, own, theirs, is_same, is_notable",
     [
         (51, 100, 100, True, True),
         (50, 100, 100, False, True),

@@ -17,6 +17,7 @@ from dphead_extract.features.format import open_features
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 TEN = Classes.parse("10")
@@ -57,7 +58,7 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     with open_features(out) as file:
         assert file.class_names == list("0123456789")
         assert file.split_names == ["train", "validation", "test", "none"]
-        np.testing.assert_array_equal(file.labels, digits[1][:300])
+        assert_array_equal(file.labels, digits[1][:300])
         assert file.config["transform"]["colors"] == 1
         assert file.config["backbone_kwargs"] == {"J": 1, "L": 8}
         assert set(file.config["library_versions"]) >= {"torch", "timm", "numpy"}
@@ -89,7 +90,7 @@ def test_features_do_not_depend_on_labels_workers_or_torch_threads(
     extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
     extract(options(tmp_path / "b.npz", tmp_path / "b.h5", workers=3))
     assert torch.get_num_threads() == 2
-    np.testing.assert_array_equal(
+    assert_array_equal(
         datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"]
     )
 
@@ -103,7 +104,7 @@ def test_normalization_and_dtype_are_recorded(digits_npz, tmp_path):
             {"kind": "unit"},
         )
         lengths = np.linalg.norm(file.rows(0, 300).astype(float), axis=1)
-        np.testing.assert_allclose(lengths, 1, rtol=2e-3)
+        assert_allclose(lengths, 1, rtol=2e-3)
 
 
 CHILD = """
@@ -237,8 +238,8 @@ def test_one_image_of_another_color_and_size_changes_no_other_row(folder, tmp_pa
         Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
     assert found["gray"].shape == (20, 3 * 144)
     assert found["mixed"].shape == (21, 3 * 144)
-    np.testing.assert_array_equal(found["mixed"][:20], found["gray"])
-    np.testing.assert_array_equal(found["gray"][:, :144], found["gray"][:, 144:288])
+    assert_array_equal(found["mixed"][:20], found["gray"])
+    assert_array_equal(found["gray"][:, :144], found["gray"][:, 144:288])
 
 
 @pytest.mark.parametrize("other", ["x.png", "other/a/x.png", "train/x.png"])
@@ -276,7 +277,7 @@ def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
 
 
 @pytest.mark.parametrize(
-    ("declared", "picture", "message"),
+    "declared, picture, message",
     [
         ({"channels": 1}, ("RGB", (8, 8)), "--channels 3"),
         ({"interpolation": "none"}, ("L", (12, 9)), "Type --image-size H,W"),
@@ -328,7 +329,7 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
 
     three, one = rows(digits_npz, 3), rows(digits_npz, None)
     # float32 products of another shape
-    np.testing.assert_allclose(three, np.tile(one, 3), atol=1e-6)
+    assert_allclose(three, np.tile(one, 3), atol=1e-6)
     rgb = tmp_path / "rgb.npz"
     np.savez(rgb, images=np.repeat(digits[0][:9, :, :, None], 3, 3))
     assert rows(rgb, None).shape[1] == 3 * 144
@@ -337,7 +338,7 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
         ({"amp": "bfloat16", "device": "cpu"}, "needs a GPU"),
         ({"compile": True, "device": "cpu"}, "needs a GPU"),

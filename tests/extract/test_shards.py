@@ -123,7 +123,7 @@ def test_a_missing_shard_is_named(copy):
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    "changes, field",
     [
         ({"batch_size": 16}, "batch_size=32"),
         ({"classes": Classes.parse("11")}, "class_names="),

@@ -143,7 +143,7 @@ def rows_of(monkeypatch, tmp_path, digits):
     return extracted
 
 
-@pytest.mark.parametrize(("size", "block_rows"), [(5, 4096), (4096, 5), (40, 40)])
+@pytest.mark.parametrize("size, block_rows", [(5, 4096), (4096, 5), (40, 40)])
 def test_an_image_has_the_same_features_at_every_place_of_a_file(
     rows_of, size, block_rows
 ):
@@ -152,7 +152,7 @@ def test_an_image_has_the_same_features_at_every_place_of_a_file(
 
 
 @pytest.mark.parametrize(
-    ("module", "parts", "size"), [(Uneven(), (3, 49), 32), (Placed(), (1, 64), 1)]
+    "module, parts, size", [(Uneven(), (3, 49), 32), (Placed(), (1, 64), 1)]
 )
 def test_a_batch_has_whole_vectors_or_one_image(module, parts, size):
     given = LoopSettings(torch.device("cpu"), 5, 1, RowNorm("none"))

@@ -11,6 +11,7 @@ from dphead_extract.features.format import open_features
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import extract
 from dphead_extract.views import Views
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.extract.test_run import datasets, options
 
@@ -59,7 +60,7 @@ def test_a_removed_image_changes_no_bit_of_any_other_row(
         out = tmp_path / f"{name}.h5"
         extract(options(tmp_path / f"{name}.npz", out, views=Views(views)))
         found.append(datasets(out)["features"])
-    np.testing.assert_array_equal(np.delete(found[0], removed, axis=0), found[1])
+    assert_array_equal(np.delete(found[0], removed, axis=0), found[1])
 
 
 @pytest.mark.parametrize("views", [1, 3])
@@ -94,7 +95,7 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
         tensor = torch.from_numpy(views.astype(np.float32) / 255)[:, None]
         wanted = ScatterNet(1, images[200].shape, 8)(tensor).flatten(1).mean(0)
         # float32 sums in another order
-        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
+        assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
         # a head of averaged rows fits rows of one view
         assert file.feature_space == one.feature_space
         assert file.views == {"count": 3, "flip": False, "keyed_by": "image"}
@@ -113,5 +114,5 @@ def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(
     wanted = RowNorm("unit")(ScatterNet(1, (8, 8), 8)(images)).mean(0)
     with open_features(tmp_path / "f.h5") as file:
         # float32 sums in another order
-        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
+        assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
         assert file.config["transform"]["mirror"] is True

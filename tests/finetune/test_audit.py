@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fits import with_noise
+from numpy.testing import assert_array_equal
 
 from dphead.analysis import audit as auditing
 from dphead.analysis.audit_rows import way_of
@@ -97,7 +98,7 @@ def test_the_audited_sum_is_that_of_the_training():
         way.add(ask, way.rows(ask, block), block.y, used, total)
         training.add(own, block, block.y, used, wanted)
     # equal to the bit: chunks of one size, and a row is the same at every place of them
-    np.testing.assert_array_equal(total, wanted)
+    assert_array_equal(total, wanted)
     known = len(problem.y) + 1
     assert 0 < int((total**2).sum()) <= (known * CLIP_INTEGERS) ** 2
 
@@ -115,8 +116,8 @@ def test_the_audit_of_a_network_counts_no_row_without_a_class():
         block = Block(np.arange(20), filled, np.where(y < 0, label, y))
         zero = np.zeros(solver.statistic.size, np.int64)
         sums.append(way.add(ask, block, block.y, block.index >= 0, zero))
-    np.testing.assert_array_equal(sums[1], sums[0])
-    np.testing.assert_array_equal(sums[2], sums[0])
+    assert_array_equal(sums[1], sums[0])
+    assert_array_equal(sums[2], sums[0])
 
 
 def test_the_command_audits_a_network(tmp_path):

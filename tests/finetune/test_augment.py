@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from finetune.core import tiny
+from numpy.testing import assert_array_equal
 
 from dphead.finetune.augment import (
     AUGMENTATIONS,
@@ -37,7 +38,7 @@ def test_the_numbers_are_uniform_and_follow_the_key_and_step_alone():
     flat = u.reshape(4000, -1)
     assert np.abs(np.corrcoef(flat.T) - np.eye(32)).max() < 0.08
     assert abs(np.corrcoef(flat[:-1, 0], flat[1:, 0])[0, 1]) < 0.08
-    np.testing.assert_array_equal(uniforms(5, np.array([17, 3]), 2), u[[17, 3]])
+    assert_array_equal(uniforms(5, np.array([17, 3]), 2), u[[17, 3]])
     assert not np.array_equal(uniforms(6, np.arange(4000), 2), u)
 
 
@@ -47,8 +48,8 @@ def test_a_rows_key_is_of_its_own_bytes():
     assert keys.shape == (5,)
     assert keys.dtype == np.uint64
     assert len(set(keys.tolist())) == 5
-    np.testing.assert_array_equal(row_keys(x[[3, 1]]), keys[[3, 1]])
-    np.testing.assert_array_equal(row_keys(x[:, ::2]), row_keys(np.array(x[:, ::2])))
+    assert_array_equal(row_keys(x[[3, 1]]), keys[[3, 1]])
+    assert_array_equal(row_keys(x[:, ::2]), row_keys(np.array(x[:, ::2])))
     x[3, 5] += 1
     assert (row_keys(x) != keys).tolist() == [False, False, False, True, False]
     assert row_keys(x[:0]).shape == (0,)

@@ -84,7 +84,7 @@ def test_allocation_has_the_epochs_of_its_settings():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given, message",
     [
         (
             {"batch_size": 10, "steps": 5, "noise_multiplier": 0.5},
@@ -131,7 +131,7 @@ MOVES = {"momentum": 0.5, "weight_decay": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("given", "optimizer"),
+    "given, optimizer",
     [
         ({"dampening": 0.25}, lambda w: SGD(w, 0.5, 0.5, 0.25, 0.1)),
         ({"optimizer": "adam"}, lambda w: ADAM(w, 0.5, (0.5, 0.999), 1e-12, 0.1)),
@@ -177,7 +177,7 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rates"),
+    "kind, rates",
     [
         ("constant", [4, 4, 4, 4, 4, 4, 4, 4]),
         ("step", [4, 4, 4, 4, 0.4, 0.4, 0.04, 0.04]),
@@ -205,7 +205,7 @@ def test_epochs_and_base_learning_rates_are_resolved():
 
 
 @pytest.mark.parametrize(
-    ("options", "preset", "message"),
+    "options, preset, message",
     [
         ({"nothing": 1}, None, "settings of a network are"),
         ({}, "fc23", "which is for heads"),

@@ -242,7 +242,7 @@ def test_the_script_in_the_docs_trains_saves_predicts_and_exports_ones_own_modul
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    "own, message",
     [
         (module(nn.BatchNorm2d(8)), r"layer 2 \(BatchNorm2d\)"),
         (module(nn.Dropout(0.5)), "layer 2 .*is random"),

@@ -208,7 +208,7 @@ def test_norms_are_float64():
 
 
 @pytest.mark.parametrize(
-    ("relation", "factor"), [("zero_out", 1), ("add_remove", 1), ("replace_one", 2)]
+    "relation, factor", [("zero_out", 1), ("add_remove", 1), ("replace_one", 2)]
 )
 def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
     relation, factor
@@ -290,7 +290,7 @@ def with_layer(layer):
 
 
 @pytest.mark.parametrize(
-    ("layer", "loss"),
+    "layer, loss",
     [(nn.Identity(), Remembering()), (Kept(), nn.CrossEntropyLoss())],
     ids=["loss", "module"],
 )

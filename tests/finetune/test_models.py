@@ -36,7 +36,7 @@ def wide_resnet_parameters(depth, width, classes, channels=3):
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "shape"),
+    "name, count, shape",
     [
         ("tb21-mnist", 26_010, (1, 28, 28)),
         ("tb21-cifar10", 550_570, (3, 32, 32)),
@@ -112,7 +112,7 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    "spec, message",
     [
         ({"model": "resnet18"}, r"layer bn1 \(BatchNorm2d\)"),
         ({"model": "wrn-16"}, "wrn-DEPTH-WIDTH"),

@@ -168,7 +168,7 @@ def test_maps_go_through_the_released_normalization(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         ("pixels nowhere.npz", "does not exist"),
         ("pixels maps.h5", "was trained on images"),

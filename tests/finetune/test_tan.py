@@ -59,7 +59,7 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
 
 
 @pytest.mark.parametrize(
-    ("intervals", "best", "reason"),
+    "intervals, best, reason",
     [
         ({250: (0.6, 0.62)}, 250, "no other number"),
         ({250: (0.6, 0.62), 500: (0.63, 0.65)}, 500, "above all others: 63.00 to"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from core import KnownNoise
 from finetune.core import ImageRows, images, tiny, training
+from numpy.testing import assert_allclose, assert_array_equal
 
 from dphead.finetune.gradients import CLIP_INTEGERS, PerExample, clipped
 from dphead.finetune.network import StepParams, TorchSums
@@ -88,7 +89,7 @@ def test_virtual_batches_give_the_sum_of_the_whole_batch(chunk):
     found = one_release(network, x, y, chunk=chunk, clip_norm=0.1)
     # rows of a chunk of another size may differ in the last bits of float32 (another
     # kernel): a few of a million parts
-    np.testing.assert_allclose(
+    assert_allclose(
         in_units(found, 0.1), exact_sum(network, x, y, clip_norm=0.1), rtol=0, atol=16
     )
 
@@ -96,9 +97,7 @@ def test_virtual_batches_give_the_sum_of_the_whole_batch(chunk):
 def in_units(released, clip_norm=1.0):
     """The whole numbers that a release without noise was made of."""
     whole = np.rint(released.value * (CLIP_INTEGERS / clip_norm))
-    np.testing.assert_allclose(
-        released.value, whole * (clip_norm / CLIP_INTEGERS), rtol=1e-12
-    )
+    assert_allclose(released.value, whole * (clip_norm / CLIP_INTEGERS), rtol=1e-12)
     return whole
 
 
@@ -119,7 +118,7 @@ def test_the_noise_has_the_planned_size_and_is_drawn_once_whatever_the_chunks():
         # the sample sd of `size` = 19,000 normals has a relative sd of 0.5 %
         assert values[chunk].std() == pytest.approx(0.2, rel=5 / np.sqrt(2 * size))
     # the same seed: the same one draw, of whole numbers
-    np.testing.assert_allclose(values[5], values[40], rtol=0, atol=1e-12)
+    assert_allclose(values[5], values[40], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("label", [3, 2**31])
@@ -131,11 +130,11 @@ def test_a_row_without_a_class_counts_zero(label):
     other[5] = 0  # what the row holds does not count either
     found = one_release(network, x, outside, clip_norm=0.1)
     alone = one_release(network, other, blank, clip_norm=0.1)
-    np.testing.assert_array_equal(found.value, alone.value)
+    assert_array_equal(found.value, alone.value)
     without = np.delete(np.arange(40), 5)
     expected = exact_sum(network, x[without], y[without], clip_norm=0.1)
     # other chunks, other kernels
-    np.testing.assert_allclose(in_units(found, 0.1), expected, rtol=0, atol=16)
+    assert_allclose(in_units(found, 0.1), expected, rtol=0, atol=16)
 
 
 def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near():
@@ -171,11 +170,9 @@ def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():
     network, (x, y) = tiny(views=3, augment="crop"), images()
     whole = one_release(network, x, y, chunk=40).value
     turned = one_release(network, x[::-1].copy(), y[::-1].copy(), chunk=40).value
-    np.testing.assert_array_equal(whole, turned)
+    assert_array_equal(whole, turned)
     # chunks of another size may take other kernels
-    np.testing.assert_allclose(
-        whole, one_release(network, x, y, chunk=3).value, rtol=0, atol=1e-5
-    )
+    assert_allclose(whole, one_release(network, x, y, chunk=3).value, rtol=0, atol=1e-5)
     assert not np.allclose(
         whole, one_release(network, x, y, step=1).value, rtol=0, atol=1e-3
     )
@@ -211,7 +208,7 @@ def test_a_removed_image_changes_no_bit_of_any_other_images_statistic(sample):
     assert len(less) == (11 if sample is None else 5)
     assert set(less) <= set(whole)
     for row, statistic in less.items():
-        np.testing.assert_array_equal(statistic, whole[row])
+        assert_array_equal(statistic, whole[row])
 
 
 def test_under_add_remove_an_image_with_views_moves_the_sum_by_at_most_the_clip_norm():
@@ -235,7 +232,7 @@ def test_views_are_averaged_before_the_clip():
             clipped(parts, torch.tensor([True]), 100.0).numpy() * (100 / CLIP_INTEGERS)
         )
     # truncation takes up to 100 / CLIP_INTEGERS = 1e-4 of each entry
-    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=0, atol=2e-4)
+    assert_allclose(found, np.mean(each, axis=0), rtol=0, atol=2e-4)
     small = in_units(one_release(network, x, y, clip_norm=1e-3), 1e-3)
     # one row of four views counts once; truncation takes up to 1 of each of 19,000
     # entries of a million's length
@@ -276,7 +273,7 @@ def test_without_privacy_the_largest_gradient_of_the_batch_is_the_clip(prob):
         if len(indices)
         else 0.0
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         found.value, expected + np.zeros(network.statistic.size), rtol=0, atol=40 * 1e-4
     )
     assert found.noise_sd == 0
@@ -302,5 +299,5 @@ def test_each_release_is_of_the_parameters_that_it_was_asked_at():
         params = StepParams(RowTransform(), weights, t)
         found.append(block_total(one, block, params=params))
         alone = block_total(TorchSums(network, chunk=8), block, params=params)
-        np.testing.assert_array_equal(found[-1], alone)
+        assert_array_equal(found[-1], alone)
     assert min(np.linalg.norm(np.diff(found, axis=0), axis=1)) > 1e3

@@ -151,7 +151,7 @@ def test_files_of_other_rows_are_refused_before_the_charge(files, tmp_path, name
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    "other, message",
     [
         ({"classes": ["dog", "cat", "owl"]}, "other classes"),
         ({"split_names": ("train", "valid")}, "other splits"),
@@ -170,7 +170,7 @@ def test_files_that_are_no_choice_are_refused(files, tmp_path, other, message):
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    "more, message",
     [
         (("--method", "dp-ls"), "needs --method auto"),
         (("--test", "b.h5"), "cannot be combined with --test"),
@@ -186,7 +186,7 @@ def test_what_a_choice_does_not_go_with_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given, message",
     [
         ((), "Missing argument 'FEATURES'"),
         (("--backbones", "a.h5"), "needs at least two files"),

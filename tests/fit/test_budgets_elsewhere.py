@@ -31,7 +31,7 @@ def fit(features, out, *more):
 
 
 @pytest.mark.parametrize(
-    ("other", "more"), [("other.sqlite", ()), (":memory:", ("--seed", 1))]
+    "other, more", [("other.sqlite", ()), (":memory:", ("--seed", 1))]
 )
 def test_another_ledger_is_no_way_around_a_budget(features, tmp_path, other, more):
     """Nothing is charged, and no file is made."""

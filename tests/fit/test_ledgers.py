@@ -13,7 +13,7 @@ LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
+    "variable, value",
     [("DPHEAD_HOME", "here"), ("XDG_DATA_HOME", "here"), ("HOME", "")],
 )
 def test_a_relative_home_is_refused(variable, value, tmp_path, monkeypatch):

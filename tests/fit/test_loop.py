@@ -124,7 +124,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
 
 
 @pytest.mark.parametrize(
-    ("facts", "rows"),
+    "facts, rows",
     [
         (ProblemInfo(N, D + 1, M), ArrayRows(X, Y)),
         (ProblemInfo(N + 1, D, M), ArrayRows(X, Y)),
@@ -149,7 +149,7 @@ def test_under_add_remove_the_rows_may_have_another_number():
 
 
 @pytest.mark.parametrize(
-    ("solver", "message"),
+    "solver, message",
     [
         (Prototypes(intercept=0.0), "must be positive to count"),
         (LeastSquares(intercept=1e-9), "append must be"),

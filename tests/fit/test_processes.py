@@ -69,7 +69,7 @@ def features(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("launched", "method"), [(True, FC), (False, SGD)], ids=["full", "Poisson"]
+    "launched, method", [(True, FC), (False, SGD)], ids=["full", "Poisson"]
 )
 def test_processes_give_the_head_of_one(features, tmp_path, launched, method):
     """One seed, so one noise and one sample; integers add up to the same: byte for
@@ -163,7 +163,7 @@ def another_row(path):
 
 
 @pytest.mark.parametrize(
-    ("change", "field"), [(another_row, "features"), (None, "settings")]
+    "change, field", [(another_row, "features"), (None, "settings")]
 )
 def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
     features, tmp_path, change, field
@@ -251,7 +251,7 @@ def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_
 
 
 @pytest.mark.parametrize(
-    ("script", "code"),
+    "script, code",
     [
         ("if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(3600)", 1),
         ("print('hello')", 0),

@@ -134,7 +134,7 @@ def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_o
     assert g["epsilon"] == g["profiles"]["exact"] < 0.8
 
 
-@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 0), (float("inf"), None)])
+@pytest.mark.parametrize("epsilon, seed", [(1.0, 0), (float("inf"), None)])
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
     assert not found["guarantee"]["private"]
@@ -191,7 +191,7 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("test_is", "part"),
+    "test_is, part",
     [
         ("private", "does not cover the test accuracy"),
         ("public", "declared public"),

@@ -78,7 +78,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("when", "sequence", "committed"), [("before", 4, 4), ("after", 7, 8)]
+    "when, sequence, committed", [("before", 4, 4), ("after", 7, 8)]
 )
 def test_a_killed_fit_continues_under_the_same_charge(
     features, run, tmp_path, when, sequence, committed

@@ -121,7 +121,7 @@ def test_no_noise_is_infinite_and_no_release_is_free_by_every_accountant(account
 
 
 @pytest.mark.parametrize(
-    ("accountant", "relation", "message"),
+    "accountant, relation, message",
     [
         (
             "zcdp",

@@ -45,7 +45,7 @@ def asked(solver, facts=FACTS):
 
 
 @pytest.mark.parametrize(
-    ("method", "bias"), [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)]
+    "method, bias", [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)]
 )
 def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
     """Tables 6, 8 and 9: weights 0, sigmoid cross-entropy, bias -10 (Table 8 names no
@@ -66,8 +66,7 @@ def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
 
 
 @pytest.mark.parametrize(
-    ("method", "count"),
-    [("dp-fc", 11), ("dp-ls", 3), ("dp-newton", 20), ("dp-adam", 100)],
+    "method, count", [("dp-fc", 11), ("dp-ls", 3), ("dp-newton", 20), ("dp-adam", 100)]
 )
 def test_fc23_has_one_noise_multiplier_and_the_papers_count_of_releases(method, count):
     """rho = (T + 1) / 2 sigma^2 for DP-FC, 3 / 2 sigma^2 for DP-LS, T / sigma^2 for
@@ -97,7 +96,7 @@ def test_fc23_asks_for_what_the_paper_does_not_print():
 
 
 @pytest.mark.parametrize(
-    ("preset", "facts", "batch", "epochs", "base_rate", "data_norm"),
+    "preset, facts, batch, epochs, base_rate, data_norm",
     [
         ("tb21-mnist", MNIST, 4096, 40, 1.0, (81, 0.2, 0.05, 8.0)),
         ("tb21-fashion-mnist", MNIST, 8192, 40, 1.0, None),
@@ -130,9 +129,7 @@ def test_tb21_is_table_13(preset, facts, batch, epochs, base_rate, data_norm):
 # --- De22: Table 21 -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "steps", "sigma"), [(1.0, 500, 21.2), (4.0, 2000, 11.8)]
-)
+@pytest.mark.parametrize("epsilon, steps, sigma", [(1.0, 500, 21.2), (4.0, 2000, 11.8)])
 def test_de22_is_table_21(epsilon, steps, sigma):
     """ImageNet, n = 1,281,167, delta = 8e-7.
 
@@ -185,7 +182,7 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "preset", "message"),
+    "name, options, preset, message",
     [
         ("dp-magic", {}, None, "must be one of auto"),
         ("dp-fc", {}, "fc24", "must be one of de22"),

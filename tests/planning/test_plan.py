@@ -112,9 +112,7 @@ def test_a_poisson_plan_has_the_expected_batch_over_n_as_its_probability():
     assert accounting.compose_epsilon(plan.events(), 1e-5, accountant="rdp") <= 2.0
 
 
-@pytest.mark.parametrize(
-    ("delta", "large"), [(0.0099, False), (0.01, True), (0.02, True)]
-)
+@pytest.mark.parametrize("delta, large", [(0.0099, False), (0.01, True), (0.02, True)])
 def test_a_delta_of_one_over_n_is_large(delta, large):
     """With it a mechanism may publish one row of n, chosen at random, as it is."""
     assert (large_delta(1.0, delta, 100) is not None) == large

@@ -122,7 +122,7 @@ def test_the_example_is_a_method_of_an_estimator(angles):
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "message"),
+    "method, settings, message",
     [
         ("greedy", {}, "requested 'class sums', which is not release"),
         ("greedy", {"label": "more"}, "requested .*, which is not release"),
@@ -157,7 +157,7 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    "value, message",
     [
         ("nowhere:Solver", r"'odd' of odd 1\.0 does not load \(ModuleNotFoundError"),
         ("broken:Solver", r"'odd' of odd 1\.0 does not load \(ZeroDivisionError"),

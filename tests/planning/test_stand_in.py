@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fits import quick_sums, with_noise
+from numpy.testing import assert_allclose
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
@@ -83,9 +84,9 @@ def test_without_noise_the_head_is_that_of_the_rows_copied(method):
     (small, one), (large, other) = both(method, float("inf"))
     assert small.asks == large.asks
     for mine, theirs in zip(small.answers, large.answers, strict=True):
-        np.testing.assert_allclose(mine.value, theirs.value, rtol=1e-6, atol=1e-6)
+        assert_allclose(mine.value, theirs.value, rtol=1e-6, atol=1e-6)
         assert mine.noise_sd == theirs.noise_sd == 0
-    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-5, atol=1e-7)
+    assert_allclose(one.weights, other.weights, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("cap", [None, 2])
@@ -98,7 +99,7 @@ def test_the_solver_knows_and_asks_what_the_larger_fit_does(method, cap):
     sds = [[answer.noise_sd for answer in told.answers] for told in (small, large)]
     assert min(sds[0]) > 0
     # a standard deviation is rounded upwards in units of the sum
-    np.testing.assert_allclose(*sds, rtol=1e-9)
+    assert_allclose(*sds, rtol=1e-9)
 
 
 def test_poisson_batches_keep_their_share_of_the_rows():
@@ -108,7 +109,7 @@ def test_poisson_batches_keep_their_share_of_the_rows():
     assert small.asks == large.asks
     assert small.asks == ["rows that count", "feature mean", *["gradient"] * 4]
     sds = [[a.noise_sd for a in told.answers] for told in (small, large)]
-    np.testing.assert_allclose(*sds, rtol=1e-9)
+    assert_allclose(*sds, rtol=1e-9)
 
 
 def test_the_noise_that_is_added_is_what_the_solver_is_told():

@@ -21,10 +21,7 @@ def test_the_sign_of_zero_tells_nothing():
     """-1e-9 is rounded to -0.0 on a grid of float64: where the noise is too, its sign
     would be released.
     """
-    rows = ArrayRows(
-        np.full((1, 1), -1e-9, np.float32),
-        np.array([0]),
-    )
+    rows = ArrayRows(np.full((1, 1), -1e-9, np.float32), np.array([0]))
     zeros = 0
     for seed in range(200):
         value = release_one(ClassSums(M), Params(), rows, seed=seed, sigma=1e-4).value

@@ -268,11 +268,7 @@ KIND = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    fits=st.lists(
-        st.lists(KIND, min_size=1, max_size=6),
-        min_size=1,
-        max_size=3,
-    ),
+    fits=st.lists(st.lists(KIND, min_size=1, max_size=6), min_size=1, max_size=3),
     cap=st.sampled_from([None, 1, 3]),
     relation=st.sampled_from(RELATIONS),
 )

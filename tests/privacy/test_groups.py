@@ -7,17 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from core import (
-    NAMES,
-    STATISTICS,
-    D,
-    M,
-    largest_move,
-    reserve,
-    run,
-    spec_of,
-    toy,
-)
+from core import NAMES, STATISTICS, D, M, largest_move, reserve, run, spec_of, toy
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,11 +79,7 @@ def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(
 
 
 @given(
-    st.lists(
-        st.tuples(st.floats(0.5, 50), st.integers(1, 9)),
-        min_size=1,
-        max_size=3,
-    ),
+    st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 9)), min_size=1, max_size=3),
     st.integers(1, 40),
 )
 @settings(max_examples=40, deadline=None)
@@ -169,7 +155,7 @@ def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "k", "delta"),
+    "sigma, q, k, delta",
     [
         (3.0, 1e-4, 1000, 1e-5),  # 0.192; 12.3 if all rows came or none
         (2.0, 1e-3, 64, 1e-6),
@@ -198,8 +184,7 @@ def test_each_direction_of_a_group_is_its_own():
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "count", "k"),
-    [(20.0, 0.05, 1000, 8), (3.0, 1e-4, 30, 1000)],
+    "sigma, q, count, k", [(20.0, 0.05, 1000, 8), (3.0, 1e-4, 30, 1000)]
 )
 def test_groups_cost_what_dp_accounting_finds_for_the_mixture(sigma, q, count, k):
     """Its grid of 1e-3 makes it too large by half a percent at most here. Its weights
@@ -219,7 +204,7 @@ def test_groups_cost_what_dp_accounting_finds_for_the_mixture(sigma, q, count, k
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "count", "k"),
+    "sigma, q, count, k",
     [
         (1.0, 1e-9, 10**6, 10_000),
         (1e4, 1 - 1e-9, 100, 10_000),
@@ -281,10 +266,7 @@ def test_a_budget_counts_the_whole_group():
         reserve(specs(3, sigma=1e3), ledger)
 
 
-@pytest.mark.parametrize(
-    ("given", "planned"),
-    [(None, 2), (2, None), (3, 2)],
-)
+@pytest.mark.parametrize("given, planned", [(None, 2), (2, None), (3, 2)])
 def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
     given, planned
 ):
@@ -345,17 +327,11 @@ def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others,
     size = min(len(groups), len(others))
     mine = np.array(groups[:size]) == 3
     kept = within_cap(np.array(groups[:size], np.int64), cap)
-    again = within_cap(
-        np.where(mine, 3, 100 + np.array(others[:size], np.int64)),
-        cap,
-    )
+    again = within_cap(np.where(mine, 3, 100 + np.array(others[:size], np.int64)), cap)
     assert np.array_equal(kept[mine], again[mine])
 
 
-@pytest.mark.parametrize(
-    ("sigma", "q", "k"),
-    [(0.1, 0.2, 2), (0.03, 0.3, 3)],
-)
+@pytest.mark.parametrize("sigma, q, k", [(0.1, 0.2, 2), (0.03, 0.3, 3)])
 def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
     """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at
     sigma 0.03.
@@ -400,10 +376,6 @@ def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
     exact = 2 * q * (2 * norm.cdf(0.5) - 1)
     assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
     few, many = (
-        compose_epsilon(
-            [GaussianEvent(1e4, 0.01, 10, k)],
-            1e-5,
-        )
-        for k in (1000, 1100)
+        compose_epsilon([GaussianEvent(1e4, 0.01, 10, k)], 1e-5) for k in (1000, 1100)
     )
     assert 0 < few < many

@@ -25,10 +25,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.loss import Sigmoid
-from dphead.privacy.predictions import (
-    PROBABILITY_SCALE,
-    IntegerWeights,
-)
+from dphead.privacy.predictions import PROBABILITY_SCALE, IntegerWeights
 from dphead.privacy.statistic_base import Chunk, Params, labeled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
@@ -40,11 +37,7 @@ from dphead.sums.reference import GramAndSums, ReferenceSums
 TAKING = [q for q in STATISTICS if q.takes_sets]
 REFUSING = [q for q in [*STATISTICS, GramAndSums(M)] if not q.takes_sets]
 IDS = [q.name for q in TAKING]
-WAYS = [
-    ReferenceSums(),
-    CpuSums(),
-    CpuSums(compiled_from=0),
-]
+WAYS = [ReferenceSums(), CpuSums(), CpuSums(compiled_from=0)]
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 TRANSFORMS = [
     RowTransform(),
@@ -52,24 +45,14 @@ TRANSFORMS = [
     RowTransform(append=1.0),
     RowTransform(True, append=30.0),
 ]
-NO_SETS = [
-    [2, 0, 1],
-    [-1, 1, 0],
-    [1, 1, 256],
-    [np.nan, 0, 1],
-    [0, 0.5, 1],
-]
+NO_SETS = [[2, 0, 1], [-1, 1, 0], [1, 1, 256], [np.nan, 0, 1], [0, 0.5, 1]]
 
 
 def sets_of(kind, n=1, m=M, seed=0):
     """(n, m): no class, all of them, or any."""
     if kind in ("none", "all"):
         return np.full((n, m), int(kind == "all"))
-    return np.random.default_rng(seed).integers(
-        0,
-        2,
-        (n, m),
-    )
+    return np.random.default_rng(seed).integers(0, 2, (n, m))
 
 
 def params_of(statistic, transform=None, size=1.0, seed=0):
@@ -107,43 +90,24 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
 
 
 hostile_x = st.one_of(
-    st.sampled_from(
-        [
-            [np.nan] * D,
-            [np.inf, 0, 0, 0],
-            [0.0] * D,
-            [3e38] * D,
-        ]
-    ),
+    st.sampled_from([[np.nan] * D, [np.inf, 0, 0, 0], [0.0] * D, [3e38] * D]),
     st.tuples(st.integers(0, 9), st.sampled_from([1e-45, 1.0, 1e4, 1e19])).map(
         lambda drawn: np.random.default_rng(drawn[0]).standard_normal(D) * drawn[1]
     ),
 )
 hostile_set = st.one_of(
     st.sampled_from(["none", "all"]).map(lambda kind: sets_of(kind)[0]),
-    st.lists(
-        st.integers(0, 1),
-        min_size=M,
-        max_size=M,
-    ),
+    st.lists(st.integers(0, 1), min_size=M, max_size=M),
     st.sampled_from(NO_SETS),
 )
 hostile_row = st.tuples(hostile_x, hostile_set)
 
 
-@pytest.mark.parametrize(
-    "statistic",
-    TAKING,
-    ids=IDS,
-)
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 @pytest.mark.parametrize("relation", RELATIONS)
 @settings(max_examples=60)
 @given(
-    rows=st.lists(
-        hostile_row,
-        min_size=1,
-        max_size=4,
-    ),
+    rows=st.lists(hostile_row, min_size=1, max_size=4),
     other=st.one_of(st.none(), hostile_row),
     transform=st.sampled_from(TRANSFORMS),
     clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]),
@@ -169,61 +133,32 @@ def test_a_row_with_any_set_moves_the_sum_by_at_most_the_sensitivity(
         x2[-1], y2[-1] = other
     for way in WAYS:
         a, b = (
-            integer_sum(
-                statistic,
-                params,
-                *pair,
-                clip_norm,
-                block_sum=way,
-            )
+            integer_sum(statistic, params, *pair, clip_norm, block_sum=way)
             for pair in ((x, y), (x2, y2))
         )
         moved = (a - b).ravel().astype(object)
-        bound = statistic.sensitivity_sq(
-            relation,
-            clip_norm,
-            transform.append,
-        )
+        bound = statistic.sensitivity_sq(relation, clip_norm, transform.append)
         assert moved @ moved <= bound
 
 
-@pytest.mark.parametrize(
-    "statistic",
-    TAKING,
-    ids=IDS,
-)
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 def test_a_set_of_one_class_is_that_class(statistic):
     """Rows of all sizes, some not finite, some of no class."""
     x, y = hostile(300, D, M, 3)
     known = (y >= 0) & (y < M)
-    sets = np.where(
-        known[:, None],
-        y[:, None] == np.arange(M),
-        -1,
-    )
+    sets = np.where(known[:, None], y[:, None] == np.arange(M), -1)
     for transform in TRANSFORMS:
         if takes_constant(statistic, transform):
             params = params_of(statistic, transform, 3.0)
             for way in WAYS:
                 one, other = (
-                    integer_sum(
-                        statistic,
-                        params,
-                        x,
-                        labels,
-                        0.7,
-                        block_sum=way,
-                    )
+                    integer_sum(statistic, params, x, labels, 0.7, block_sum=way)
                     for labels in (y, sets)
                 )
                 assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "statistic",
-    TAKING,
-    ids=IDS,
-)
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 @pytest.mark.parametrize("kind", ["any", "none", "all"])
 def test_the_sum_over_sets_is_that_of_the_definition(statistic, kind):
     """Within 0.1 % of what all rows could add together, and the same integers by every
@@ -240,23 +175,10 @@ def test_the_sum_over_sets_is_that_of_the_definition(statistic, kind):
             for a, b in zip(x, sets, strict=True)
         )
         fast = clipped_sum(statistic, params, x, sets, 0.7)
-        single = sensitivity(
-            statistic,
-            0.7,
-            "zero_out",
-            transform.append,
-        )
+        single = sensitivity(statistic, 0.7, "zero_out", transform.append)
         assert np.linalg.norm(fast - slow) <= 300 * 1e-3 * single
         found = [
-            integer_sum(
-                statistic,
-                params,
-                x,
-                sets,
-                0.7,
-                block_sum=way,
-            )
-            for way in WAYS
+            integer_sum(statistic, params, x, sets, 0.7, block_sum=way) for way in WAYS
         ]
         assert all(np.array_equal(found[0], one) for one in found)
 
@@ -292,19 +214,9 @@ def test_a_worst_case_of_all_classes_reaches_the_sensitivity(relation):
     x = np.array([[9.0, 0.3, 0, 0]], np.float32)
     x2 = x * [1, -1, 1, 1]
     params = Params(weights=1e6 * np.eye(D)[:, [1, 1, 1]])
-    moved = integer_sum(
-        statistic,
-        params,
-        x,
-        sets_of("none"),
-    )
+    moved = integer_sum(statistic, params, x, sets_of("none"))
     if relation == "replace_one":
-        moved = moved - integer_sum(
-            statistic,
-            params,
-            x2,
-            sets_of("all"),
-        )
+        moved = moved - integer_sum(statistic, params, x2, sets_of("all"))
     moved = moved.ravel().astype(object)
     bound = statistic.sensitivity_sq(relation, 1.0)
     assert 0.99**2 * bound <= moved @ moved <= bound
@@ -340,46 +252,22 @@ def test_residuals_of_one_to_a_thousand_classes_do_not_overflow():
 def test_a_label_that_is_no_set_is_none_by_the_core_itself():
     """Whatever a source of rows hands in."""
     statistic = Gradient(M, "sigmoid")
-    y = np.array(
-        [
-            [2, 0, 1],
-            [-1, 1, 0],
-            [0, 0, 0],
-            [1, 1, 1],
-        ]
-    )
+    y = np.array([[2, 0, 1], [-1, 1, 0], [0, 0, 0], [1, 1, 1]])
     assert labeled(statistic, y).tolist() == [False, False, True, True]
     with pytest.raises(ValueError, match="need a statistic of label sets"):
         labeled(statistic, y[:, :, None])
 
 
-@pytest.mark.parametrize(
-    "statistic",
-    TAKING,
-    ids=IDS,
-)
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 def test_rows_of_sets_beyond_their_groups_cap_count_zero(statistic):
     x, _ = toy(60)
     sets = sets_of("any", 60)
     groups = np.arange(60) // 3
-    rows = ArrayRows(
-        x,
-        sets,
-        groups=groups,
-        group_cap=2,
-    )
+    rows = ArrayRows(x, sets, groups=groups, group_cap=2)
     first = np.arange(60) % 3 < 2
     params = params_of(statistic)
     capped = integer_sum(statistic, params, rows)
-    assert np.array_equal(
-        capped,
-        integer_sum(
-            statistic,
-            params,
-            x[first],
-            sets[first],
-        ),
-    )
+    assert np.array_equal(capped, integer_sum(statistic, params, x[first], sets[first]))
 
 
 def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charge():
@@ -394,11 +282,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
     assert book.fits() == []
 
 
-@pytest.mark.parametrize(
-    "statistic",
-    TAKING,
-    ids=IDS,
-)
+@pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 @pytest.mark.parametrize("m", [M - 1, M + 1])
 def test_sets_of_another_number_of_classes_are_refused(statistic, m):
     x, _ = toy(20)

@@ -36,10 +36,7 @@ def rejected(z: np.ndarray, sd: float) -> list[str]:
     ks = stats.kstest(z, "norm").pvalue
     total = float(z @ z)
     variance = 2 * min(stats.chi2.cdf(total, n), stats.chi2.sf(total, n))
-    cells = np.bincount(
-        (stats.norm.cdf(z) * 64).astype(int).clip(0, 63),
-        minlength=64,
-    )
+    cells = np.bincount((stats.norm.cdf(z) * 64).astype(int).clip(0, 63), minlength=64)
     shape = stats.chisquare(cells).pvalue
     return [
         name
@@ -224,15 +221,7 @@ def symmetric_noise(statistic, d):
 
 def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off_it():
     d = 400
-    released = [
-        release_one(
-            Gram(M),
-            Params(),
-            zeros(3, d),
-            seed,
-        )
-        for seed in (3, 4, 5)
-    ]
+    released = [release_one(Gram(M), Params(), zeros(3, d), seed) for seed in (3, 4, 5)]
     values = np.stack([one.value for one in released])
     assert np.array_equal(values, np.swapaxes(values, 1, 2))
     off = values[:, np.triu_indices(d, 1)[0], np.triu_indices(d, 1)[1]]
@@ -261,10 +250,7 @@ def test_classes_coordinates_and_releases_are_uncorrelated():
     )
     now = np.corrcoef(values.T)
     off = now[~np.eye(D * M, dtype=bool)]
-    step = np.corrcoef(
-        values[:-1].T,
-        values[1:].T,
-    )[: D * M, D * M :]
+    step = np.corrcoef(values[:-1].T, values[1:].T)[: D * M, D * M :]
     assert np.abs(off).max() < 6 / np.sqrt(600)
     assert np.abs(step).max() < 6 / np.sqrt(600)
     squares = np.corrcoef((values**2).T)[~np.eye(D * M, dtype=bool)]

@@ -205,16 +205,7 @@ def test_digits_are_drawn_until_the_side_is_certain():
 
 @pytest.mark.parametrize("sd", [1.0, 1000.0, 2.0**38])
 def test_the_fast_draws_are_those_of_the_slow_definition(sd):
-    words = (
-        np.random.default_rng(6)
-        .integers(
-            0,
-            2**64,
-            3000,
-            dtype=np.uint64,
-        )
-        .tolist()
-    )
+    words = np.random.default_rng(6).integers(0, 2**64, 3000, dtype=np.uint64).tolist()
     fast = rounded_gaussian(Words(words, 77), (len(words),), sd).tolist()
     slow = [definition(normal.Tail(w & ~SIGN, lambda: 77), sd) for w in words]
     assert fast == [-k if w >= SIGN else k for w, k in zip(words, slow, strict=True)]
@@ -231,15 +222,7 @@ def test_the_inverse_errs_by_less_than_its_bound():
     ) >> 6
     drawn = np.random.default_rng(7).integers(2**46, 2**63, 1000)
     ends = np.array(
-        [
-            2**46,
-            2**46 + 1,
-            2**53 - 1,
-            2**53 + 1,
-            2**63 - 1,
-            2**63 - 513,
-        ],
-        np.int64,
+        [2**46, 2**46 + 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63 - 513], np.int64
     )
     tails = np.concatenate(
         [middles, middles - half, middles + half - 1, middles + 1, drawn, ends]
@@ -296,10 +279,7 @@ def test_the_deviation_off_the_diagonal_is_never_less_than_planned(sd):
     assert value <= sd / np.sqrt(2) * (1 + 1e-15)
 
 
-@pytest.mark.parametrize(
-    "sd",
-    [0.0, -1.0, 0.01, 2.0**44 + 1, 2.0**45, np.inf, np.nan],
-)
+@pytest.mark.parametrize("sd", [0.0, -1.0, 0.01, 2.0**44 + 1, 2.0**45, np.inf, np.nan])
 def test_deviations_that_are_not_covered_are_refused(sd):
     with pytest.raises(ValueError, match="sd must be from"):
         rounded_gaussian(fresh(1), (3,), sd)
@@ -328,17 +308,7 @@ def test_tails_appear_as_often_as_they_should():
 
 
 @pytest.mark.parametrize(
-    "x",
-    [
-        0,
-        Fraction(1, 10**30),
-        Fraction(1, 3),
-        1,
-        Fraction(3, 2),
-        9,
-        14,
-        30,
-    ],
+    "x", [0, Fraction(1, 10**30), Fraction(1, 3), 1, Fraction(3, 2), 9, 14, 30]
 )
 def test_the_tail_in_integers_at_its_extremes(x):
     for bits in (64, 320):

@@ -70,14 +70,8 @@ def hostile_labels(rows, weights):
     """Labels (n,) of n equal rows: the class that a library's product gives the row at
     its place, where it gives another one at the place before; no class elsewhere.
     """
-    scores = np.matmul(
-        rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]),
-        weights,
-    )
-    winners = np.resize(
-        scores.reshape(-1, weights.shape[1]).argmax(axis=1),
-        len(rows),
-    )
+    scores = np.matmul(rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]), weights)
+    winners = np.resize(scores.reshape(-1, weights.shape[1]).argmax(axis=1), len(rows))
     return np.where(winners != np.roll(winners, 1), winners, -1)
 
 

@@ -48,15 +48,7 @@ def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, 
 
 
 def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
-    grid = integer_weights(
-        np.array(
-            [
-                [np.nan, 1.0],
-                [np.inf, -2.0],
-                [-np.inf, 0.5],
-            ]
-        )
-    )
+    grid = integer_weights(np.array([[np.nan, 1.0], [np.inf, -2.0], [-np.inf, 0.5]]))
     assert not grid.w[0].any()
     assert grid.w[1].tolist() == [
         MAX_INTEGER_WEIGHT // 2 + 1,
@@ -82,14 +74,7 @@ def test_residuals_that_would_be_too_long_are_truncated_or_zero():
 
     Of 513 nothing helps.
     """
-    residual = np.array(
-        [
-            [2047] * 64,
-            [-2047] * 64,
-            [2052] * 64,
-            [2044] * 64,
-        ]
-    )
+    residual = np.array([[2047] * 64, [-2047] * 64, [2052] * 64, [2044] * 64])
     l = shortened(np, residual, np.full((4, 1), 0.25))
     found = [np.unique(row).tolist() for row in l]
     assert found == [[511], [-511], [0], [511]]

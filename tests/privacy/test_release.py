@@ -50,20 +50,7 @@ HOSTILE = np.array(
     ],
     np.float32,
 )
-LABELS = np.array(
-    [
-        0,
-        1,
-        2,
-        0,
-        1,
-        2,
-        -1,
-        M,
-        2**31 - 1,
-        -(2**31),
-    ]
-)
+LABELS = np.array([0, 1, 2, 0, 1, 2, -1, M, 2**31 - 1, -(2**31)])
 
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)

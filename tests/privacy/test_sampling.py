@@ -84,11 +84,7 @@ def test_batch_sizes_vary_as_a_binomial(included):
     low, high = 4, 15
     observed = np.bincount(np.clip(sizes, low, high), minlength=high + 1)[low:]
     wanted = np.concatenate(
-        [
-            [expected[: low + 1].sum()],
-            expected[low + 1 : high],
-            [expected[high:].sum()],
-        ]
+        [[expected[: low + 1].sum()], expected[low + 1 : high], [expected[high:].sum()]]
     )
     assert stats.chisquare(observed, wanted * T / wanted.sum()).pvalue > 1e-6
 
@@ -143,10 +139,7 @@ def test_the_fast_sampler_is_the_definition():
         assert np.all(np.diff(fast) > 0)
 
 
-@pytest.mark.parametrize(
-    "prob",
-    [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54],
-)
+@pytest.mark.parametrize("prob", [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54])
 def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
     """A uniform is j 2**-53.
 
@@ -269,10 +262,9 @@ def test_rows_are_included_independently(included):
 
 
 def test_batches_of_successive_steps_are_independent(included):
-    steps = np.corrcoef(
-        included[:-1].T.astype(float),
-        included[1:].T.astype(float),
-    )[:N, N:]
+    steps = np.corrcoef(included[:-1].T.astype(float), included[1:].T.astype(float))[
+        :N, N:
+    ]
     assert np.abs(steps).max() < 6 / np.sqrt(T)
 
 

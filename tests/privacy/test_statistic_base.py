@@ -31,28 +31,15 @@ def test_numbers_that_come_round_are_refused(statistic, n):
 
 
 @settings(max_examples=40)
-@given(
-    st.sampled_from([1, 3, 64, 2000]),
-    st.integers(1, 5),
-    st.integers(0, 9),
-)
+@given(st.sampled_from([1, 3, 64, 2000]), st.integers(1, 5), st.integers(0, 9))
 def test_scores_are_exact_whole_numbers(width, m, seed):
     """Beyond 2**24, where float32 would round them by the order of its additions."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((7, width)).astype(np.float32)
     weights = integer_weights(rng.standard_normal((width, m)))
     rows = Gradient(m).rows(RowTransform(), x, 1.0)
-    z, rate = Chunk(
-        rows,
-        np.zeros(7, int),
-        np.ones(7, bool),
-        weights,
-        1.0,
-    ).scores(np)
-    assert np.array_equal(
-        z,
-        rows.q.astype(np.int64) @ weights.w.T.astype(np.int64),
-    )
+    z, rate = Chunk(rows, np.zeros(7, int), np.ones(7, bool), weights, 1.0).scores(np)
+    assert np.array_equal(z, rows.q.astype(np.int64) @ weights.w.T.astype(np.int64))
     assert np.abs(z).max() > 2**24 or width > 1
     assert np.array_equal(rate[:, 0], rows.scale * weights.step)
 

@@ -6,16 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from core import (
-    NAMES,
-    STATISTICS,
-    D,
-    M,
-    clipped_sum,
-    integer_sum,
-    sensitivity,
-    toy,
-)
+from core import NAMES, STATISTICS, D, M, clipped_sum, integer_sum, sensitivity, toy
 from definitions import per_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,12 +170,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
 @pytest.mark.parametrize("compiled_from", [0, 1 << 20])
 @pytest.mark.parametrize(
     "size, weight, margin",
-    [
-        (2e-23, 1e36, 0),
-        (0.9e-19, 1e35, 0),
-        (5e17, 0.0, 45),
-        (5e17, 0.0, 52),
-    ],
+    [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)],
 )
 def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
     """Squares of tiny numbers vanish in float32: the product of norms must not be 0."""
@@ -316,10 +302,7 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
     assert each.sum(axis=1).tolist() == np.bincount(labels, minlength=M).tolist()
 
 
-@pytest.mark.parametrize(
-    "tied",
-    [(0, 1), (0, 2), (1, 2), (0, 1, 2)],
-)
+@pytest.mark.parametrize("tied", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
 def test_a_tie_is_not_correct_whichever_classes_tie(tied):
     x = np.ones((M, D), np.float32)
     y = np.arange(M)
@@ -359,11 +342,7 @@ def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(statistic):
     """Rows along an axis, clipped, put all they may into one entry."""
     far = 9 * np.eye(D)
     x = np.concatenate([far, -far]).astype(np.float32)
-    for weights in (
-        np.zeros((D, M)),
-        100 * np.eye(D, M),
-        -100 * np.eye(D, M),
-    ):
+    for weights in (np.zeros((D, M)), 100 * np.eye(D, M), -100 * np.eye(D, M)):
         for row in x:
             total = integer_sum(
                 statistic, Params(weights=weights), row[None], np.array([0])
@@ -545,13 +524,7 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(statistic, append):
     largest = float(transformed(params.transform, x).norm().max())
     clip_norm = statistic.no_clip(largest, params)
     exact = sum(
-        per_example(
-            statistic,
-            params,
-            a,
-            int(b),
-            1e300,
-        )
+        per_example(statistic, params, a, int(b), 1e300)
         for a, b in zip(x, y, strict=True)
     )
     total = clipped_sum(statistic, params, x, y, clip_norm)

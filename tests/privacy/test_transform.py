@@ -92,10 +92,7 @@ def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
     transform = transform_of(kind, x.shape[1], append, spec[3])
     directions = direction_rows(transform, x)
     assert directions.q.dtype == np.int16
-    assert directions.q.shape == (
-        1,
-        transform.width(x.shape[1]),
-    )
+    assert directions.q.shape == (1, transform.width(x.shape[1]))
     assert squared(directions.q)[0] <= RADIUS**2
     clipped = clipped_rows(transform, x, clip_norm)
     bound, constant = clipped_bound(clip_norm, append)
@@ -196,12 +193,7 @@ def test_rows_that_would_be_too_long_when_rounded_are_truncated():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_what_is_not_a_number_or_beyond_all_bounds_counts_zero(bad):
     with np.errstate(all="ignore"):
-        q = within(
-            np.array([[1.0, bad], [1.0, 2.0]]),
-            np.ones(2),
-            None,
-            100,
-        )
+        q = within(np.array([[1.0, bad], [1.0, 2.0]]), np.ones(2), None, 100)
     assert q.tolist() == [[0, 0], [1, 2]]
 
 

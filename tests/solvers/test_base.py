@@ -11,6 +11,7 @@ from core import toy
 from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
@@ -116,8 +117,8 @@ def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_blo
     head = LinearHead(w, b, RowTransform(True, center, None, 0.5))
     unit = X / np.linalg.norm(X, axis=1, keepdims=True) - center
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    np.testing.assert_allclose(head.scores(X), unit @ w + b, atol=1e-5)
-    np.testing.assert_allclose(head.scores(X, block=7), head.scores(X), atol=1e-6)
+    assert_allclose(head.scores(X), unit @ w + b, atol=1e-5)
+    assert_allclose(head.scores(X, block=7), head.scores(X), atol=1e-6)
     bad = np.array([[np.nan] * D, [np.inf] * D], np.float32)
     assert np.isnan(head.scores(bad)).all()
 
@@ -130,9 +131,7 @@ def test_a_head_of_a_loss_that_is_not_defined_is_refused():
 
 def test_the_center_is_the_mean_of_unit_rows_shrunk_by_its_noise():
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_allclose(
-        fit(LeastSquares()).transform.center, unit.mean(axis=0), atol=1e-6
-    )
+    assert_allclose(fit(LeastSquares()).transform.center, unit.mean(axis=0), atol=1e-6)
     # noise alone is hardly subtracted, and never more than a mean of unit rows can be
     for seed in range(8):
         assert (
@@ -170,12 +169,8 @@ def test_channel_normalization_is_the_papers():
     channels = X.reshape(N, 4, 2)
     mean = channels.mean(axis=(0, 2))
     var = (channels**2).mean(axis=(0, 2)) - mean**2
-    np.testing.assert_allclose(
-        transform.center, np.repeat(mean, 2), rtol=1e-4, atol=1e-5
-    )
-    np.testing.assert_allclose(
-        transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4
-    )
+    assert_allclose(transform.center, np.repeat(mean, 2), rtol=1e-4, atol=1e-5)
+    assert_allclose(transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4)
     with pytest.raises(ValueError, match="n_channels"):
         ChannelNormalization(3, 1.0, 1.0).plan(FACTS, 1.0)
 
@@ -259,9 +254,9 @@ def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
         steps.send(Response(gradient, 0.0))
     head = done.value.value
     # ridge: in units of the mean Gram matrix of 100 rows
-    np.testing.assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))
+    assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))
     moved = 2.0 * gradient[2] / (100 * 0.5**2 + 0.1)
-    np.testing.assert_allclose(head.intercept, -10.0 - moved)
+    assert_allclose(head.intercept, -10.0 - moved)
 
 
 def test_sizes_of_numpys_integers_are_pythons():

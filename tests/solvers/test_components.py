@@ -8,6 +8,7 @@ from core import integer_sum
 from definitions import per_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
@@ -83,8 +84,8 @@ def test_a_fit_with_hardly_any_noise_is_that_of_the_definitions(solver):
     x = data()
     assert (np.linalg.norm(x, axis=1) > 1.0).sum() > 20
     ours, theirs = fitted(solver, x), by_definition(solver, x)
-    np.testing.assert_allclose(ours.weights, theirs.weights, atol=4e-3)
-    np.testing.assert_allclose(ours.intercept, theirs.intercept, atol=4e-3)
+    assert_allclose(ours.weights, theirs.weights, atol=4e-3)
+    assert_allclose(ours.intercept, theirs.intercept, atol=4e-3)
 
 
 def unit_data(seed=0):
@@ -149,7 +150,7 @@ def test_training_and_prediction_use_one_transform(solver, tmp_path):
     rows, ask, clip, head = scaled(solver)
     new, transform = unit_data(1)[0], ask.params.transform
     unit = solver.centered_clip * typical_length(transform.center[:D])
-    np.testing.assert_allclose(transform.scale[:D], 1 / unit)
+    assert_allclose(transform.scale[:D], 1 / unit)
     assert (transform.scale[D:] == 1).all()  # the target's column
     z = float_rows(transform, rows)
     z *= np.minimum(1, clip / np.linalg.norm(z, axis=1, keepdims=True))
@@ -161,18 +162,16 @@ def test_training_and_prediction_use_one_transform(solver, tmp_path):
         values, vectors = np.linalg.eigh(gram)
         ours = head.scores(new)
         theirs = unit * told @ vectors[:, [-1, -2]]
-        np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-5)
-        np.testing.assert_allclose(
-            head.variances, unit**2 * values[::-1] / N, atol=1e-7
-        )
+        assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-5)
+        assert_allclose(head.variances, unit**2 * values[::-1] / N, atol=1e-7)
     else:
         ridge = RIDGE_WITHOUT_NOISE * N / unit**2
         w = np.linalg.solve(gram[:D, :D] + ridge * np.eye(D), gram[:D, D])
         theirs = (told @ w + transform.center[D]) / solver.column_size
-        np.testing.assert_allclose(head.scores(new)[:, 0], theirs, atol=1e-5)
+        assert_allclose(head.scores(new)[:, 0], theirs, atol=1e-5)
     names = [str(i) for i in range(head.weights.shape[1])]
     save_head(tmp_path, head, {"class_names": names, "feature_space": ""})
-    np.testing.assert_array_equal(load_head(tmp_path)[0].scores(new), head.scores(new))
+    assert_array_equal(load_head(tmp_path)[0].scores(new), head.scores(new))
 
 
 HOSTILE = ["opposite", "along", "random", "nan", "inf"]
@@ -220,18 +219,18 @@ def test_without_noise_components_are_scikit_learns():
     ours = fitted(PrincipalComponents(3), x, np.inf)
     theirs = PCA(3).fit(x)
     likeness = np.abs(theirs.components_ @ ours.weights)
-    np.testing.assert_allclose(likeness, np.eye(3), atol=2e-3)
+    assert_allclose(likeness, np.eye(3), atol=2e-3)
     expected = theirs.explained_variance_ * (N - 1) / N
-    np.testing.assert_allclose(ours.variances[:3], expected, rtol=1e-3)
-    np.testing.assert_allclose(ours.transform.center, theirs.mean_, atol=1e-3)
+    assert_allclose(ours.variances[:3], expected, rtol=1e-3)
+    assert_allclose(ours.transform.center, theirs.mean_, atol=1e-3)
 
 
 def test_without_noise_the_regression_is_scikit_learns():
     x = data()
     ours = fitted(RidgeRegression(ridge=0.01), x, np.inf)
     theirs = Ridge(0.01 * N).fit(x[:, :-1], x[:, -1])
-    np.testing.assert_allclose(ours.weights[:, 0], theirs.coef_, atol=2e-3)
-    np.testing.assert_allclose(ours.intercept[0], theirs.intercept_, atol=2e-3)
+    assert_allclose(ours.weights[:, 0], theirs.coef_, atol=2e-3)
+    assert_allclose(ours.intercept[0], theirs.intercept_, atol=2e-3)
 
 
 @each_solver

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose
 from sklearn.datasets import load_digits
 
 import dphead
@@ -85,7 +86,7 @@ def test_a_scale_of_all_rows_changes_no_score_of_unit_rows(name, scale):
     # a subnormal number has few bits: 1e-42 is 714 of the smallest, a step of 0.0014
     tolerance = 0.1 if scale == 1e-42 else 1e-4
     same = head.scores(x * np.float32(scale))
-    np.testing.assert_allclose(same, head.scores(x), atol=tolerance)
+    assert_allclose(same, head.scores(x), atol=tolerance)
 
 
 def test_a_row_that_training_masks_has_no_score():
@@ -120,11 +121,11 @@ def test_rows_longer_than_the_clip_are_predicted_as_they_were_trained(name):
     assert head.feature_clip == 1
     rows = x / np.linalg.norm(x, axis=1, keepdims=True)  # all are longer than 1
     scores = head.scores(x)
-    np.testing.assert_allclose(scores, rows @ head.weights + head.intercept, atol=1e-4)
-    np.testing.assert_allclose(head.scores(1000 * x), scores, atol=1e-4)
+    assert_allclose(scores, rows @ head.weights + head.intercept, atol=1e-4)
+    assert_allclose(head.scores(1000 * x), scores, atol=1e-4)
     short = rows / 2
     wanted = short @ head.weights + head.intercept
-    np.testing.assert_allclose(head.scores(short), wanted, atol=1e-4)
+    assert_allclose(head.scores(short), wanted, atol=1e-4)
 
 
 def test_a_head_of_rows_that_no_clip_shortens_has_none():

@@ -12,7 +12,7 @@ from dphead.solvers.normalization import ChannelNormalization
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "message"),
+    "kind, settings, message",
     [
         (GradientDescent, {"momentum": 1.5}, r"momentum must be in \[0, 1\), got "),
         (

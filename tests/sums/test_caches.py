@@ -335,10 +335,7 @@ def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_ow
             # the same seed's noise on the same sums
             assert np.array_equal(value, alone)
     Counted.reads = 0
-    np.testing.assert_array_equal(
-        fit(kept, 1.0, 0.2)[0],
-        fit(NextSum(), 1.0, 0.2)[0],
-    )
+    np.testing.assert_array_equal(fit(kept, 1.0, 0.2)[0], fit(NextSum(), 1.0, 0.2)[0])
     assert Counted.reads == 2
 
 
@@ -349,12 +346,7 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
     others = [
         (Gram(M), Params(RowTransform(unit_norm=True)), rows, {}),
         (Gram(M), Params(RowTransform(append=0.5)), rows, {}),
-        (
-            Gram(M),
-            Params(RowTransform(scale=np.full(D, 2.0, np.float32))),
-            rows,
-            {},
-        ),
+        (Gram(M), Params(RowTransform(scale=np.full(D, 2.0, np.float32))), rows, {}),
         (Gram(M), plain, Counted(*toy(40, seed=9)), {}),
         (Gram(M), plain, rows, {"clip_norm": 0.5}),
         (Gram(M), plain, rows, {"relation": "replace_one"}),
@@ -365,18 +357,7 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
     ]
     for other in others:
         kept = KeptSums()
-        releases(
-            [
-                (Gram(M), plain, rows, {}),
-                (
-                    ClassSums(M),
-                    plain,
-                    rows,
-                    {},
-                ),
-            ],
-            kept,
-        )
+        releases([(Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})], kept)
         Counted.reads = 0
         value = releases([other], kept)[0]
         alone = releases([other], None)[0]

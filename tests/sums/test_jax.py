@@ -249,28 +249,14 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     way = JaxSums()
     rows = way.rows(ask, block)
     entry = int(np.asarray(rows.q)[0, 1])
-    total = way.add(
-        ask,
-        rows,
-        block.y,
-        used,
-        np.zeros((3, 3), np.int64),
-    )
+    total = way.add(ask, rows, block.y, used, np.zeros((3, 3), np.int64))
     assert abs(entry) >= RADIUS - 2
     assert np.asarray(total)[1, 1] == 8192 * entry**2
 
 
 @pytest.mark.parametrize(
-    ("products", "rows", "one", "other"),
-    [
-        ("halves", 2**19, RADIUS, RADIUS),
-        (
-            "float64",
-            2**23 + 9,
-            2**30 - 1,
-            1,
-        ),
-    ],
+    "products, rows, one, other",
+    [("halves", 2**19, RADIUS, RADIUS), ("float64", 2**23 + 9, 2**30 - 1, 1)],
     indirect=["products"],
 )
 def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
@@ -337,12 +323,7 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
     x[7], x[8] = np.nan, np.inf
     first = RowTransform(True)
     second = RowTransform()
-    passes = [
-        (x, first),
-        (x, first),
-        (x, second),
-        (x + 1, RowTransform()),
-    ]
+    passes = [(x, first), (x, first), (x, second), (x + 1, RowTransform())]
     kept = KeptRows(memory)
     for values, transform in passes:
         rows = ArrayRows(values, y, 256)

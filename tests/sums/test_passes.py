@@ -40,13 +40,7 @@ class Custom:
 def block(index, dtype=np.float32, label=0):
     index = np.concatenate([index, np.full(-len(index) % 128, -1)])
     return Block(
-        index,
-        np.ones((len(index), D), dtype),
-        np.full(
-            len(index),
-            label,
-            np.int32,
-        ),
+        index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32)
     )
 
 
@@ -92,10 +86,7 @@ def test_padding_of_a_block_is_not_used_whatever_it_holds():
     """Ordinary rows of a class, in slots that are none (defect 13)."""
     x = np.ones((6, D), np.float32)
     y = np.zeros(6, np.int32)
-    padded = Custom(
-        3,
-        Block(np.array([0, -1, 1, -1, 2, -1]), x, y),
-    )
+    padded = Custom(3, Block(np.array([0, -1, 1, -1, 2, -1]), x, y))
     for statistic in (ClassCounts(M), ClassSums(M), Gram(M)):
         assert np.array_equal(
             integer_sum(statistic, Params(), padded),
@@ -186,13 +177,7 @@ def test_kept_rows_of_several_blocks_are_all_added(way):
 
 def test_rows_that_were_not_read_are_refused():
     """A source that leaves features out unasked would have rows count zero."""
-    unread = Custom(
-        4,
-        replace(
-            block([0, 1, 2, 3]),
-            x=np.ones((128, 0), np.float32),
-        ),
-    )
+    unread = Custom(4, replace(block([0, 1, 2, 3]), x=np.ones((128, 0), np.float32)))
     with pytest.raises(Exception) as refusal:  # any: what is asserted is which
         integer_sum(ClassCounts(M), Params(), unread)
     assert "were not read" in str(refusal.value)
@@ -201,11 +186,7 @@ def test_rows_that_were_not_read_are_refused():
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
 def test_blocks_of_another_precision_are_refused(dtype):
     with pytest.raises(TypeError, match="float32"):
-        release_one(
-            ClassCounts(M),
-            Params(),
-            Custom(4, block([0, 1, 2, 3], dtype)),
-        )
+        release_one(ClassCounts(M), Params(), Custom(4, block([0, 1, 2, 3], dtype)))
 
 
 def of_shapes(x, y, index):
@@ -254,10 +235,7 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
     seen, and nothing is told.
     """
     n, bad = 300, 137
-    x = np.tile(
-        np.array([0.0, 1.0, 2.0, 1.0], np.float32),
-        (n, 1),
-    )
+    x = np.tile(np.array([0.0, 1.0, 2.0, 1.0], np.float32), (n, 1))
     y = np.zeros(n, int)
     x[bad] = [1.0, 0.0, 0.0, 0.0]
     params = Params(weights=np.ones((D, M)))

@@ -48,11 +48,7 @@ def test_sums_that_are_right_pass(d):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "statistic",
-    [ClassSums(M), Gradient(M)],
-    ids=lambda q: q.name,
-)
+@pytest.mark.parametrize("statistic", [ClassSums(M), Gradient(M)], ids=lambda q: q.name)
 def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
     case, statistic
 ):

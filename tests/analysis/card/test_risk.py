@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -45,9 +46,9 @@ def test_limits_agree_with_riskcal_to_1e_9(noise, replaced):
     found = own(limits_of(released), replaced)
     mu *= 2 if replaced else 1
     misses = riskcal.get_beta_from_gdp(mu, np.array(REPORTED_RATES))
-    np.testing.assert_allclose(found.hits, 1 - misses, rtol=1e-9, atol=1e-12)
+    assert_allclose(found.hits, 1 - misses, rtol=1e-9, atol=1e-12)
     curve = riskcal.get_beta_from_gdp(mu, CURVE_RATES)
-    np.testing.assert_allclose(found.curve, 1 - curve, rtol=1e-9, atol=1e-12)
+    assert_allclose(found.curve, 1 - curve, rtol=1e-9, atol=1e-12)
     advantage = riskcal.get_advantage_from_gdp(mu)
     assert found.guess == pytest.approx((1 + advantage) / 2, rel=1e-9)
     risk = riskcal.get_bayes_risk_from_gdp(mu, 0.5)
@@ -67,7 +68,7 @@ def test_sampled_batches_are_limited_as_riskcal_does_from_a_distribution():
     misses = riskcal.get_beta_from_pld(sampled, alpha=np.array(REPORTED_RATES))
     theirs = 1 - np.asarray(misses)
     assert np.all(np.array(found.hits) >= theirs - 1e-4)
-    np.testing.assert_allclose(found.hits, theirs, rtol=2e-2)
+    assert_allclose(found.hits, theirs, rtol=2e-2)
 
 
 def test_a_replaced_row_in_a_poisson_batch_is_limited_by_its_own_pair():

@@ -95,7 +95,7 @@ def test_transform_is_timms_with_the_given_values(weights):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
         ({"name": "no_such_net"}, "must be scatternet.* or a timm model"),
         ({"name": "vit_base_patch16_22"}, "Similar models: vit_base_patch16_224"),

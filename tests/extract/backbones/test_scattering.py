@@ -18,7 +18,7 @@ def reference(J, shape, images):
 
 
 @pytest.mark.parametrize(
-    ("J", "shape", "colors", "expected"),
+    "J, shape, colors, expected",
     [
         (2, (28, 28), 1, (81, 7, 7)),
         (2, (32, 32), 3, (243, 8, 8)),
@@ -43,7 +43,7 @@ def test_equals_kymatio(J, shape, colors, expected):
 
 
 @pytest.mark.parametrize(
-    ("J", "shape", "colors", "sizes"),
+    "J, shape, colors, sizes",
     [
         (1, (8, 8), 3, (1, 2, 5, 33, 300)),
         (2, (8, 8), 1, (1, 3, 5, 25, 33, 65, 130, 401)),
@@ -76,7 +76,7 @@ def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
 
 
 @pytest.mark.parametrize(
-    ("J", "L", "shape"), [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))]
+    "J, L, shape", [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))]
 )
 def test_the_engines_agree(monkeypatch, J, L, shape):
     images = torch.rand(3, 1, *shape)

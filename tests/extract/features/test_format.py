@@ -27,6 +27,7 @@ from dphead_extract.features.writing import extents
 from features import edited, with_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 
 def sample(n=50, d=7, seed=0):
@@ -141,10 +142,10 @@ def test_written_arrays_come_back(tmp_path):
         assert (file.n_rows, file.n_features, file.dtype) == (50, 7, np.float32)
         assert (file.class_names, file.split_names) == (names, ["train"])
         assert file.classes_public and file.valid.all()
-        np.testing.assert_array_equal(file.features[:], x)
+        assert_array_equal(file.features[:], x)
         wanted = np.where(y == np.clip(y, 0, 2), y, -1)
-        np.testing.assert_array_equal(file.labels, wanted)
-        np.testing.assert_array_equal(file.group, group_ids(group, 50))
+        assert_array_equal(file.labels, wanted)
+        assert_array_equal(file.group, group_ids(group, 50))
         assert (file.labels.dtype, file.group.dtype) == (np.int32, np.int64)
         assert file.dataset_id == made and len(made) == 32
     problem = "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
@@ -233,7 +234,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
         (lambda p: p.unlink(), "is not a features file"),
         (lambda p: p.write_text("no"), "is not a features file"),
@@ -438,7 +439,7 @@ def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path, lost):
         fill(writer, x, y)
         writer.finish()
     with open_features(tmp_path / "a.h5") as file:
-        np.testing.assert_array_equal(file.rows(0, 50), x)
+        assert_array_equal(file.rows(0, 50), x)
     assert verify(tmp_path / "a.h5") == []
 
 

@@ -214,7 +214,7 @@ def test_a_field_that_no_sample_has_is_refused(role, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    "members, said",
     [
         ({"1.png": b"", "1.jpg": b""}, "a second image"),
         ({"1.cls": b"1", "1.CLS": b"1"}, "a second image"),
@@ -269,7 +269,7 @@ def test_a_parquet_file_of_paths_is_a_table_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "columns", "said"),
+    "header, columns, said",
     [
         ("filename;patient_id;dx", {}, "--columns path=NAME,label=NAME,group=NAME"),
         ("filename;dx", {"path": "file"}, "no column 'file'. Its columns are filename"),

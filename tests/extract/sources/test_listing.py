@@ -46,7 +46,7 @@ def test_a_link_to_a_folder_on_its_way_is_refused(folder, target):
 
 
 @pytest.mark.parametrize(
-    ("ending", "kind"),
+    "ending, kind",
     [
         *(("jfif", "JPEG"), ("jpe", "JPEG"), ("jif", "JPEG"), ("apng", "PNG")),
         *(("dib", "DIB"), ("pnm", "PPM"), ("j2k", "JPEG2000"), ("tga", "TGA")),

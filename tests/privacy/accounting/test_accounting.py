@@ -166,14 +166,7 @@ def test_poisson_rdp_against_its_integral(order):
 
 
 @pytest.mark.parametrize(
-    ("q", "sigma"),
-    [
-        (1e-3, 1.0),
-        (0.02, 0.7),
-        (0.3, 4.0),
-        (0.9, 30.0),
-        (1e-8, 0.1),
-    ],
+    "q, sigma", [(1e-3, 1.0), (0.02, 0.7), (0.3, 4.0), (0.9, 30.0), (1e-8, 0.1)]
 )
 def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, sigma):
     """No tolerance below; above, what rounding may need."""
@@ -200,11 +193,7 @@ def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, s
 
 
 @given(
-    st.lists(
-        st.tuples(st.floats(2, 50), st.integers(1, 30)),
-        min_size=1,
-        max_size=3,
-    ),
+    st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3),
     st.floats(-9, -2),
 )
 @settings(max_examples=4, deadline=None)
@@ -221,11 +210,7 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
     assert exact <= compose_epsilon(events, delta, accountant="rdp")
 
 
-@given(
-    st.floats(0.8, 20),
-    st.floats(0.001, 0.5),
-    st.integers(1, 2000),
-)
+@given(st.floats(0.8, 20), st.floats(0.001, 0.5), st.integers(1, 2000))
 @settings(max_examples=4, deadline=None)
 def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
     events = [GaussianEvent(sigma, q, steps)]

@@ -202,10 +202,7 @@ def test_a_ratio_of_zero_is_an_infinite_loss():
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    values=st.lists(st.floats(-3, 3), min_size=1, max_size=5),
-    eps=st.floats(-3, 3),
-)
+@given(values=st.lists(st.floats(-3, 3), min_size=1, max_size=5), eps=st.floats(-3, 3))
 def test_values_on_a_grid_lose_no_delta(values, eps):
     """At every epsilon, also below 0, and where a value is a point of the grid."""
     chances = np.full(len(values), 1 / len(values))

@@ -38,20 +38,14 @@ def hockey_stick(q, sigma, eps, upper, lower):
 
     z = np.linspace(-14 * sigma - 1, 14 * sigma + 1, 100_001)
     return float(
-        np.trapezoid(
-            np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0),
-            z,
-        )
+        np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z)
     )
 
 
 @pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.5, 2.0), (0.01, 0.7)])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_poisson_release_against_its_integral(q, sigma, relation):
-    pair = {"replace_one": [(1, -1)]}.get(
-        relation,
-        [(1, 0), (0, 1)],
-    )
+    pair = {"replace_one": [(1, -1)]}.get(relation, [(1, 0), (0, 1)])
     distribution = loss_distribution([GaussianEvent(sigma, q)], relation)
     for eps in (0.0, 0.1, 0.5, 1.0):
         slow = max(hockey_stick(q, sigma, eps, a, b) for a, b in pair)
@@ -123,7 +117,7 @@ def quick_excess(upper, lower, asked):
     return np.concatenate([below, above]), losses[0], losses[-1]
 
 
-@pytest.mark.parametrize(("q", "sigma"), CORNERS)
+@pytest.mark.parametrize("q, sigma", CORNERS)
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_delta_of_one_sample_is_not_below_the_truth(q, sigma, direction):
     """Beside 60 digits; above it by 600 units in the last place, times 1 + the largest
@@ -162,7 +156,7 @@ def test_delta_of_one_sample_is_not_below_the_truth(q, sigma, direction):
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "k"),
+    "sigma, q, k",
     [
         (0.1, 0.2, 2),
         (0.03, 0.3, 3),
@@ -194,7 +188,7 @@ def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
 
 
 @pytest.mark.parametrize(
-    ("q", "k", "sigma"), [(0.1, 20, 0.3), (0.9, 20, 20.0), (1e-3, 300, 0.3)]
+    "q, k, sigma", [(0.1, 20, 0.3), (0.9, 20, 20.0), (1e-3, 300, 0.3)]
 )
 @pytest.mark.parametrize("least", [-3.0, -8.0])
 def test_numbers_of_rows_that_are_left_out_are_counted(q, k, sigma, least, monkeypatch):
@@ -273,10 +267,7 @@ def slow_delta(losses, eps):
         )
 
 
-@pytest.mark.parametrize(
-    ("q", "sigma"),
-    [(0.1, 1.0), (0.9, 0.4), (1e-3, 3.0)],
-)
+@pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.9, 0.4), (1e-3, 3.0)])
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_dots_are_connected_from_above(q, sigma, direction):
     """On the grid and between its points; above the truth by the grid alone: a share of
@@ -465,7 +456,7 @@ def test_epsilon_is_that_of_dp_accounting_but_for_rounding(relation):
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "sd", "relation", "truth"),
+    "n, q, sd, relation, truth",
     [
         (14_000, 0.05, 2.1, "zero_out", 23.09059),
         (42_000, 0.01, 0.88, "zero_out", 26.73741),
@@ -511,7 +502,7 @@ def test_a_mass_above_one_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("event", "delta", "least", "most"),
+    "event, delta, least, most",
     [
         (GaussianEvent(0.1, 1e-3, 1, 64), 1e-6, 508.0, 520.0),
         (GaussianEvent(0.1, 1e-9, 10**6), 1e-4, 41.1, 42.0),
@@ -529,8 +520,7 @@ def test_rare_and_large_losses_have_an_epsilon(event, delta, least, most):
 
 
 @pytest.mark.parametrize(
-    "event",
-    [GaussianEvent(10.0, 1e-3, 10**5), GaussianEvent(1.0, 0.01, 1000)],
+    "event", [GaussianEvent(10.0, 1e-3, 10**5), GaussianEvent(1.0, 0.01, 1000)]
 )
 def test_a_small_delta_takes_the_less_of_both_accountants(event):
     """What rounding may lose takes all of delta in one case, most of it in the
@@ -588,7 +578,7 @@ def test_delta_of_full_batches_is_not_below_the_truth(mu):
         )
 
 
-@pytest.mark.parametrize(("q", "k"), [(0.5, 1000), (1e-4, 10_000), (0.999, 50)])
+@pytest.mark.parametrize("q, k", [(0.5, 1000), (1e-4, 10_000), (0.999, 50)])
 def test_the_rounding_of_a_groups_weights_is_known(q, k):
     """Beside 60 digits. At least 9 units of the logarithms' sizes are claimed: 5 for
     the weights, 4 for the exponents added to them.
@@ -616,12 +606,7 @@ def test_sums_of_many_chances_are_not_below_the_definition():
     above = losses._tails[1][0]
     # a long double is two floats
     parts = Fraction(float(above)) + Fraction(float(above - float(above)))
-    assert parts > sum(
-        map(
-            Fraction,
-            losses.chances[101:],
-        )
-    ) * (1 + Fraction(1, 2**60))
+    assert parts > sum(map(Fraction, losses.chances[101:])) * (1 + Fraction(1, 2**60))
 
 
 def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
@@ -635,10 +620,7 @@ def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noi
 
 
 @pytest.mark.parametrize("direction", list(PAIRS))
-@pytest.mark.parametrize(
-    ("q", "sigma"),
-    [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)],
-)
+@pytest.mark.parametrize("q, sigma", [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)])
 def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
     """All chances are 1 but for some units: not one for each point of the grid."""
     one = connected(GaussianEvent(sigma, q), 1e-3, direction)

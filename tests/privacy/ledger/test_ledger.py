@@ -242,7 +242,7 @@ def test_a_fit_with_a_seed_counts_as_one_without_noise(prob):
         reserve(known, kept)
 
 
-@pytest.mark.parametrize(("budget", "prob"), [(1.0, 1.0), (1.0, 0.1)])
+@pytest.mark.parametrize("budget, prob", [(1.0, 1.0), (1.0, 0.1)])
 def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
     """As many fits as it takes, each of a third of it, or all of it at once."""
     for fits in (1, 3):

@@ -12,7 +12,7 @@ from dphead.privacy.ledger.seals import seal
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "value"),
+    "table, column, value",
     [
         ("meta", "value", '{"epsilon": 9.0, "delta": 1e-05, "order": 2}'),
         ("meta", "key", "x"),
@@ -55,7 +55,7 @@ def test_a_change_in_any_column_is_found_and_nothing_is_charged(
 
 
 @pytest.mark.parametrize(
-    ("statement", "sealed"),
+    "statement, sealed",
     [
         ("INSERT INTO meta VALUES ('budget', '{}')", False),
         ("INSERT INTO meta VALUES ('moved', 'x')", False),

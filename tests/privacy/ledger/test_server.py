@@ -526,7 +526,7 @@ _RELEASE = "INSERT INTO dphead.releases VALUES ('x', 0, 'x', 1e9, 1, %s)"
 
 
 @pytest.mark.parametrize(
-    ("statement", "values"),
+    "statement, values",
     [
         (_FACT, ("budget", '{"epsilon": 1000.0, "delta": 0.9, "order": 2.0}')),
         (_FACT, ("moved", "elsewhere")),
@@ -569,7 +569,7 @@ def test_a_lock_is_the_servers_own_whatever_functions_a_role_makes(team, dataset
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    "setting, value",
     [
         ("extra_float_digits", "0"),
         ("search_path", "public, pg_catalog"),

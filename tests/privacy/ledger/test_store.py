@@ -316,10 +316,7 @@ def test_a_ledger_that_another_process_holds_is_called_that(path, held, monkeypa
 def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
     before = path.read_bytes()
     ledger = Ledger(path, "ab12", read_only=True)
-    for write in (
-        lambda: reserve(specs(), ledger),
-        lambda: ledger.set_once("x", "3"),
-    ):
+    for write in (lambda: reserve(specs(), ledger), lambda: ledger.set_once("x", "3")):
         with pytest.raises(LedgerError, match="may read and write"):
             write()
     assert path.read_bytes() == before

@@ -15,16 +15,7 @@ from dphead.sums.kernels import gradient
 from dphead.sums.reference import ReferenceSums
 
 
-@pytest.mark.parametrize(
-    "d, m",
-    [
-        (3, 2),
-        (700, 10),
-        (1281, 7),
-        (768, 100),
-        (70, 1001),
-    ],
-)
+@pytest.mark.parametrize("d, m", [(3, 2), (700, 10), (1281, 7), (768, 100), (70, 1001)])
 @pytest.mark.parametrize("clip", ["rows", "features"])
 def test_wide_rows_and_many_classes(d, m, clip):
     """Of all shapes that the compiled gradient takes apart, and the number of rows no

@@ -14,11 +14,7 @@ from dphead.sums.kernels import products as compiled
 
 TOP = 4095  # the largest entry of a row or a residual
 SHAPES = {
-    "k": st.one_of(
-        st.integers(0, 9),
-        st.integers(120, 137),
-        st.integers(500, 650),
-    ),
+    "k": st.one_of(st.integers(0, 9), st.integers(120, 137), st.integers(500, 650)),
     "p": st.integers(1, 120),
     "q": st.one_of(st.integers(1, 70), st.integers(90, 200)),
     "seed": st.integers(0, 9),
@@ -106,12 +102,7 @@ def test_a_square_of_any_shape_is_exact_from_its_diagonal_on(k, q, seed):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    k=st.integers(0, 40),
-    m=SHAPES["p"],
-    d=SHAPES["q"],
-    seed=SHAPES["seed"],
-)
+@given(k=st.integers(0, 40), m=SHAPES["p"], d=SHAPES["q"], seed=SHAPES["seed"])
 def test_scores_of_any_shape_are_exact(k, m, d, seed):
     """Norms of rows and weights multiply to less than 2**31."""
     rows = integers(seed, (k, d))
@@ -120,10 +111,7 @@ def test_scores_of_any_shape_are_exact(k, m, d, seed):
     assert np.array_equal(scores(rows, weights), wanted)
 
 
-@pytest.mark.parametrize(
-    "k, d, m",
-    [(9, 1700, 400), (17, 15552, 2)],
-)
+@pytest.mark.parametrize("k, d, m", [(9, 1700, 400), (17, 15552, 2)])
 def test_scores_are_exact_across_the_blocks_of_columns_and_weights(k, d, m):
     rows = integers(0, (k, d), 99)
     weights = integers(1, (m, d), 999)
@@ -165,10 +153,7 @@ def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
     scores = np.full((m, 128), 7, np.int32)
     packed = loops.packed_weights(weights)
     loops.scores_into(rows, 50, 50 + k, packed, scores)
-    assert np.array_equal(
-        scores[:, :k],
-        product(weights.T, rows[50 : 50 + k].T),
-    )
+    assert np.array_equal(scores[:, :k], product(weights.T, rows[50 : 50 + k].T))
     assert (scores[:, k:] == 7).all()
     most = (m + 23) // 24 * 24
     residuals = np.full((most, 140), 999, np.int16)  # what stands after k is not read
@@ -190,10 +175,7 @@ def test_rows_are_added_to_their_classes_whatever_their_number(kept):
     y[~keep] = 10**6
     out = np.ones((9, 37), np.int64)
     compiled.add_class_rows(rows, y, keep, out)
-    wanted = 1 + product(
-        (y[:, None] == np.arange(9))[keep],
-        rows[keep],
-    )
+    wanted = 1 + product((y[:, None] == np.arange(9))[keep], rows[keep])
     assert np.array_equal(out, wanted)
 
 
@@ -241,10 +223,7 @@ def test_class_rows_that_do_not_fit_are_refused(y, keep, width, words):
 
 @pytest.mark.parametrize(
     "features, machine, tile",
-    [
-        ({"avx2": True}, "x86_64", (4, 24)),
-        ({}, "arm64", (6, 12)),
-    ],
+    [({"avx2": True}, "x86_64", (4, 24)), ({}, "arm64", (6, 12))],
 )
 def test_other_processors_make_the_same_sums(features, machine, tile, tmp_path):
     """Registers of 8 and 4 numbers, and products without an instruction of their own,
@@ -288,10 +267,7 @@ print(loops.TILE_HEIGHT, loops.TILE_WIDTH)
 
 @pytest.mark.parametrize(
     "setting, value, lanes",
-    [
-        ("NUMBA_CPU_NAME", "generic", 4),
-        ("NUMBA_ENABLE_AVX", "0", 4),
-    ],
+    [("NUMBA_CPU_NAME", "generic", 4), ("NUMBA_ENABLE_AVX", "0", 4)],
 )
 def test_no_instruction_is_used_that_numbas_settings_leave_out(
     setting, value, lanes, tmp_path
