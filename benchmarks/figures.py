@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.heads import METHODS
 from benchmarks.store import RESULTS, read
-from benchmarks.tables import HEADS
+from benchmarks.tables import TITLES
 from dphead.analysis.plots import new_figure, save_figure
 
 FOLDER = RESULTS / "figures"
@@ -32,7 +32,7 @@ def write(folder: Path = FOLDER) -> list[Path]:
                 accuracy(
                     folder / f"accuracy-{path.stem}.png",
                     rows,
-                    HEADS.get(path.stem, path.stem),
+                    TITLES.get(path.stem, path.stem),
                 )
             )
     return paths
@@ -41,7 +41,7 @@ def write(folder: Path = FOLDER) -> list[Path]:
 def of_readme(path: Path = README_FIGURE) -> Path:
     """The README's: every method on CIFAR-10 against epsilon."""
     name = "cifar10-mobilenetv2"
-    return accuracy(path, read(RESULTS / "heads" / f"{name}.jsonl"), HEADS[name])
+    return accuracy(path, read(RESULTS / "heads" / f"{name}.jsonl"), TITLES[name])
 
 
 def accuracy(path: Path, rows: list[Row], title: str) -> Path:
