@@ -71,12 +71,6 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
         assert_array_equal(np.float32(inputs._numbers(array)), np.float32(mixed[:2]))
 
 
-# Parameters
-
-
-# The guarantee
-
-
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
 def test_privacy_states_the_guarantee(relation, blobs):
     nominal = 250 if relation == "add_remove" else None

@@ -81,9 +81,3 @@ def test_the_figures_are_those_of_the_paper(tmp_path):
     assert ratios[0] > 10
     draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250,), 3.9e-3)
     assert (tmp_path / "tan.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("bad", [(0.0, 0.1, 10, 1e-5), (1.0, 0.1, 10, 1.0)])
-def test_bad_input(bad):
-    with pytest.raises(ValueError, match="must"):
-        total_amount_of_noise(*bad)

@@ -9,37 +9,38 @@ from commands import charges, dphead, features_file
 
 from dphead.cli.fit import fit
 
-# of each option a value that cannot be, and the method whose it is
-BAD = {
-    "out": ("{file}", "dp-ls"),
-    "method": ("nothing", "dp-ls"),
-    "preset": ("nothing", "dp-ls"),
-    "epsilon": ("-1", "dp-ls"),
-    "delta": ("1", "dp-ls"),
-    "relation": ("nothing", "dp-ls"),
-    "nominal_n": ("100", "dp-ls"),
-    "group_cap": ("2", "dp-ls"),
-    "protect": ("group", "dp-ls"),
-    "accountant": ("nothing", "dp-ls"),
-    "classes": ("a,a", "dp-ls"),
-    "split": ("nothing", "dp-ls"),
-    "test": ("{other}", "dp-ls"),
-    "test_split": ("nothing", "dp-ls"),
-    "test_is": ("nothing", "dp-ls"),
-    "ledger": ("{file}", "dp-ls"),
-    "tuning": ("nothing", "dp-ls"),
-    "seed": ("x", "dp-ls"),
-    "memory": ("1MB", "dp-ls"),
-    "backend": ("nothing", "dp-ls"),
-    "processes": ("0", "dp-ls"),
-    "coordinator": ("nowhere", "dp-ls"),
-    "num_processes": ("2", "dp-ls"),
-    "process_id": ("1", "dp-ls"),
-    "connect_timeout": ("x", "dp-ls"),
-    "config": ("{file}", "dp-ls"),
-    "settings": ("nothing=1", "dp-ls"),
-    "backbones": ("{other}", "auto"),
-}
+# of each option a value that cannot be, and the method whose it is, else dp-ls
+VALUES = """
+out {file}
+method nothing
+preset nothing
+epsilon -1
+delta 1
+relation nothing
+nominal_n 100
+group_cap 2
+protect group
+accountant nothing
+classes a,a
+split nothing
+test {other}
+test_split nothing
+test_is nothing
+ledger {file}
+tuning nothing
+seed x
+memory 1MB
+backend nothing
+processes 0
+coordinator nowhere
+num_processes 2
+process_id 1
+connect_timeout x
+config {file}
+settings nothing=1
+backbones {other} auto
+"""
+BAD = {name: more for name, *more in map(str.split, VALUES.strip().splitlines())}
 FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose", "group_mean"}
 
 
@@ -83,7 +84,7 @@ def test_every_option_has_a_value_that_is_tried():
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_is_refused_before_the_charge(name, tmp_path, places):
-    value, method = BAD[name]
+    value, method = (*BAD[name], "dp-ls")[:2]
     word = next(option.opts[-1] for option in options() if option.name == name)
     command = ["fit", tmp_path / "f.h5", "-o", tmp_path / "run", "--method", method]
     if name in ("out", "method"):

@@ -50,13 +50,6 @@ def numbers():
                 yield words, option
 
 
-def test_every_number_of_every_command_is_read_in_one_place():
-    found = list(numbers())
-    assert len(found) > 100
-    others = [(w, o.name) for w, o in found if not isinstance(o.type, values.Number)]
-    assert others == []
-
-
 @pytest.mark.parametrize("value", ["nan", "-inf", "1e30", "9" * 5000, "x", "", True])
 def test_no_option_takes_what_is_no_number_or_beyond_all_meaning(value):
     for words, option in numbers():

@@ -56,26 +56,6 @@ def test_a_split_on_disk_is_the_same_rows_streamed_or_loaded(path, memory):
         assert np.array_equal(rows.labels(), np.where(valid, y, -1)[wanted])
 
 
-def test_features_that_are_known_are_not_read_from_disk(path, monkeypatch):
-    rows, file = load_features(path[0], "train", 0)
-    read = []
-    real = FeaturesRows._read
-    monkeypatch.setattr(
-        FeaturesRows,
-        "_read",
-        lambda self, index, *a: (read.append(index[0]), real(self, index, *a)),
-    )
-    with file:
-        everything = list(rows.blocks())
-        read.clear()
-        blocks = list(rows.blocks(known=lambda index: index[0] == 0))
-        assert blocks[0].x.shape == (len(everything[0].x), 0)
-        assert read == [block.index[0] for block in everything[1:]]
-        for block, whole in zip(blocks, everything, strict=True):
-            assert np.array_equal(block.index, whole.index)
-            assert np.array_equal(block.y, whole.y)
-
-
 def test_known_blocks_come_together_and_others_as_they_are_read(path, monkeypatch):
     """Slots are in order, each once, whatever is known; no more is read than that."""
     monkeypatch.setattr(features, "streamed_rows", lambda n_features: 256)

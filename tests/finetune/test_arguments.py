@@ -17,65 +17,66 @@ from dphead.privacy.ledger import Ledger
 
 NAMES = [o.name for o in finetune.get_params(click.Context(finetune))]
 # of each option a value that cannot be
-BAD = {
-    "out": "{file}",
-    "model": "wrn-16",
-    "preset": "nothing",
-    "weights": "{file}",
-    "layers": "(",
-    "norm": "nothing",
-    "groups": "3",
-    "epsilon": "nan",
-    "delta": "inf",
-    "noise_multiplier": "1e300",
-    "batch_size": "0",
-    "sampling": "allocation",  # with steps that are no multiple of an epoch's
-    "steps": "0",
-    "epochs": "nan",
-    "learning_rate": "1e300",
-    "learning_rate_schedule": "nothing",
-    "base_learning_rate": "0",
-    "dampening": "2",
-    "beta2": "1",
-    "optimizer": "nothing",
-    "momentum": "inf",
-    "clip_norm": "nan",
-    "weight_decay": "nan",
-    "average": "nothing",
-    "ema_decay": "inf",
-    "views": "-1",
-    "augment": "nothing",
-    "relation": "add_remove",
-    "nominal_n": "100",
-    "accountant": "zcdp",
-    "classes": "a,a",
-    "bits": "0",
-    "intensity": "1,0",
-    "image_size": "0",
-    "shape": "1,2",
-    "mean": "nan,0,0",
-    "std": "0,1,1",
-    "split": "nothing",
-    "layout": "class",
-    "columns": "label=nothing",
-    "encoding": "nothing",
-    "test": "{other}",
-    "test_split": "nothing",
-    "test_is": "nothing",
-    "vote": "2",
-    "ledger": "{file}",
-    "same_data_as": "{file}",
-    "dataset_id": "../x",
-    "protect": "group",
-    "tuning": "nothing",
-    "seed": "1.5",
-    "init_seed": "x",
-    "memory": "-1",
-    "device": "nothing",
-    "checkpoint": "0",
-    "evaluate_every": "5",  # of a test set that is private
-    "config": "{missing}",
-}
+VALUES = """
+out {file}
+model wrn-16
+preset nothing
+weights {file}
+layers (
+norm nothing
+groups 3
+epsilon nan
+delta inf
+noise_multiplier 1e300
+batch_size 0
+sampling allocation (with steps that are no multiple of an epoch's)
+steps 0
+epochs nan
+learning_rate 1e300
+learning_rate_schedule nothing
+base_learning_rate 0
+dampening 2
+beta2 1
+optimizer nothing
+momentum inf
+clip_norm nan
+weight_decay nan
+average nothing
+ema_decay inf
+views -1
+augment nothing
+relation add_remove
+nominal_n 100
+accountant zcdp
+classes a,a
+bits 0
+intensity 1,0
+image_size 0
+shape 1,2
+mean nan,0,0
+std 0,1,1
+split nothing
+layout class
+columns label=nothing
+encoding nothing
+test {other}
+test_split nothing
+test_is nothing
+vote 2
+ledger {file}
+same_data_as {file}
+dataset_id ../x
+protect group
+tuning nothing
+seed 1.5
+init_seed x
+memory -1
+device nothing
+checkpoint 0
+evaluate_every 5 (of a test set that is private)
+config {missing}
+"""
+BAD = dict(line.split()[:2] for line in VALUES.strip().splitlines())
 NO_VALUE = (
     "standardize decoupled normalize folder_names_are_public allow_unlabeled "
     "new_data_set allow_large_delta bf16 not_private dry_run verbose"

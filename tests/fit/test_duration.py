@@ -47,16 +47,6 @@ def test_no_other_method_has_a_limit(solver):
     assert check_duration(solver.plan(many), many, solver.name) > LONG_SECONDS
 
 
-def test_time_grows_with_rows_steps_and_the_matrix_of_each_class():
-    for more, less in (
-        (seconds(Newton(steps=4)), 4 * seconds(Newton()) * 0.9),
-        (seconds(Newton()), 100 * seconds(LeastSquares())),
-        (seconds(DPFC(steps=40)), 2 * seconds(DPFC())),
-        (seconds(Auto(), ProblemInfo(10**7, 1280, 200, mu=0.3)), 50 * seconds(Auto())),
-    ):
-        assert more > less > 0
-
-
 SHORT_FIT = """
 import sys
 import numpy as np

@@ -135,37 +135,21 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
 
     (VmHWM, as getrusage's maximum starts from the peak of this process.)
     """
-    n = 368_640
-    d = 512
-    block = 8192
-    header = Header(
-        n,
-        d,
-        class_names=["a", "b", "c"],
-        classes_declared="classes-flag",
-        block_rows=block,
-    )
+    n, d, block = 368_640, 512, 8192
+    names = {"class_names": ["a", "b", "c"], "classes_declared": "classes-flag"}
+    header = Header(n, d, block_rows=block, **names)
     x = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32)
     y = np.arange(block) % 3
     with FeaturesWriter(tmp_path / "f.h5", header) as writer:
         while writer.next_row < n:
             writer.append(x, {"labels": y})
         writer.finish()
-    command = (
-        "fit",
-        tmp_path / "f.h5",
-        "-o",
-        tmp_path / "run",
-        "--method",
-        "dp-ls",
-        "--delta",
-        "1e-6",
-        "--memory",
-    )
-    small = python(FIT, *command, "1MB", "--backend", "numpy")
+    options = "--method dp-ls --delta 1e-6 --backend numpy --memory"
+    command = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", *options.split())
+    small = python(FIT, *command, "1MB")
     need = int(re.search(r"Use --memory (\d+)MB", small.err)[1])
     assert 1.25 * need * MB < (tmp_path / "f.h5").stat().st_size
-    done = python(FIT, *command, f"{need + 10}MB", "--backend", "numpy")
+    done = python(FIT, *command, f"{need + 10}MB")
     assert done.returncode == 0, done.err
     peak = int(done.out.split()[-1]) * 1024
     assert 0.3 * need * MB < peak < need * MB

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from dphead.planning.calibration import mu_from_epsilon
@@ -142,18 +141,3 @@ def test_the_digest_changes_with_everything_that_a_resume_must_share():
         digest(facts=ProblemInfo(999, 8, 4)),
     }
     assert len(others | {digest()}) == 7
-
-
-def test_the_summary_puts_equal_releases_together():
-    plan = make_plan(DPFC(steps=6), FACTS, epsilon=1.0, delta=1e-5)
-    rows = plan.summary()
-    assert [(r["label"], r["count"]) for r in rows] == [
-        ("rows that count", 1),
-        ("feature mean", 1),
-        ("gram", 1),
-        ("gradient", 6),
-    ]
-    assert sum(r["count"] * r["mu"] ** 2 for r in rows) == pytest.approx(
-        mu_from_epsilon(1.0, 1e-5) ** 2
-    )
-    assert np.isclose(rows[0]["mu"], 1 / plan.specs[0].noise_multiplier)

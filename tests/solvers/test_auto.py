@@ -334,15 +334,6 @@ def test_without_noise_the_head_is_no_worse_than_private_ones(
     assert found[0] > max(least, found[1])
 
 
-def test_label_sets_without_noise_take_few_preconditioned_steps():
-    """200 plain steps took 50 times the time of a private fit, and were no better."""
-    sigmoid = replace(DESCENT, loss="sigmoid")
-    made = plan(solver=Auto(descent=sigmoid), epsilon=np.inf)
-    labels = [spec.label for spec in made.specs]
-    assert labels.count("gram") == 1
-    assert labels.count("gradient") == 10
-
-
 @pytest.mark.parametrize("estimate", [True, False])
 def test_the_accuracy_of_each_class_costs_its_share_of_the_budget(estimate):
     spent = plan(solver=Auto(estimate=estimate, per_class_share=0.2))
