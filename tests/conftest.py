@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
+import numpy as np
 import pytest
 
 hypothesis.settings.register_profile(
@@ -46,6 +47,28 @@ def no_ledgers_of_the_users(tmp_path_factory):
 def own_ledgers(monkeypatch, tmp_path):
     """No test reads or writes the user's ledgers."""
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))
+
+
+@pytest.fixture
+def features(tmp_path):
+    """A features file of 240 rows, 12 columns and 3 classes."""
+    from commands import features_file
+
+    return features_file(tmp_path / "train.h5")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run folder that is to be made."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def blobs():
+    """300 rows of 8 features, and their labels, of 3 classes far apart."""
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 300)
+    return draw.normal(size=(300, 8)) + 3 * np.eye(3, 8)[y], y
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from sklearn.base import clone
 import dphead
 from dphead.analysis.metrics import probabilities
 from dphead.estimators import guarantee, inputs
+from dphead.fit.ledgers import default_ledger_path
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
 
@@ -29,19 +30,6 @@ METHODS = [
 
 
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def blobs():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
-    return rng.normal(size=(300, 8)) + 3 * np.eye(3, 8)[y], y
 
 
 @pytest.fixture
@@ -275,13 +263,13 @@ def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
 # Features files
 
 
-def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs, home):
+def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs):
     (path, dataset_id), (x, y) = features, blobs
     model = LeastSquares(split="train", random_state=3).fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
     assert model.n_features_in_ == 8
     assert model.privacy_.n_rows == 200
-    assert model.ledger_.path == str(home / "ledgers" / f"{dataset_id}.sqlite")
+    assert model.ledger_.path == str(default_ledger_path(dataset_id))
     assert guarantee.ONE_FIT not in model.privacy_.notes
     arrays = x[:200].astype(np.float32), y[:200]
     of_arrays = LeastSquares(classes=range(3), random_state=3).fit(*arrays)

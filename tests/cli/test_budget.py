@@ -4,17 +4,12 @@ import io
 import sys
 
 import pytest
-from commands import charges, dphead, features_file, fitted, refused, report_of
+from commands import charges, dphead, fitted, refused, report_of
 
 from dphead.cli import budget
 
 LS = ("--method", "dp-ls", "--backend", "numpy")
 LIMIT = ("--epsilon", 2, "--delta", 1e-5)
-
-
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "f.h5")
 
 
 def words(done):

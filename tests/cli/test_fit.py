@@ -40,16 +40,6 @@ def refusal(source, out, *options):
     return refused(dphead("fit", source, "-o", out, *LS, *options))
 
 
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "train.h5")
-
-
-@pytest.fixture
-def run(tmp_path):
-    return tmp_path / "run"
-
-
 # --- bad input: one line, exit code 2, nothing written, nothing charged ---------------
 
 

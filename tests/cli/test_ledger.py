@@ -21,11 +21,6 @@ from dphead.cli import COMMANDS
 LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "train.h5")
-
-
 def test_help_lists_every_command():
     text = fitted("--help").out
     assert len(COMMANDS) >= 7

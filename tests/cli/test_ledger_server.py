@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from commands import dphead, features_file, fitted, ledger_of, refused, report_of
+from commands import dphead, fitted, ledger_of, refused, report_of
 from core import reserve
 from dphead_extract.features.format import open_features
 from ledgers import specs
@@ -16,11 +16,6 @@ from dphead.fit import ledgers as module
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
-
-
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "train.h5")
 
 
 @pytest.fixture

@@ -75,7 +75,6 @@ def unreadable(monkeypatch, tmp_path):
         raise Read
 
     monkeypatch.setattr(inputs, "ArrayRows", rows)
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
 
 
 def parameters():

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dphead
@@ -43,11 +42,6 @@ def declaring(method: Any) -> Any:
 
 
 METHODS = [declaring(dphead.DPAutoClassifier)()]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
 
 
 @parametrize_with_checks(

@@ -14,18 +14,6 @@ from dphead.estimators import inputs
 LeastSquares = dphead.DPLeastSquaresClassifier
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
-
-
-@pytest.fixture
-def blobs():
-    draw = np.random.default_rng(0)
-    y = draw.integers(0, 3, 300)
-    return draw.normal(size=(300, 8)) + 3 * np.eye(3, 8)[y], y
-
-
 def make(**changes):
     settings = {"epsilon": 4.0, "delta": 1e-4, "classes": range(3), "random_state": 0}
     return LeastSquares(**(settings | changes))

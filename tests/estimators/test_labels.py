@@ -99,7 +99,6 @@ def test_bytes_are_not_compared_with_texts():
 def test_one_missing_label_moves_no_sum_beyond_its_bound(kind, monkeypatch, tmp_path):
     """As floats all labels of two large neighbors would be one class."""
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
     asked, call = [], VerifiedSum.__call__
 
     def watched(verified, request):

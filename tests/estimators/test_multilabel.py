@@ -16,11 +16,6 @@ N, D, M = 600, 8, 3
 METHODS = ["auto", "dp-sgd", "dp-adam", "dp-fc", "dp-newton"]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def rows():
     """(n, d) rows, and the sets of classes that they lie toward."""

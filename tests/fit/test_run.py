@@ -64,16 +64,6 @@ def killed(when, sequence, *arguments):
     assert done.returncode == -9, done.stderr
 
 
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "train.h5")
-
-
-@pytest.fixture
-def run(tmp_path):
-    return tmp_path / "run"
-
-
 # --- killed ---------------------------------------------------------------------------
 
 

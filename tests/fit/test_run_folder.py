@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from commands import charges, dphead, features_file, fitted, ledger_of, refused
+from commands import charges, dphead, fitted, ledger_of, refused
 
 from dphead.fit import run as fit_files
 from dphead.fit import run_folder
@@ -18,16 +18,6 @@ LS = ("--method", "dp-ls", "--backend", "numpy")
 
 class Crash(BaseException):
     """What nothing catches."""
-
-
-@pytest.fixture
-def features(tmp_path):
-    return features_file(tmp_path / "f.h5")
-
-
-@pytest.fixture
-def run(tmp_path):
-    return tmp_path / "run"
 
 
 def crashed(monkeypatch, name, when, *command, module=run_folder):

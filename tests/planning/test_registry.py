@@ -53,7 +53,6 @@ def block(language):
 def installed(tmp_path, monkeypatch):
     """A function that makes entry points, of modules given as text, as pip would."""
     loaded = set(sys.modules)
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
 
     def install(package, points, **modules):
         site = tmp_path / f"site-{package}"
