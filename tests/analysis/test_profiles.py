@@ -33,16 +33,6 @@ def test_every_profile_of_a_full_batch_run_bounds_the_exact_one():
         assert found["pld"] == found["exact"]  # no grid where losses are known
 
 
-@pytest.mark.parametrize(
-    "name, expected",
-    [("paper:tb21", 2.997), ("rdp", 2.591), ("paper:tan23", 2.591), ("pld", 2.382)],
-)
-def test_tb21_cifar10_linear_side_by_side(name, expected):
-    assert profile_epsilon(name, TB21, 1e-5).epsilon == pytest.approx(
-        expected, abs=1e-3
-    )
-
-
 def test_what_does_not_apply_says_why():
     found = all_outcomes(TB21, 1e-5)
     assert found["exact"].epsilon is None

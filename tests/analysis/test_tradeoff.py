@@ -85,11 +85,6 @@ def test_allocated_rows_with_little_noise_are_limited_as_in_one_step():
     assert delta_curve(allocated, asked)[0] <= 1e-5 * (1 + 1e-9)
 
 
-def test_advantage_bounds_of_de_et_al_table_9():
-    found = [advantage_bound(eps, 1e-5) for eps in (1, 2, 4, 8)]
-    assert found == pytest.approx([0.46, 0.76, 0.96, 1.00], abs=5e-3)
-
-
 def test_bad_rates_are_refused():
     with pytest.raises(ValueError, match="`fpr` must be"):
         true_positive_rates(FULL, [1.5])

@@ -193,10 +193,3 @@ def test_groups_cost_their_cap_times_the_mu_of_a_row():
     assert "for groups of at most 3 rows" in " ".join(text.split())
     refused = run(budget + " --select-mean 5 --group-cap 2")
     assert refused.exit_code == 2 and "single rows" in refused.output
-
-
-def test_a_methods_delta_is_held_against_its_rows():
-    assert "below 1/n" in run(METHOD.replace("1e-5", "0.01") + " --method dp-ls").output
-    grouped = run(METHOD.replace("1e-5", "0.01") + " --method dp-ls --group-cap 2")
-    assert "below 1/groups" in " ".join(grouped.output.split())
-    assert "warning" not in run(METHOD + " --method dp-ls").output

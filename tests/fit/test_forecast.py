@@ -51,12 +51,6 @@ def test_rows_that_nobody_declared_public_are_refused(tmp_path):
             attempt()
 
 
-@pytest.mark.parametrize("epsilons", [(), (-1.0, 1.0), (math.nan,)])
-def test_a_budget_must_be_finite(epsilons):
-    with pytest.raises(ValueError, match="positive and finite"):
-        Question(n_rows=9, epsilons=epsilons)
-
-
 def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
     """900 rows that stand for 1,437 (with little noise: accuracy grows with rows), and
     1,437 private ones.
