@@ -35,7 +35,12 @@ class _LedgerPlace(NamedPath):
         from dphead.privacy.ledger.server import is_on_server
 
         if value == ":memory:":
-            self.fail("a command needs a ledger in a file or on a server.", param, ctx)
+            self.fail(
+                "a ledger in memory ends with the command, got ':memory:'. Type a "
+                "file, such as ledger.sqlite, or a postgresql:// URL.",
+                param,
+                ctx,
+            )
         return value if is_on_server(value) else super().convert(value, param, ctx)
 
 

@@ -39,7 +39,7 @@ def test_another_ledger_is_no_way_around_a_budget(features, tmp_path, other, mor
     other = other if other == ":memory:" else tmp_path / other
     said = refused(fit(features, tmp_path / "run", "--ledger", other, *more))
     if other == ":memory:":
-        assert "a command needs a ledger in a file or on a server" in said
+        assert "Type a file, such as ledger.sqlite" in said
     else:
         assert INSIDE in said and "budget epsilon=1" in said
     assert not (tmp_path / "other.sqlite").exists()
