@@ -55,9 +55,8 @@ def export(
     click.echo(f"takes {done.takes}\n")
     click.echo(textwrap.indent(done.example, "    "))
     if g["private"]:
-        click.echo(
-            f"\nepsilon {g['epsilon']:.5g}   delta {g['delta']:g}   protects "
-            f"{g['protected_unit']}\nKeep guarantee.json with these files."
-        )
+        amount = f"epsilon {g['epsilon']:.5g}, delta {g['delta']:g}"
+        lines = filled(f"{amount} for {g['protected_unit']}")
+        click.echo("\n".join(["", *lines, "Keep guarantee.json with these files."]))
     else:
         click.echo("\n! This result is NOT PRIVATE: do not publish it.")

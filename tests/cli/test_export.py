@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 from commands import dphead, features_file, fitted, refused
 
@@ -24,11 +25,19 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     for name in os.listdir(out):
         assert name in said
     assert 'load_head("run-torch")' in said
-    assert "epsilon 1 " in said and "protects one row" in said
+    assert "epsilon 1, delta 1e-05 for one row" in said
     # again: what is there is not overwritten
     assert "new or empty folder" in refused(dphead("export", run, "--to", "pytorch"))
     fitted("export", run, "--to", "sklearn", "-o", run.parent / "elsewhere")
     assert (run.parent / "elsewhere/head.py").exists()
+
+
+def test_the_guarantee_of_a_head_of_groups_fits_80_columns(tmp_path):
+    features = features_file(tmp_path / "train.h5", group=np.arange(240) // 4)
+    fitted("fit", features, "-o", tmp_path / "run", *LS, "--group-cap", 4)
+    said = fitted("export", tmp_path / "run", "--to", "sklearn", "-o", tmp_path / "x")
+    lines = said.out[said.out.index("epsilon 1, ") :].splitlines()
+    assert "at most 4 count" in " ".join(lines) and max(map(len, lines)) <= 80
 
 
 def test_a_head_without_privacy_says_so(tmp_path):

@@ -122,5 +122,5 @@ def _check_hub(name: str) -> None:
         raise ExtractError(
             f"The weights of {name} are not on this machine, and {host.hostname} is "
             f"unreachable ({error}). Download the weights elsewhere and type --weights "
-            "FILE, or use --backbone scatternet."
+            "FILE, or extract with --backbone scatternet."
         ) from error
