@@ -268,7 +268,7 @@ def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, script, code)
     "given", [("host:1", None, 0), ("host:1", 2, 2), ("host", 2, 0)]
 )
 def test_a_place_that_is_none_is_refused(given):
-    with pytest.raises(ValueError, match=r"process_id|host:port"):
+    with pytest.raises(ValueError, match=r"--process-id|host:port"):
         Place(*given)
 
 
