@@ -130,12 +130,16 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
         click.echo(section("Budget", told))
         if not ask or not _on_terminal():
             return
-        epsilon = click.prompt(
-            "Total epsilon of all fits (0: no budget)",
-            default=0.0,
-            value_proc=lambda text: _at_least(text, plan.epsilon),
-            err=True,
-        )
+        while True:
+            epsilon = click.prompt(
+                "Total epsilon of all fits (0: no budget)",
+                default=0.0,
+                value_proc=lambda text: _at_least(text, plan.epsilon),
+                err=True,
+            )
+            fixed = f"Fix epsilon {epsilon:g}? It cannot be changed later"
+            if not epsilon or click.confirm(fixed, err=True):
+                break
     if epsilon:
         fix_budget(open_ledger(*given), epsilon, plan.delta)
 

@@ -44,7 +44,7 @@ def test_the_budget_that_is_offered_admits_the_fit(features, tmp_path):
 
 
 def test_a_user_on_a_terminal_is_asked_for_a_budget_once(features, tmp_path, terminal):
-    terminal("0.5\nx\n2\n")
+    terminal("0.5\nx\n1e3\nn\n2\ny\n")
     done = fitted("fit", features, *LS, "-o", tmp_path / "one")
     assert "must be at least 1, the epsilon of this fit, got 0.5" in done.err
     assert "write a number from 0" in done.err
