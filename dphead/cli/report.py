@@ -41,6 +41,7 @@ def report(
     """
     from dphead.analysis.card.about import read_about
     from dphead.analysis.card.kept import ABOUT, rendered
+    from dphead.analysis.check import DERIVED
     from dphead.analysis.records import read_run
     from dphead.privacy.atomic_write import write_text
 
@@ -57,6 +58,9 @@ def report(
         return
     if about is not None and out is None and about.absolute() != kept.absolute():
         write_text(kept, about.read_text())
+        for other in DERIVED:  # each page states what about.toml says
+            if other != name and (folder / other).is_file():
+                write_text(folder / other, rendered(other, finished.report, stated))
     out = out or folder / name
     write_text(out, text)
     click.echo(f"{out}")

@@ -92,4 +92,7 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     (run / "about.toml").write_text(ABOUT.replace("60", "61"))
     said = dphead("check", run).out
     assert "dpia.html is not what" in said and "report.html is not what" in said
+    (made / "other.toml").write_text(ABOUT.replace("60", "62"))
+    fitted("report", run, "--dpia", "--about", made / "other.toml")
+    assert "private metrics stored" not in dphead("check", run).out
     assert "exclude each other" in refused(dphead("report", run, "--card", "--dpia"))
