@@ -18,6 +18,8 @@ from dphead.planning.plan import large_delta
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 # Normalizations that use one row at a time. Not imported from `extract`, so that the
 # check does not trust new kinds without a review.
+_PREPROCESSING = "data-dependent preprocessing"
+_FITTED = "Values fitted to the rows are released with the head without a charge"
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
 _PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),
@@ -185,13 +187,27 @@ def _unprotected_groups(run: Run) -> Iterator[Finding]:
 
 def preprocessing(run: Run) -> Iterator[Finding]:
     """Yield a finding if a row's features may depend on other rows."""
-    facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
-        run.head or {}
-    ).get("extraction")
-    name, why = (
-        "data-dependent preprocessing",
-        "Values fitted to the rows are released with the head without a charge",
-    )
+    own = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
+    selection = run.report.get("selection") or {"networks": []}
+    # the rows of a backbone that was not chosen decided the choice
+    others = [network.get("extraction") for network in selection["networks"]]
+    made = [own, *(facts for facts in others if facts != own)]
+    for facts in made:
+        yield from _of_extraction(facts)
+    extra = sorted(run.tensors & {"center", "scale"})
+    if extra and not any("ChannelMoment" in s.statistic for s in run.plan.specs):
+        what = f"the head has {' and '.join(extra)}, but no release computed them"
+        yield Finding(
+            _PREPROCESSING,
+            what,
+            _FITTED,
+            "Fit again with --center-share, which releases the mean with noise",
+        )
+
+
+def _of_extraction(facts: dict[str, Any] | None) -> Iterator[Finding]:
+    """Yield the findings of one recorded extraction."""
+    name, why = _PREPROCESSING, _FITTED
     if not facts:
         yield Finding(
             name,
@@ -229,15 +245,6 @@ def preprocessing(run: Run) -> Iterator[Finding]:
             f"images were shifted by mean={mean}, which is not a common public mean",
             why,
             todo,
-        )
-    extra = sorted(run.tensors & {"center", "scale"})
-    if extra and not any("ChannelMoment" in s.statistic for s in run.plan.specs):
-        what = f"the head has {' and '.join(extra)}, but no release computed them"
-        yield Finding(
-            name,
-            what,
-            why,
-            "Fit again with --center-share, which releases the mean with noise",
         )
 
 

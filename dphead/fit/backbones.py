@@ -111,6 +111,7 @@ def selection_of(
             "feature_space": source.feature_space,
             "n_features": source.n_features,
             "trial_accuracy": asdict(trial),
+            "extraction": source.extraction,
         }
         for source, trial in zip(sources, head.selection.trials, strict=True)
     ]

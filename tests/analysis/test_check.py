@@ -171,6 +171,14 @@ def test_preprocessing_that_depends_on_the_data(run, extraction, fires):
     assert names(run) == (["data-dependent preprocessing"] if fires else [])
 
 
+def test_preprocessing_of_a_backbone_that_was_not_chosen(run):
+    own = report_of(run)["data"]["extraction"]
+    other = own | {"normalization": {"kind": "standardize"}}
+    networks = [{"extraction": own}, {"extraction": other}]
+    change(run, selection={"chosen": 0, "networks": networks})
+    assert names(run) == ["data-dependent preprocessing"]
+
+
 def test_an_extraction_that_is_not_recorded(run):
     change(run, data={"extraction": None})
     assert names(run) == []  # head.json has it too
