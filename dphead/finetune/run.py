@@ -224,6 +224,11 @@ def _lead(
     done = 0
     if resumed is not None:
         done = solver.before() + resumed.step
+        if options.evaluate_every and run.test is not None:
+            run.warnings.append(
+                "the run was resumed, so the accuracies during the training begin "
+                f"after step {resumed.step}."
+            )
         charged.forget(done)
     history: list[dict[str, Any]] = []
     every = options.evaluate_every
