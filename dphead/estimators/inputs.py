@@ -36,6 +36,7 @@ from dphead.estimators.labels import (
 )
 from dphead.fit.files import (
     Source,
+    check_split,
     classes_declared,
     extraction,
     extraction_of_arrays,
@@ -277,6 +278,7 @@ def from_file(
     split, cap, mean = estimator.split, estimator.group_cap, estimator.group_mean
     with open_features(Path(path)) as file:
         check_groups(file, cap)
+        check_split(file, estimator.relation)
         n_rows = len(split_slots(file, split))
         if label_sets is None:
             names = _names_of(file, classes)

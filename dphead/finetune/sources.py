@@ -44,6 +44,8 @@ class Data:
         Public facts of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
+    holdout : bool
+        Whether --test-fraction split the features file.
     """
 
     rows: Rows
@@ -53,6 +55,7 @@ class Data:
     split: str
     source: Source
     digests: np.ndarray | None = None
+    holdout: bool = False
 
 
 def load_data(
@@ -93,6 +96,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
+            holdout=bool(file.holdout),
             source=files.source_of(file, files.class_names(file, given)),
         )
 
@@ -227,12 +231,14 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
         return None
     path = options.test or options.features
     data = load_data(options, path, options.test_split)
+    same_file = path.samefile(options.features)
     same = (
-        path.samefile(options.features)
+        same_file
         if data.source.dataset_id is None
         else data.source.dataset_id == train.source.dataset_id
     )
-    origin = files.test_origin(same, train.split, data.split)
+    apart = not same_file and (data.holdout or train.holdout)
+    origin = files.test_origin(same, train.split, data.split, apart)
     files.check_public(origin, options.test_is)
     if (
         data.shape != train.shape

@@ -142,7 +142,8 @@ def source_of(file: FeaturesFile, classes: list[str]) -> Source:
 
 def check_split(file: FeaturesFile, relation: str) -> None:
     """Raise ValueError if adding a row could change the splits of other rows."""
-    if relation == "add_remove" and file.holdout.get("positions"):
+    by_position = file.holdout and file.holdout.get("positions", True)
+    if relation == "add_remove" and by_position:
         raise ValueError(
             f"--relation add_remove cannot be used with {file.path}: --test-fraction "
             "chose its test rows by their positions, which change if a row is removed. "
@@ -183,7 +184,9 @@ def check_labels(
         )
 
 
-def test_origin(same_data: bool, split: str, test_split: str) -> str:
+def test_origin(
+    same_data: bool, split: str, test_split: str, apart: bool = False
+) -> str:
     """Return where test rows come from.
 
     Parameters
@@ -192,15 +195,18 @@ def test_origin(same_data: bool, split: str, test_split: str) -> str:
         Whether training and test rows belong to one data set.
     split, test_split : str
         Splits of the data. "all" is the whole data set.
+    apart : bool, default False
+        Whether the rows are in two files, and --test-fraction split one of these. The
+        splits of the two files may then overlap.
 
     Returns
     -------
     str
-        "training rows", "another split" or "another data set".
+        "training rows" (if some may be), "another split" or "another data set".
     """
     if not same_data:
         return "another data set"
-    shared = split == test_split or "all" in (split, test_split)
+    shared = split == test_split or "all" in (split, test_split) or apart
     return "training rows" if shared else "another split"
 
 
@@ -210,8 +216,8 @@ def check_public(origin: str, test_is: str) -> None:
         raise ValueError(
             "--test-is public needs test rows other than the training rows. The "
             "report would publish the exact accuracy on the training rows. Choose "
-            "other rows, or drop --test-is to see the accuracy on your screen "
-            "only."
+            "other rows (after --test-fraction, the split `test` of the training "
+            "file), or drop --test-is to see the accuracy on your screen only."
         )
 
 

@@ -428,6 +428,7 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
             file.dataset_id == train.dataset_id,
             options.split or train.split_names[0],
             options.test_split or file.split_names[0],
+            not path.samefile(train.path) and bool(file.holdout or train.holdout),
         )
         if origin == "another split" and file.holdout.get("by") == "group":
             origin = "other groups"

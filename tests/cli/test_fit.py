@@ -22,6 +22,7 @@ from dphead_extract.features.format import open_features, write_features
 
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
+from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit.head_file import load_head
 from dphead.fit.ledgers import ledger_home
 from dphead.planning.calibration import mu_from_epsilon
@@ -488,4 +489,24 @@ def test_rows_that_positions_set_apart_are_not_fitted_by_add_remove(tmp_path):
     fit += ("--backend", "numpy", "-o", tmp_path / "run")
     added = dphead(*fit, "--relation", "add_remove", "--nominal-n", 40)
     assert "--relation add_remove cannot be used" in refused(added)
+    model = DPAutoClassifier(split="train", relation="add_remove", nominal_n=40)
+    with pytest.raises(ValueError, match="add_remove cannot be used"):
+        model.fit(str(tmp_path / "f.h5"))
+    assert charges() == 0
     assert dphead(*fit).code == 0
+
+
+def test_test_rows_split_in_another_file_are_no_public_test_rows(tmp_path):
+    """Another --test-fraction makes test rows of what is trained on here."""
+    x = np.random.default_rng(0).random((60, 4), np.float32)
+    np.savez(tmp_path / "x.npz", features=x, labels=np.arange(60) % 2)
+    made = ("features", "import", tmp_path / "x.npz", "--classes", "0,1", "-o")
+    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
+    fitted(*made, one, "--test-fraction", 0.3)
+    fitted(*made, two, "--test-fraction", 0.6, "--same-data-as", one)
+    fit = ("fit", one, "--split", "train", "--method", "prototypes", "--test", two)
+    fit += ("--test-split", "test", "--backend", "numpy", "-o", tmp_path / "run")
+    said = refused(dphead(*fit, "--test-is", "public"))
+    assert "the split `test` of the training file" in said
+    assert charges() == 0
+    assert "some or all are training" in fitted(*fit).out
