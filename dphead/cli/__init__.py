@@ -53,7 +53,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     ),
     "report": (
         "dphead.cli.report:report",
-        "Write a run's privacy card, model card or registry entry.",
+        "Write a run's privacy card, model card or DPIA annex.",
     ),
     "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
     "audit": (
