@@ -5,7 +5,7 @@ PY := .venv/bin/python
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
-	$(PY) -m pip install --quiet --editable '.[extract,plots,dev]'
+	$(PY) -m pip install --quiet --editable '.[extract,dev]'
 	touch .venv/.ready
 
 install: .venv/.ready

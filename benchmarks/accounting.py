@@ -2,13 +2,16 @@
 and TAN23's Figures 2 and 3.
 """
 
+import math
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.iteration import figure9
+from benchmarks.plots import new_figure, save_figure, tradeoff_plot
 from benchmarks.store import RESULTS
-from dphead.analysis.plots import tradeoff_plot
-from dphead.analysis.tan_plot import draw
-from dphead.privacy.accounting import GaussianEvent
+from dphead.analysis.tan import MIN_SIGMA, total_amount_of_noise
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon, rdp_curve
 
 # linear head, epsilon = 3
 TB21_CIFAR10 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0, count=2)]
@@ -17,6 +20,9 @@ TAN23_ETA = {1: 0.13, 8: 0.95}
 TAN23_ETA_STEP = 3.9e-3
 TAN23_DELTA = 1 / 1.2e6
 TAN23_STEPS = (1800, 7200, 18_000, 72_000)
+_PRIVACY_WALL = 0.5  # noise multiplier, TAN23 Figure 2; below, epsilon is meaningless
+_PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; chosen
+_FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 
 def write(folder: Path = RESULTS) -> list[Path]:
@@ -44,3 +50,97 @@ def tan23(folder: Path) -> list[Path]:
         draw(path, eta, TAN23_DELTA, TAN23_STEPS, TAN23_ETA_STEP)
         paths.append(path)
     return paths
+
+
+def epsilon_curve(
+    eta: float, steps: int, delta: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
+) -> np.ndarray:
+    """Return the RDP epsilon at each sigma, with q such that eta is constant.
+
+    Epsilon is NaN if q would exceed 1.
+
+    References
+    ----------
+    TAN23, Figure 2.
+    """
+
+    def epsilon(sigma: float) -> float:
+        prob = eta * sigma * math.sqrt(2 / steps)
+        if prob > 1:
+            return np.nan
+        event = GaussianEvent(sigma, prob, steps)
+        return compose_epsilon([event], delta, accountant="rdp")
+
+    return np.array([epsilon(float(sigma)) for sigma in sigmas])
+
+
+def rdp_ratio(
+    eta_step: float, order: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
+) -> np.ndarray:
+    """Return g_alpha(sigma, q) / (alpha eta_step²) at each sigma.
+
+    eta_step = q / (sqrt 2 sigma) is constant. The ratio is NaN where q would exceed 1.
+
+    References
+    ----------
+    TAN23, Figure 3.
+    """
+
+    def ratio(sigma: float) -> float:
+        prob = eta_step * math.sqrt(2) * sigma
+        if prob > 1:
+            return np.nan
+        (found,) = rdp_curve([GaussianEvent(sigma, prob)], [order])
+        return found / (order * eta_step**2)
+
+    return np.array([ratio(float(sigma)) for sigma in sigmas])
+
+
+def draw(
+    path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta_step: float
+) -> None:
+    """Draw Figure 2 (left) for this eta and Figure 3 (right) for this eta_step.
+
+    Both show the privacy wall and the flat region.
+    """
+    figure, (left, right) = new_figure(2, (10, 4))
+    for count in steps:
+        left.plot(
+            _PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
+        )
+    flat = total_amount_of_noise(
+        MIN_SIGMA,
+        min(1.0, eta * MIN_SIGMA * math.sqrt(2 / steps[-1])),
+        steps[-1],
+        delta,
+    )
+    left.axhline(flat.epsilon, color="gray", linestyle=":", label="ε TAN")
+    left.set_yscale("log")
+    left.set_ylabel("ε (RDP)")
+    left.set_title(f"η = {eta:.3g}, δ = {delta:g}")
+    for order in _FIGURE3_ORDERS:
+        right.plot(_PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
+    right.axhline(1, color="gray", linestyle=":")
+    right.set_yscale("log")
+    right.set_ylim(0.5, 100)
+    right.set_ylabel("RDP of a step / (α η² of a step)")
+    right.set_title(f"η of a step = {eta_step:.3g}")
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xlabel("noise multiplier σ")
+        axes.axvspan(
+            _PLOTTED_SIGMAS[0],
+            _PRIVACY_WALL,
+            color="tab:red",
+            alpha=0.12,
+            label=f"wall: σ < {_PRIVACY_WALL:g}",
+        )
+        axes.axvspan(
+            MIN_SIGMA,
+            _PLOTTED_SIGMAS[-1],
+            color="tab:green",
+            alpha=0.08,
+            label=f"flat: σ ≥ {MIN_SIGMA:g}",
+        )
+        axes.legend(fontsize=7)
+    save_figure(figure, path, dpi=130)

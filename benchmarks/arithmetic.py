@@ -18,7 +18,6 @@ from benchmarks.prose import table
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.profiles import profile_epsilon
 from dphead.analysis.tan import total_amount_of_noise
-from dphead.analysis.tradeoff import advantage_bound
 from dphead.planning import presets
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, epsilon_from_mu
@@ -99,6 +98,12 @@ def printed() -> Iterator[Row]:
             counts.append(sizes["tuning_rows"])
         for n_rows in counts:
             yield place | {"training rows": n_rows} | spent(claim, int(n_rows))
+
+
+def advantage_bound(epsilon: float, delta: float) -> float:
+    """Return the largest advantage under (epsilon, delta)-DP [De22, Table 9]."""
+    low = math.exp(-epsilon)  # unlike e^eps, this cannot overflow
+    return (-math.expm1(-epsilon) + 2 * delta * low) / (1 + low)
 
 
 def spent(claim: Claim, n_rows: int) -> Row:

@@ -9,9 +9,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.heads import METHODS
+from benchmarks.plots import new_figure, save_figure
 from benchmarks.store import RESULTS, read
 from benchmarks.tables import TITLES
-from dphead.analysis.plots import new_figure, save_figure
 
 FOLDER = RESULTS / "figures"
 README_FIGURE = RESULTS.parents[1] / "docs" / "pictures" / "accuracy.png"
@@ -48,7 +48,7 @@ def accuracy(path: Path, rows: list[Row], title: str) -> Path:
     """Test accuracy against epsilon, a line a method, mean ± sd over draws; dashed:
     without noise.
     """
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(1, (6.4, 4.4))
     for method, color, marker in zip(METHODS, COLORS, MARKERS, strict=True):
         cells = _cells(
             (r["epsilon"], r["accuracy"]) for r in rows if r["method"] == method

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dphead.analysis.plots import BLUE, ORANGE, new_figure, save_figure
+from benchmarks.plots import BLUE, ORANGE, new_figure, save_figure
 from dphead.planning.calibration import calibrate, smallest_scale
 from dphead.privacy.accounting import GaussianEvent
 
@@ -132,7 +132,7 @@ def figure9(
     12). A batch of more than 1 % of the rows cannot be left out, so at the paper's own
     sizes (98 batches) the latter holds for every row. Noise is over the clip norm C
     (zero-out) and over the Lipschitz bound L (replace-one: a row moves a sum by 2 L).
-    Raises as `dphead.analysis.plots.tradeoff_plot`.
+    Raises as `benchmarks.plots.tradeoff_plot`.
     """
     batches = -(-n_rows // batch_size)
     steps = round(epochs * n_rows / batch_size)
@@ -145,7 +145,7 @@ def figure9(
             iteration_noise(e, batches, epochs, delta) for e in epsilons
         ],
     }
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(1, (6.4, 4.4))
     for (name, sigmas), color in zip(noise.items(), (BLUE, ORANGE), strict=True):
         axes.loglog(epsilons, sigmas, color=color, label=name)
     axes.set(

@@ -192,5 +192,5 @@ def refused_after_progress(done):
 
 
 def test_a_missing_module_names_its_extra():
-    assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
+    assert "pip install 'dphead[onnx]'" in missing("onnxruntime.capi")
     assert missing("numpy") is None

@@ -139,15 +139,3 @@ def predict_with_interval(
     quantile = float(t.ppf((1 + confidence) / 2, freedom))
     half = quantile * spread * math.sqrt(1 + 1 / len(x) + away)
     return Prediction(middle, middle - half, middle + half, float(slope))
-
-
-def sampling_prob_at(eta: float, noise_multiplier: float, steps: int) -> float:
-    """Return the q at which a noise multiplier and a number of steps have this eta.
-
-    A value above 1 is not possible.
-
-    References
-    ----------
-    TAN23, equation 4.
-    """
-    return eta * noise_multiplier * math.sqrt(2 / steps)

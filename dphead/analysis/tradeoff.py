@@ -373,39 +373,3 @@ def max_advantage(
     if mu is not None:
         return delta_from_mu(2 * mu, 0.0)
     return min(1.0, 2 * float(delta_curve(events, [0.0], relation)[0]))
-
-
-def advantage_bound(epsilon: float, delta: float) -> float:
-    """Return the largest advantage under (epsilon, delta)-DP.
-
-    The bound is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter for
-    known releases.
-
-    Parameters
-    ----------
-    epsilon : float
-        At least 0.
-    delta : float
-        In [0, 1].
-
-    Returns
-    -------
-    float
-        The advantage in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If `epsilon` or `delta` is out of range.
-
-    References
-    ----------
-    Kairouz, Oh, Viswanath 2015; De22, Table 9.
-    """
-    if not (epsilon >= 0 and 0 <= delta <= 1):
-        raise ValueError(
-            "`epsilon` must be at least 0 and `delta` from 0 to 1, got "
-            f"{epsilon} and {delta}."
-        )
-    low = math.exp(-epsilon)  # unlike e^eps, this cannot overflow
-    return (-math.expm1(-epsilon) + 2 * delta * low) / (1 + low)

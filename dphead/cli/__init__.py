@@ -71,7 +71,6 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 _EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
     "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
-    "plots": ("matplotlib", ("matplotlib",)),
 }
 
 

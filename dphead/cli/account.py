@@ -4,14 +4,13 @@ The output has the result of every accountant.
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import click
 
 from dphead.cli import values
 from dphead.cli.account_text import print_found
-from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
+from dphead.cli.choices import ACCOUNTANTS, METHODS
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json
@@ -26,7 +25,6 @@ _OF_NOISE = {
     "select_mean",
 }
 _MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
-PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
 @click.command()
@@ -107,11 +105,8 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
     show_default=True,
     help="Distribution of the number of runs for --select-mean.",
 )
-@click.option(
-    "--plot", type=PATH, help="Draw the trade-off curve to this file (png, svg or pdf)."
-)
 @AS_JSON
-def account(as_json: bool, plot: Path | None, **given: Any) -> None:
+def account(as_json: bool, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.
 
     The noise multiplier is the noise's standard deviation divided by the sensitivity.
@@ -127,18 +122,10 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 \\
       --gaussian 100 --select-mean 10
     """
-    _check_together(given, plot)
+    _check_together(given)
     try:
         with shown("computing epsilon"):
-            found, events = _account(given)
-        if plot is not None:
-            from dphead.analysis.plots import tradeoff_plot
-
-            title = (
-                f"ε = {found['epsilon']:.4g} at δ = {found['delta']:g}, "
-                f"{found['relation']}"
-            )
-            tradeoff_plot(plot, events, found["relation"], title)
+            found = _account(given)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -147,11 +134,9 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
         print_found(found)
 
 
-def _check_together(given: dict[str, Any], plot: Path | None) -> None:
+def _check_together(given: dict[str, Any]) -> None:
     """Raise an error for options that contradict each other or are incomplete."""
     has = {name for name, value in given.items() if value not in (None, (), {})}
-    if plot is not None:
-        has.add("plot")
     sizes = set(_SIZES)
     problem, named = "", set[str]()
     if len(has & {"epsilon", "noise_multiplier"}) != 1:
@@ -169,7 +154,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
         named = has & {"shuffled_epochs", "select_mean"}
     elif "select_mean" in has:
         problem = "--select-mean computes its own bounds and cannot be combined with"
-        named = has & {"plot", "shuffled_epochs", "accountant"}
+        named = has & {"shuffled_epochs", "accountant"}
     if problem.endswith("given") or named:
         names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
         raise click.UsageError(f"{problem} {names}".rstrip() + ".")
@@ -177,8 +162,8 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
         raise click.UsageError("--delta is required unless --preset sets it.")
 
 
-def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the results to print and the privacy events that they describe."""
+def _account(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the results to print."""
     from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
     from dphead.analysis.tradeoff import (
         PLACES,
@@ -195,7 +180,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     else:
         found, events = _releases(given)
     if given["select_mean"] is not None:
-        return found, []
+        return found
     delta, relation = given["delta"], given["relation"]
     found |= {
         "relation": relation,
@@ -225,7 +210,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
             for replaced in comparisons(relation)
         },
     }
-    return found, events
+    return found
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:

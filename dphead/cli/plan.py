@@ -72,18 +72,12 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
     type=values.MANY,
     help="Number of random splits and noise draws for each epsilon. Default: 3.",
 )
-@click.option(
-    "--plot",
-    type=PATH,
-    help="Draw accuracy against epsilon to this file (png, svg or pdf).",
-)
 @AS_JSON
 def plan(
     features: Path,
     fits: int | None,
     public_rows: bool,
     split: str | None,
-    plot: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -111,24 +105,13 @@ def plan(
             "budget, type --fits instead."
         )
 
-    from dphead.analysis.plots import accuracy_plot, check_drawable
     from dphead.fit.forecast import Question, forecast, open_look_alike
 
     question = Question(**asked)
-    if plot is not None:
-        check_drawable(plot)
     with shown("reading public rows") as progress:
         rows, charged = open_look_alike(features, split, public_rows)
         progress.begin("fitting on public rows")
         found = forecast(rows, question, progress)
-    if plot is not None:
-        accuracy_plot(
-            plot,
-            [point.epsilon for point in found.points],
-            [point.accuracies for point in found.points],
-            found.ceiling.accuracy,
-            f"{question.method} on {question.n_rows:,} rows, δ = {question.delta:g}",
-        )
     if as_json:
         print_json(found.as_data())
         return
@@ -139,8 +122,6 @@ def plan(
     click.echo(_table(found))
     click.echo(section("Enough", [_enough(found), *_reservations(found, charged)]))
     click.echo(section("Next", _next(found)))
-    if plot is not None:
-        click.echo(section("Wrote", [str(plot)]))
 
 
 def _check_budget(fits: int, asked: dict[str, Any]) -> None:

@@ -55,19 +55,12 @@ def tan() -> None:
 )
 @click.option("--steps", type=values.COUNT, required=True, help="Number of steps.")
 @_DELTA
-@click.option(
-    "--plot",
-    type=PATH,
-    help="Draw the paper's Figures 2 and 3 for these settings to this file (png, svg "
-    "or pdf).",
-)
 def show(
     n_rows: int,
     batch_size: int,
     noise_multiplier: float,
     steps: int,
     delta: float,
-    plot: Path | None,
 ) -> None:
     """Print TAN's eta, Sigma and epsilon beside the exact epsilon.
 
@@ -94,12 +87,6 @@ def show(
         "epsilon TAN is an approximation, not a guarantee."
         + (f" Do not rely on it: {found.reason}." if found.reason else "")
     )
-    if plot is not None:
-        from dphead.analysis.tan_plot import draw
-
-        counts = (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps)
-        draw(plot, found.eta, delta, counts, found.eta / steps**0.5)
-        click.echo(f"{plot}: written")
 
 
 @tan.command()

@@ -102,9 +102,9 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
     assert found["accountant"] == found["solved_for"]["accountant"] == "pld"
 
 
-def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
+def test_the_limit_on_any_attack_is_printed():
     """For mu-GDP it is Phi(Phi^-1(fpr) + mu); mu = 0.268 at epsilon = 1."""
-    arguments = f"--epsilon 1 --delta 1e-5 --plot {tmp_path / 'curve.png'}"
+    arguments = "--epsilon 1 --delta 1e-5"
     found = json.loads(run(arguments + " --json").stdout)
     for rate in (0.001, 0.01, 0.1):
         for replaced, mu in ((True, 2 * 0.26805112321), (False, 0.26805112321)):
@@ -114,7 +114,6 @@ def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
     said = run(arguments).output
     assert "0.239 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.6 % at FPR 10 %" in said
     assert "0.533 % at FPR 0.1 %, 3.68 % at FPR 1 %, 22.9 % at FPR 10 %" in said
-    assert (tmp_path / "curve.png").stat().st_size > 10_000
     noiseless = json.loads(run("--delta 1e-5 --epsilon inf --json").stdout)
     for rates in noiseless["tpr_at_fpr"].values():
         assert set(rates.values()) == {1.0}
@@ -155,7 +154,6 @@ def test_a_choice_among_runs_shows_its_total():
             "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",
             "full batches",
         ),
-        ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "must end in one of"),
         (
             "--delta 1e-5 --epsilon 1 --method dp-ls",
             "--n-classes, --n-features, --n-rows",

@@ -1,7 +1,4 @@
-"""Draw the trade-off curve of a composition, and accuracy against epsilon.
-
-matplotlib (extra `[plots]`) must be imported inside functions only.
-"""
+"""Draw the trade-off curve of a composition, and TAN23's Figures 2 and 3."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +54,7 @@ def tradeoff_plot(
     ----------
     Dong, Roth, Su 2022.
     """
-    figure, (left, right) = new_figure(path, 2, (9.6, 4.2))
+    figure, (left, right) = new_figure(2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
     rates = np.concatenate([linear, logarithmic, REPORTED_RATES])
     both = 1 - true_positive_rates(events, rates, relation)
@@ -100,74 +97,8 @@ def tradeoff_plot(
     save_figure(figure, path)
 
 
-def accuracy_plot(
-    path: str | Path,
-    epsilons: Sequence[float],
-    accuracies: Sequence[Sequence[float]],
-    ceiling: float,
-    title: str = "",
-) -> None:
-    """Draw accuracy against epsilon: the mean of each epsilon's draws, and their range.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file to write; its ending gives the format.
-    epsilons : sequence of float
-        The budgets.
-    accuracies : sequence of sequences of float
-        The draws of each epsilon, as shares in [0, 1].
-    ceiling : float
-        The accuracy without noise, as a share.
-    title : str
-        Title of the picture.
-
-    Raises
-    ------
-    ImportError, ValueError
-        As in `tradeoff_plot`.
-    """
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
-    percent = [100 * np.asarray(draws) for draws in accuracies]
-    means = [float(draws.mean()) for draws in percent]
-    low = [float(draws.min()) for draws in percent]
-    high = [float(draws.max()) for draws in percent]
-    axes.fill_between(epsilons, low, high, color=BLUE, alpha=0.15, linewidth=0)
-    axes.semilogx(epsilons, means, color=BLUE, marker="o", label="mean and range")
-    axes.axhline(100 * ceiling, color=GRAY, linestyle="--", label="without noise")
-    axes.set_xticks(list(epsilons), minor=False)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.minorticks_off()
-    axes.set(xlabel="ε", ylabel="accuracy, %")
-    axes.legend(frameon=False, loc="lower right")
-    axes.set_title(title, fontsize=11)
-    save_figure(figure, path)
-
-
-def check_drawable(path: str | Path) -> None:
-    """Raise an error unless a plot can be written to this path.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed.
-    ValueError
-        If the ending is not a picture format.
-    """
-    from matplotlib.figure import Figure
-
-    formats = Figure().canvas.get_supported_filetypes()
-    ending = Path(path).suffix.removeprefix(".").lower()
-    if ending not in formats:
-        raise ValueError(
-            f"`--plot` must end in one of {', '.join(sorted(formats))}, got {path}. "
-            "Use a name such as curve.svg."
-        )
-
-
-def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
-    """Return a figure without a window and its axes, after `check_drawable`."""
-    check_drawable(path)
+def new_figure(columns: int, size: tuple[float, float]) -> Any:
+    """Return a figure without a window and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
