@@ -224,7 +224,7 @@ def _rows(path: Path) -> list[str]:
     from dphead_extract.features.format import open_features
 
     with open_features(path) as file:
-        columns = (file.features[:], file.labels, file.valid, file.image_hash)
+        columns = (file.features[:], file.labels, file.valid)
         return [np.asarray(values).tobytes().hex() for values in columns]
 
 

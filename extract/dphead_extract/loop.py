@@ -22,7 +22,7 @@ from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.images import UnreadableImage
 from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm
-from dphead_extract.sources.image import Source, image_hash
+from dphead_extract.sources.image import Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 from dphead_extract.views import Views
@@ -273,7 +273,6 @@ class Loop:
         columns = {
             "valid": np.zeros(n, bool),
             "row_digest": np.zeros((n, 16), np.uint8),
-            "image_hash": np.zeros(n, np.uint64),
         }
         # Every batch has the same shape, however few rows are left for it. Otherwise
         # other kernels would round the last batch's rows as soon as a row is added or
@@ -295,7 +294,6 @@ class Loop:
                     ) from None
                 continue
             columns["valid"][row] = True
-            columns["image_hash"][row] = image_hash(image)
             columns["row_digest"][row] = row_digest(
                 self.writer.salt, image.shape, image.tobytes()
             )

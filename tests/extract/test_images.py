@@ -23,7 +23,6 @@ from dphead_extract.images import (
     open_picture,
 )
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.image import image_hash
 from dphead_extract.sources.layout import Layout
 from dphead_extract.sources.opening import open_source
 from hypothesis import given, settings
@@ -202,13 +201,6 @@ def test_a_range_is_read_back_as_it_was_recorded():
     for declared in (PixelRange(), PixelRange(12), PixelRange(None, (0.0, 1.5))):
         recorded = json.loads(json.dumps(declared.record()))
         assert PixelRange.of({"mean": None, **recorded}) == declared
-
-
-def test_near_equal_images_have_near_hashes(digits):
-    for image in digits[0][:20]:
-        brighter = np.clip(image.astype(int) + 2, 0, 255).astype(np.uint8)
-        assert (image_hash(image) ^ image_hash(brighter)).bit_count() <= 6
-    assert image_hash(np.full((8, 8), 7, np.uint8)) == 0
 
 
 # ---- classes

@@ -37,7 +37,7 @@ def options(source, output, **changes):
 
 def datasets(path):
     with open_features(path) as file:
-        names = ("labels", "valid", "split", "row_digest", "image_hash", "block_digest")
+        names = ("labels", "valid", "split", "row_digest", "block_digest")
         return {
             "features": file.features[:],
             **{name: getattr(file, name) for name in names},

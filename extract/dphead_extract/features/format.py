@@ -14,13 +14,11 @@ data.
 | `/split`        | uint8 (n,)               | index into the split names              |
 | `/group`        | int64 (n,), optional     | `group_ids`; -1 for a row on its own    |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
-| `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
 | `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
 
 An unreadable image keeps its row, so that n stays public. A label of -1 means that the
 row has no label, or one outside the classes. The split ``none`` means that a row has no
-split. Near-equal images have near-equal hashes. A block's digest covers all columns
-above it in the table.
+split. A block's digest covers all columns above it in the table.
 
 The file begins with 2,048 bytes of its own (`features.seal`). They say whether it is
 complete, and hold a digest of everything outside the columns. HDF5's tools skip them.
@@ -43,7 +41,7 @@ disk.
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.reading import SCHEMA_VERSION, FeaturesFile, open_features
 from dphead_extract.features.rows import Header, check_ids, group_ids, row_digest
-from dphead_extract.features.verify import check_blocks, near_equal, verify
+from dphead_extract.features.verify import check_blocks, verify
 from dphead_extract.features.writing import FeaturesWriter, write_features
 from dphead_extract.items import declared_dtype, is_missing, read_column
 
@@ -60,7 +58,6 @@ __all__ = [
     "declared_dtype",
     "group_ids",
     "is_missing",
-    "near_equal",
     "open_features",
     "read_column",
     "row_digest",

@@ -21,9 +21,7 @@ _FEATURE_SPACE = (
     "normalization",
 )
 # columns in the order of a block's digest
-ROW_COLUMNS = (
-    *("features", "labels", "valid", "split", "group", "row_digest", "image_hash"),
-)
+ROW_COLUMNS = (*("features", "labels", "valid", "split", "group", "row_digest"),)
 _Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
 
 
@@ -40,7 +38,6 @@ def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
         "split": ((n,), "uint8"),
         "group": ((n,), "int64"),
         "row_digest": ((n, 16), "uint8"),
-        "image_hash": ((n,), "uint64"),
     }
     if not config["has_group"]:
         del columns["group"]
@@ -112,8 +109,6 @@ class FeaturesFile:
         Group ids.
     row_digest : (n, 16) uint8
         Salted digests of the images. They are private: they confirm guesses about rows.
-    image_hash : (n,) uint64
-        Coarse hashes of the images; zero if the rows were not images. Private.
     block_digest : (blocks, 32) uint8
         Digest of each block. Private.
     """
@@ -141,7 +136,6 @@ class FeaturesFile:
     valid = _stored("valid")
     split = _stored("split")
     row_digest = _stored("row_digest")
-    image_hash = _stored("image_hash")
     block_digest = _stored("block_digest")
 
     @cached_property

@@ -6,7 +6,6 @@ results: read the list, never publish it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -21,13 +20,8 @@ from dphead_extract.features.rows import block_digest
 from dphead_extract.items import NO_GROUP, text_group
 
 _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
-# Images are near-equal if their 64-bit hashes differ in at most this many bits. A
-# choice, not measured; `near_equal` relies on it.
-_NEAR_BITS = 2
-_NEAR = "near-equal images (by a coarse hash)"
 # names of groups that other software writes for a missing value
 _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL")
-_SEED = 0  # for `near_by_chance`, which sets random rows apart; any seed will do
 
 
 def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
@@ -40,10 +34,8 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     path : str or Path
         The features file.
     against : str or Path, optional
-        A second file, such as the test set. Its digests and features are checked too,
-        and its rows count as one more split. Each file has its own salt: equal images
-        are found there by their coarse hash only, and rows without an image by their
-        features.
+        A second file by the same backbone, such as the test set. Its digests are
+        checked too, and rows with the features of one of its rows are reported.
 
     Returns
     -------
@@ -58,8 +50,7 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     Notes
     -----
     The checks cover the digest of each block, non-finite features, labels without a
-    class, unreadable rows, equal images, near-equal images in two splits, and groups in
-    two splits.
+    class, unreadable rows, equal images, and groups in two splits.
     """
     with ExitStack() as stack:
         file = stack.enter_context(open_features(path))
@@ -160,8 +151,7 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
     keys = np.unique(digests, return_inverse=True)[1]
     real = file.valid & file.row_digest.any(axis=1)
     ordinals = np.arange(file.n_rows)
-    across = _in_two(keys, file.split, real)
-    found = {"in two splits": across}
+    found = {"in two splits": _in_two(keys, file.split, real)}
     found["in two classes"] = _in_two(keys, file.labels, real & (file.labels >= 0))
     if file.group is not None:
         # each row without a group is on its own
@@ -171,11 +161,6 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
     found["that stand twice"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
     for where, rows in found.items():
         yield f"equal images {where}", rows
-    hashes = (file.image_hash, file.split, file.valid)
-    near = np.setdiff1d(near_equal(*hashes), across)
-    if len(near):
-        chance = sum(near_by_chance(*hashes).values())
-        yield f"{_NEAR} in two splits, {chance:,} by chance", near
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
@@ -192,30 +177,18 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[_Problem]:
-    hashes = np.concatenate([file.image_hash, other.image_hash])
-    valid = np.concatenate([file.valid, other.valid])
-    side = np.repeat(np.array([0, 1], np.uint8), [file.n_rows, other.n_rows])
-    near = near_equal(hashes, side, valid)
-    chance = near_by_chance(hashes, side, valid)[0]
-    text = f"{_NEAR} to one of {other.path.name}, {chance:,} by chance"
-    yield text, near[near < file.n_rows]
     if file.feature_space == other.feature_space:
-        own, theirs = _features_digests(file), set(_features_digests(other))
-        equal = np.flatnonzero([key is not None and key in theirs for key in own])
+        own, theirs = _features_digests(file), set(_features_digests(other)) - {b""}
+        equal = np.flatnonzero([key in theirs for key in own])
         yield f"rows whose features are those of a row of {other.path.name}", equal
 
 
-def _features_digests(file: FeaturesFile) -> list[bytes | None]:
-    """Return a digest of each row's features.
-
-    The digest is None for a masked row, and for a row of an image, because hashes
-    compare images.
-    """
-    found: list[bytes | None] = []
+def _features_digests(file: FeaturesFile) -> list[bytes]:
+    """Return a digest of each row's features, or b"" for a masked row."""
+    found: list[bytes] = []
     for _, block, _ in blocks(file):
-        used = block["valid"] & (block["image_hash"] == 0)
-        rows = zip(block["features"], used, strict=True)
-        found += [blake2b(x.tobytes()).digest() if use else None for x, use in rows]
+        rows = zip(block["features"], block["valid"], strict=True)
+        found += [blake2b(x.tobytes()).digest() if valid else b"" for x, valid in rows]
     return found
 
 
@@ -226,69 +199,3 @@ def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
     pairs = np.unique(pairs, axis=0)
     values, counts = np.unique(pairs[:, 0], return_counts=True)
     return rows[np.isin(keys[rows], values[counts > 1])]
-
-
-def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Return the ordinals of rows that have a near-equal image in another split.
-
-    Near-equal hashes differ in at most 2 bits; hash 0 is no hash. Two differing bits
-    leave one of three bands of the hash unchanged. Therefore only rows that share a
-    band are compared.
-    """
-    rows = np.flatnonzero(valid & (hashes != 0))
-    pairs = np.stack([hashes[rows], split[rows].astype(np.uint64)], 1)
-    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    keys, codes = unique.T
-    hit = np.zeros(len(unique), bool)
-    for low, width in ((0, 22), (22, 21), (43, 21)):
-        band = (keys >> np.uint64(low)) & np.uint64((1 << width) - 1)
-        order = np.argsort(band, kind="stable")
-        starts = np.flatnonzero(np.diff(band[order])) + 1
-        for bucket in np.split(order, starts):
-            if len(bucket) < 2 or (codes[bucket] == codes[bucket[0]]).all():
-                continue
-            for start in range(0, len(bucket), 1024):
-                part = bucket[start : start + 1024, None]
-                bits = np.bitwise_count(keys[part] ^ keys[bucket])
-                near = (bits <= _NEAR_BITS) & (codes[part] != codes[bucket])
-                hit[part[:, 0]] |= near.any(axis=1)
-    return rows[hit[inverse.ravel()]]
-
-
-def near_by_chance(
-    hashes: np.ndarray, split: np.ndarray, valid: np.ndarray
-) -> Counter[int]:
-    """Estimate how many rows `near_equal` finds if no image is in two splits.
-
-    Parameters
-    ----------
-    hashes, split, valid : (n,) arrays
-        The columns of the features file.
-
-    Returns
-    -------
-    Counter
-        The number of rows in the largest split, by its code. The total for all other
-        splits is under the code of the next largest split.
-
-    Notes
-    -----
-    A random part of the largest split represents the other splits. No image of this
-    part is in two splits. Images that occur twice inside the split count as chance too.
-    Small, similar pictures, such as digits, collide often: of 70,000 rows of MNIST
-    9,861 do.
-    """
-    codes, counts = np.unique(split[valid], return_counts=True)
-    if len(codes) < 2:
-        return Counter()
-    others, largest = codes[np.argsort(counts)[-2:]].tolist()
-    own = np.flatnonzero(valid & (split == largest))
-    n_others = int(counts.sum() - counts.max())
-    n_apart = min(n_others, len(own) // 2)
-    apart = np.random.default_rng(_SEED).permutation(len(own)) < n_apart
-    found = near_equal(hashes[own], apart, np.ones(len(own), bool))
-    share_apart = apart[found].sum() / max(n_apart, 1)
-    share_rest = (~apart[found]).sum() / (len(own) - n_apart)
-    return Counter(
-        {largest: round(share_rest * len(own)), others: round(share_apart * n_others)}
-    )

@@ -1,4 +1,4 @@
-"""Define a source of images, and the coarse hash of an image.
+"""Define a source of images.
 
 Nothing here may read another row. `opening` opens the source that a user names.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from PIL import Image
 
 from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
 from dphead_extract.sources.classes import Roles
@@ -145,27 +144,3 @@ class Source(Roles):
         Raises UnreadableImage.
         """
         return self.decode(self.raw(row))
-
-
-# the 8 lowest of 32 cosine frequencies
-_MIDDLES = np.arange(32) + 0.5
-_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
-
-
-def image_hash(image: np.ndarray) -> int:
-    """Return a 64-bit perceptual hash; 0 for a flat image.
-
-    A bit is set if one of the 8x8 lowest cosine frequencies is above their median.
-    Brightness, contrast, size and compression barely change it. Gray and color copies
-    have the same hash.
-    """
-    small = np.asarray(
-        Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR),
-        np.float64,
-    )
-    if small.max() == small.min():
-        return 0
-    spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
-    # the same value as np.median, five times as fast
-    median = np.sort(spectrum, axis=None)[31:33].mean()
-    return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")

@@ -14,7 +14,6 @@ from dphead_extract.features.format import (
     Header,
     check_blocks,
     group_ids,
-    near_equal,
     open_features,
     row_digest,
     verify,
@@ -25,7 +24,7 @@ from dphead_extract.features.rows import text_group
 from dphead_extract.features.seal import read_seal, write_seal
 from dphead_extract.features.writing import extents
 from features import edited, with_config
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -288,24 +287,6 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
         "equal images in two groups: 2 (rows 3, 40)",
         "rows whose group is in two splits: 2 (rows 7, 45)",
     ]
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)), max_size=20),
-    st.integers(0, 63),
-    st.integers(0, 63),
-)
-def test_near_equal_is_what_comparing_all_pairs_finds(rows, bit, other_bit):
-    rows = rows + [(h ^ (1 << bit) ^ (1 << other_bit), 1 - s) for h, s in rows[:5]]
-    hashes = np.array([h for h, _ in rows], np.uint64)
-    split = np.array([s for _, s in rows], np.uint8)
-    slow = [
-        i
-        for i, (h, s) in enumerate(rows)
-        if h and any(g and t != s and (h ^ g).bit_count() <= 2 for g, t in rows)
-    ]
-    assert near_equal(hashes, split, np.ones(len(rows), bool)).tolist() == slow
 
 
 def test_digests_are_salted_and_names_are_nowhere(tmp_path):

@@ -1,9 +1,9 @@
-"""Problems of a features file: equal and near-equal images, and what chance gives."""
+"""Problems of a features file: equal images and groups."""
 
 import h5py
 import numpy as np
 from dphead_extract.features.format import write_features
-from dphead_extract.features.verify import near_by_chance, near_equal, verify
+from dphead_extract.features.verify import verify
 
 
 def test_equal_images_are_reported_within_a_split(tmp_path):
@@ -29,28 +29,7 @@ def test_equal_images_without_a_group_are_of_two(tmp_path):
     assert verify(tmp_path / "f.h5") == ["equal images in two groups: 2 (rows 1, 5)"]
 
 
-def test_hashes_that_collide_by_chance_are_estimated_from_one_split():
-    """Hashes of 8 free bits: most rows have a near one, in each split and across."""
-    draw = np.random.default_rng(0)
-    hashes = draw.integers(1, 256, 3000).astype(np.uint64)
-    split, valid = np.repeat([0, 1], [2000, 1000]), np.ones(3000, bool)
-    chance = near_by_chance(hashes, split, valid)
-    found = near_equal(hashes, split, valid)
-    # both count nearly all rows: 256 hashes lie within 2 bits of 37 others
-    assert 0.95 < sum(chance.values()) / len(found) < 1.05
-    assert 0.95 < chance[1] / 1000 < 1.05
-
-
-def test_copies_across_splits_stand_out_from_chance():
-    draw = np.random.default_rng(0)
-    hashes = draw.integers(1, 2**64 - 1, 3000, np.uint64)
-    hashes[2000:2100] = hashes[:100] ^ np.uint64(1)
-    split, valid = np.repeat([0, 1], [2000, 1000]), np.ones(3000, bool)
-    assert len(near_equal(hashes, split, valid)) == 200
-    assert sum(near_by_chance(hashes, split, valid).values()) == 0
-
-
-def test_rows_of_no_image_are_found_in_another_file_by_their_features(tmp_path):
+def test_rows_are_found_in_another_file_by_their_features(tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     labels = np.arange(8) % 2
     train, same, other = (
