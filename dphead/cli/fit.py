@@ -3,7 +3,6 @@
 `dphead.fit.run` fits the head. Heavy modules are imported only when the command runs.
 """
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_table
 from dphead.cli.text import section
-
-_MOST_PROCESSES = 1024  # of one host; chosen
 
 
 @click.command(cls=WithSettings)
@@ -83,11 +80,6 @@ _MOST_PROCESSES = 1024  # of one host; chosen
         help="Summation backend. All give the same head. reference is slow.",
     ),
     click.option(
-        "--processes",
-        type=values.Whole(1, _MOST_PROCESSES),
-        help="Number of processes on this host, each with part of the images.",
-    ),
-    click.option(
         "--coordinator",
         help="Address host:port of process 0 for a fit on many hosts. auto: find "
         "the hosts of a cluster's job.",
@@ -116,7 +108,6 @@ _MOST_PROCESSES = 1024  # of one host; chosen
 def fit(
     dry_run: bool,
     verbose: bool,
-    processes: int | None,
     coordinator: str | None,
     num_processes: int | None,
     process_id: int | None,
@@ -140,13 +131,8 @@ def fit(
         "a features file", given["features"], *given["backbones"], given["test"]
     )
 
-    from dphead.fit.processes import launch
     from dphead.fit.run_folder import noted
 
-    if processes is not None and coordinator is None and not dry_run:
-        with noted(_options(given, None)):
-            command = [sys.executable, "-m", "dphead", *sys.argv[1:]]
-            sys.exit(launch(processes, command))
     place = _place(coordinator, num_processes, process_id, connect_timeout)
     options = _options(given, None if dry_run else place)
     with noted(options) if not process_id else nullcontext():

@@ -36,7 +36,7 @@ def check_options(options: FitOptions) -> None:
         "--group-mean": options.group_mean or None,
         "--prior": options.settings.get("prior"),
         "--test": options.test,
-        "--processes": options.processes,
+        "--coordinator": options.processes,
     }
     for name, value in given.items():
         if value is not None:

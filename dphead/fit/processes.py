@@ -4,10 +4,7 @@ import errno
 import hashlib
 import os
 import socket
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from dphead.sums.hosts import Hosts, LostProcess
-
-_POLL_SECONDS = 0.05  # time between checks for an ended process; chosen
 
 
 @dataclass(frozen=True)
@@ -159,47 +154,6 @@ def software() -> dict[str, str]:
     """
     names = ("dphead", "numpy", "jax")
     return {"version": " ".join(f"{name} {version(name)}" for name in names)}
-
-
-def launch(count: int, command: list[str]) -> int:
-    """Run `command` as `count` processes of this host and return their exit code.
-
-    Each process gets its share of the cores. If one process ends with an error, the
-    other processes are stopped.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    cores = sorted(os.sched_getaffinity(0))
-    running: list[subprocess.Popen[Any]] = []
-    # Output of the other processes is shown if one of them fails first.
-    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
-    try:
-        for i in range(count):
-            os.sched_setaffinity(0, cores[i::count] or cores)
-            place = ["--coordinator", address, "--num-processes", str(count)]
-            place += ["--process-id", str(i)]
-            quiet = None if i == 0 else said[i]
-            arguments = [*command, *place]
-            running.append(subprocess.Popen(arguments, stdout=quiet, stderr=quiet))
-        os.sched_setaffinity(0, cores)
-        codes: list[int | None] = [None]
-        while None in codes and not any(codes):
-            time.sleep(_POLL_SECONDS)
-            codes = [process.poll() for process in running]
-        bad = next((i for i, code in enumerate(codes) if code), None)
-        if bad is None:
-            return 0
-        if bad > 0:
-            said[bad].seek(0)
-            sys.stderr.write(said[bad].read().decode(errors="replace"))
-        return max(codes[bad] or 1, 1)
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-        for file in said:
-            file.close()
 
 
 def die(code: int, text: str) -> None:

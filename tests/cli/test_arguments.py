@@ -31,7 +31,6 @@ tuning nothing
 seed x
 memory 1MB
 backend nothing
-processes 0
 coordinator nowhere
 num_processes 2
 process_id 1

@@ -5,7 +5,6 @@ lost.
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import textwrap
 
@@ -15,7 +14,7 @@ from commands import Fork, charges, dphead, features_file, fitted, refused, repo
 from features import edited
 
 from dphead.fit.head_file import load_head
-from dphead.fit.processes import Place, launch
+from dphead.fit.processes import Place
 from dphead.privacy.ledger import Ledger
 
 # 5 releases: mean, Gram, 3 gradients
@@ -68,24 +67,14 @@ def features(tmp_path):
     return features_file(tmp_path / "train.h5", n=1000)
 
 
-@pytest.mark.parametrize(
-    "launched, method", [(True, FC), (False, SGD)], ids=["full", "Poisson"]
-)
-def test_processes_give_the_head_of_one(features, tmp_path, launched, method):
+@pytest.mark.parametrize("method", [FC, SGD], ids=["full", "Poisson"])
+def test_processes_give_the_head_of_one(features, tmp_path, method):
     """One seed, so one noise and one sample; integers add up to the same: byte for
     byte.
-
-    As a user starts them on one host, and as on two hosts.
     """
     command = ("fit", features, *method, "-o")
     fitted(*command, tmp_path / "one", "--ledger", tmp_path / "one.sqlite")
-    if launched:
-        start = (sys.executable, "-m", "dphead", *command, tmp_path / "many")
-        many = [str(part) for part in (*start, "--processes", 2)]
-        done = subprocess.run(many, capture_output=True, text=True, timeout=TIMEOUT)
-        code, out, err = done.returncode, done.stdout, done.stderr
-    else:
-        code, out, err = started(tmp_path, 2, *command, tmp_path / "many")[0]
+    code, out, err = started(tmp_path, 2, *command, tmp_path / "many")[0]
     assert code == 0, err
     assert "Gloo" not in out
     assert "Trained    a head" in out
@@ -251,24 +240,15 @@ def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_
 
 
 @pytest.mark.parametrize(
-    "script, code",
+    "given",
     [
-        ("if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(3600)", 1),
-        ("print('hello')", 0),
+        ("host:1", None, 0),
+        ("host:1", 2, 2),
+        ("host", 2, 0),
     ],
 )
-def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, script, code):
-    """The others would sleep for an hour."""
-    start = "import os, sys, time\ni = int(sys.argv[-1])\n"
-    assert launch(3, [sys.executable, "-c", start + script]) == code
-    assert capfd.readouterr().out == ("" if code else "hello\n")  # the first's alone
-
-
-@pytest.mark.parametrize(
-    "given", [("host:1", None, 0), ("host:1", 2, 2), ("host", 2, 0)]
-)
 def test_a_place_that_is_none_is_refused(given):
-    with pytest.raises(ValueError, match=r"--process-id|host:port"):
+    with pytest.raises(ValueError, match=r"process-id|host:port"):
         Place(*given)
 
 
