@@ -11,6 +11,8 @@ import numpy as np
 
 from dphead.privacy.loss import loss_named
 
+_BINS = 15  # of the calibration error, as Guo et al. 2017
+
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     """Return the accuracy p and its binomial standard error sqrt(p (1 - p) / n).
@@ -25,7 +27,7 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     (float, float)
         Accuracy and standard error, both in [0, 1].
     """
-    p = float((_same_length(labels, predicted) == predicted).mean())
+    p = float((labels == predicted).mean())
     return p, math.sqrt(p * (1 - p) / len(labels))
 
 
@@ -60,17 +62,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     -------
     float
         Share of rows in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If `k` or a label is out of range.
     """
-    labels = _positions(labels, scores)
-    if not 1 <= k <= scores.shape[1]:
-        raise ValueError(
-            f"`k` must be from 1 to {scores.shape[1]}, the number of classes, got {k}."
-        )
     own = scores[np.arange(len(labels)), labels]
     at_least = (scores >= own[:, None]).sum(axis=1)  # includes the label's own
     return float(((at_least <= k) & classified(scores)).mean())
@@ -101,10 +93,10 @@ def per_class_accuracy(
     return np.where(rows > 0, right / np.maximum(rows, 1), np.nan), rows
 
 
-def expected_calibration_error(
-    labels: np.ndarray, probabilities: np.ndarray, bins: int = 15
-) -> float:
+def expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """Return the mean |confidence - accuracy| over equal-width bins of the confidence.
+
+    The 15 bins are open below and closed above, and weighted by their rows.
 
     Parameters
     ----------
@@ -112,8 +104,6 @@ def expected_calibration_error(
         Class indices.
     probabilities : (n, n_classes) float
         Class probabilities. Rows with a value that is not finite are left out.
-    bins : int, default 15
-        Number of bins, open below and closed above, weighted by their rows.
 
     Returns
     -------
@@ -124,7 +114,6 @@ def expected_calibration_error(
     ----------
     Guo et al. 2017, equation 3. The confidence is a row's highest probability.
     """
-    labels = _positions(labels, probabilities)
     known = classified(probabilities)
     labels, probabilities = labels[known], probabilities[known]
     if not len(labels):
@@ -133,8 +122,8 @@ def expected_calibration_error(
         probabilities.max(axis=1),
         probabilities.argmax(axis=1) == labels,
     )
-    which = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gap = np.bincount(which, correct - confidence, bins)
+    which = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
+    gap = np.bincount(which, correct - confidence, _BINS)
     return float(np.abs(gap).sum() / len(labels))
 
 
@@ -201,7 +190,6 @@ def evaluate_scores(
         If there are no rows, or a label is out of range.
     """
     n_classes = scores.shape[1]
-    labels = _positions(labels, scores)
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
@@ -222,23 +210,3 @@ def evaluate_scores(
             labels, probabilities(scores, loss)
         ),
     }
-
-
-def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.shape != predicted.shape or not len(labels):
-        raise ValueError(
-            "`labels` must have one entry per prediction, got shape "
-            f"{labels.shape} for predictions of shape {predicted.shape}."
-        )
-    return labels
-
-
-def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    labels = _same_length(labels, scores[:, 0])
-    if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise ValueError(
-            f"`labels` must be from 0 to {scores.shape[1] - 1}, got {labels.min()} to "
-            f"{labels.max()}. Remove rows without a label."
-        )
-    return labels.astype(np.int64)

@@ -5,6 +5,9 @@ A row is called an image if dphead extracted it from an image.
 
 from typing import Any
 
+from dphead.planning.plan import Plan
+from dphead.privacy import accounting
+
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 
@@ -55,3 +58,27 @@ def name_counted(report: dict[str, Any]) -> str:
     """Return the counted unit of a grouped report: "images", "rows" or "means"."""
     mean = report["guarantee"].get("group_mean", False)
     return "means" if mean else f"{name_unit_in(report)}s"
+
+
+def stated_guarantee(plan: Plan, thing: str) -> dict[str, Any]:
+    """Return the guarantee of an executed plan, with rows called `thing`.
+
+    mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
+    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is the
+    epsilon of the same plan without a seed.
+    """
+    seeded = not all(spec.private for spec in plan.specs)
+    nominal = plan.marked(private=True) if seeded else plan
+    mu = accounting.total_mu(plan.events()) if plan.private else None
+    return {
+        "private": plan.private,
+        "seeded": seeded,
+        "epsilon": plan.epsilon_spent(),
+        "nominal_epsilon": nominal.epsilon_spent(),
+        "delta": plan.delta,
+        "mu": mu,
+        "rho": None if mu is None else mu * mu / 2,
+        "neighboring_relation": plan.relation,
+        "protected_unit": protected_unit(plan.group_cap, thing, plan.group_mean),
+        "releases": plan.summary(),
+    }

@@ -13,9 +13,12 @@ from typing import Any
 from dphead.analysis.ledger_place import located
 from dphead.analysis.profiles import (
     about_sum,
-    total_rho,
 )
-from dphead.analysis.protected import name_unit, protected_unit
+from dphead.analysis.protected import (
+    name_unit,
+    protected_unit,
+    stated_guarantee,
+)
 from dphead.analysis.sealed import (
     explain_damage,
     read_json,
@@ -306,18 +309,9 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
         if {getattr(s, name) for s in plan.specs} != {getattr(plan, name)}:
             but = "its releases have another or are missing"
             raise _changed(file, name, getattr(plan, name), but)
-    events = plan.events()
-    nominal = plan if plan.private else plan.marked(private=True)
     unit = _unit(report, plan)
-    expected = {
-        "private": plan.private,
-        "seeded": not all(spec.private for spec in plan.specs),
-        "protected_unit": unit,
-        "epsilon": plan.epsilon_spent(),
-        "mu": accounting.total_mu(events) if plan.private else None,
-        "rho": total_rho(events) if plan.private else None,
-        "nominal_epsilon": nominal.epsilon_spent(),
-    }
+    expected = stated_guarantee(plan, "row") | {"protected_unit": unit}
+    del expected["releases"]
     for name, value in expected.items():
         found = g.get(name)
         close = found == value

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dphead.cli.command import Sectioned
-from dphead.cli.values import LARGEST, Number, Whole
+from dphead.cli.values import LARGEST, Number, Whole, names
 
 
 class NamedPath(click.Path):
@@ -94,33 +94,33 @@ class WithSettings(Sectioned):
         """Return the command's options, with the settings after `--preset`."""
         own = super().get_params(ctx)
         at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
-        return [*own[:at], *_setting_options(), *own[at:]]
+        return [*own[:at], *self.setting_options(), *own[at:]]
+
+    def setting_options(self) -> list[click.Parameter]:
+        """Return one option per setting that has `option`, with its methods."""
+        from dphead.planning.methods import options
+        from dphead.planning.registry import OURS
+
+        found: list[click.Parameter] = []
+        for declared, methods in options():
+            whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
+            found.append(setting_option(declared, whose + declared.setting.help))
+        found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
+        return found
 
 
-def _setting_options() -> list[click.Parameter]:
-    """Return one option per setting that has `option`, with its methods in the help."""
-    from dphead.planning.methods import options
-    from dphead.planning.registry import OURS
+def setting_option(declared: Any, text: str, kind: Any = PATH) -> click.Option:
+    """Return the option of a setting, without the range of the setting.
 
-    found: list[click.Parameter] = []
-    for declared, methods in options():
-        words = declared.name.replace("_", "-")
-        whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
-        flag = bool in declared.types
-        name = f"--{words}/--no-{words}" if flag else f"--{words}"
-        text = whose + declared.setting.help
-        kind = None if flag else setting_type(declared)
-        found.append(click.Option([name], type=kind, default=None, help=text))
-    found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
-    return found
-
-
-def setting_type(declared: Any, text: Any = PATH) -> Any:
-    """Return the type of a setting's option, without the range of the setting.
-
-    `text` is the type of a setting that is a text.
+    `text` is the help, and `kind` the type of a setting that is a text.
     """
+    name = f"--{declared.name.replace('_', '-')}"
+    if bool in declared.types:
+        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
+    callback = names if tuple in declared.types else None
     number = next((t for t in declared.types if t in (int, float)), None)
     if number is not None:
-        return Whole(-LARGEST) if number is int else Number(-LARGEST)
-    return click.Choice(declared.choices) if declared.choices else text
+        kind = Whole(-LARGEST) if number is int else Number(-LARGEST)
+    elif declared.choices:
+        kind = click.Choice(declared.choices)
+    return click.Option([name], type=kind, default=None, help=text, callback=callback)

@@ -18,7 +18,6 @@ _NOT_KEPT = {
     "dry_run",
     "verbose",
     "not_private",
-    "processes",
     "coordinator",
     "num_processes",
     "process_id",

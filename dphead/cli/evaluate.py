@@ -30,13 +30,6 @@ READING = option_group(
     BITS,
     INTENSITY,
     click.option(
-        "--vote",
-        type=values.Whole(0, values.SEVERAL),
-        default=0,
-        help="Number of augmented views of each image that vote on its class. "
-        "Needs a network trained with --views.",
-    ),
-    click.option(
         "--weights",
         type=PATH,
         help="Weights file of the head's backbone, if SOURCE is images and the "
@@ -65,7 +58,6 @@ class Asked:
     encoding: str
     bits: int | None
     intensity: tuple[float, float] | None
-    vote: int
     weights: Path | None
     model: str | None
     device: str
@@ -77,13 +69,10 @@ class Asked:
         refuse_interrupted(self.run)
         check_there("images or a features file", self.source)
         check_there("a weights file", self.weights)
-        network, given = self.of_network, {"vote": self.vote, "weights": self.weights}
-        unused = "weights" if network else "vote"
-        if given[unused]:
-            kind = "head" if network else "network"
+        if self.of_network and self.weights:
             raise ValueError(
-                f"`--{unused}` needs a run folder of a {kind}, got {self.run}. Remove "
-                f"`--{unused}`."
+                f"`--weights` needs a run folder of a head, got {self.run}. Remove "
+                "`--weights`."
             )
 
     @property
@@ -119,7 +108,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
         print_json(metrics, indent=None)
         return
     what = "network" if asked.of_network else "head"
-    lines = _shown_metrics(metrics, names, asked.vote)
+    lines = _shown_metrics(metrics, names)
     if none := metrics["n_without_class"]:
         lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
@@ -136,18 +125,13 @@ def _without_class(count: int) -> str:
     return f"{rows} unreadable or not finite: no class"
 
 
-def _shown_metrics(
-    metrics: dict[str, Any], names: list[str], vote: int
-) -> dict[str, list[str]]:
+def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[str]]:
     """Return the metrics as labeled lines."""
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
         "Rows": [f"{metrics['n']:,} with a label of the classes"],
         "Accuracy": [f"{tied(accuracy)} (± one standard error)"],
     }
-    if vote:
-        voted = f"{100 * metrics['vote_accuracy']:.2f} %"
-        parts["By vote"] = [f"{tied(voted)} ({vote} views per image)"]
     if metrics["top5"] is not None:
         parts["Top 5"] = [f"{100 * metrics['top5']:.2f} %"]
     balanced = f"{100 * metrics['balanced_accuracy']:.2f} %"
@@ -207,7 +191,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
 
         opened, facts = _open_network(asked, measured=True)
         progress.begin("measuring")
-        return saved.evaluate(*opened, asked.vote), facts["class_names"]
+        return saved.evaluate(*opened), facts["class_names"]
     from dphead.fit import files
 
     with tempfile.TemporaryDirectory() as folder:
@@ -227,10 +211,11 @@ def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
 
         opened, facts = _open_network(asked, measured=False)
         progress.begin("predicting")
-        p = saved.scores(*opened, asked.vote)
-        # votes are counts of views
-        p = p / p.sum(axis=1, keepdims=True) if asked.vote else probabilities(p)
-        return p, facts["class_names"], opened[2].names
+        return (
+            probabilities(saved.scores(*opened)),
+            facts["class_names"],
+            opened[2].names,
+        )
     from dphead.fit import files
 
     with tempfile.TemporaryDirectory() as folder:
@@ -312,8 +297,7 @@ def predict(
     Images go through the backbone recorded in the run folder. For a head on imported
     embeddings, SOURCE may be a file of embeddings by the same model, such as emb.npz.
     Rows of a features file have file names if the table that `extract` wrote is beside
-    it. With --vote, the probability is the fraction of views. An unreadable image, or a
-    row that is not finite, gets no class.
+    it. An unreadable image, or a row that is not finite, gets no class.
     """
     asked = Asked(**given)
 

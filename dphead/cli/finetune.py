@@ -13,8 +13,8 @@ import click
 
 from dphead.cli import values
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
-from dphead.cli.choices import PATH, check_private, setting_type
-from dphead.cli.command import Sectioned, config_text, option_group
+from dphead.cli.choices import PATH, WithSettings, check_private, setting_option
+from dphead.cli.command import config_text, option_group
 from dphead.cli.options import (
     BITS,
     CLASSES,
@@ -37,39 +37,25 @@ from dphead.cli.releases import releases_table
 from dphead.cli.text import section
 
 
-class WithSettings(Sectioned):
+class WithTraining(WithSettings):
     """Add the settings of a training as options, after `--preset`."""
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the command's own options, with the settings' after `--preset`."""
-        own = super().get_params(ctx)
-        at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
-        return [*own[:at], *_setting_options(), *own[at:]]
+    def setting_options(self) -> list[click.Parameter]:
+        """Return one option per field of `Settings`, but tables of presets."""
+        from dphead.finetune.settings import Settings
+        from dphead.solvers.settings import settings_of
+
+        found: list[click.Parameter] = []
+        for declared in settings_of(Settings).values():
+            text = declared.setting.help
+            if declared.default not in (None, ()):
+                text += f" [default: {declared.default}]"
+            if dict not in declared.types:
+                found.append(setting_option(declared, text, str))
+        return found
 
 
-def _setting_options() -> list[click.Parameter]:
-    """Return one option per field of `Settings`."""
-    from dphead.finetune.settings import Settings
-    from dphead.solvers.settings import settings_of
-
-    found: list[click.Parameter] = []
-    for declared in settings_of(Settings).values():
-        if dict in declared.types:
-            continue  # only presets have a table
-        name = declared.name.replace("_", "-")
-        more: dict[str, Any] = {"type": setting_type(declared, str)}
-        if bool in declared.types:
-            name, more = f"{name}/--no-{name}", {}
-        elif tuple in declared.types:
-            more = {"callback": values.names}
-        text = declared.setting.help
-        if declared.default not in (None, ()):
-            text += f" [default: {declared.default}]"
-        found.append(click.Option([f"--{name}"], default=None, help=text, **more))
-    return found
-
-
-@click.command(cls=WithSettings)
+@click.command(cls=WithTraining)
 @click.argument("images", type=PATH)
 @option_group(
     "Images and files",
@@ -103,12 +89,6 @@ def _setting_options() -> list[click.Parameter]:
         callback=values.numbers_of_colors,
         help="Public standard deviation of pixels in [0, 1], as one value or one per "
         "channel. Default: the value of the model.",
-    ),
-    click.option(
-        "--vote",
-        type=values.Whole(0, values.SEVERAL),
-        default=0,
-        help="Also measure the majority vote of this number of augmented views.",
     ),
 )
 @option_group(

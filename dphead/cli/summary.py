@@ -218,8 +218,6 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         yield f"! some or all are training {things}: not an accuracy on new {things}"
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
-    if "vote_accuracy" in test:
-        yield f"{tied(_percent(test['vote_accuracy']))} by vote of the views"
     names = report["data"]["class_names"]
     weak = _weak_classes(test)
     named = [

@@ -7,7 +7,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
-from dphead.cli.finetune import WithSettings
+from dphead.cli.finetune import WithTraining
 from dphead.cli.paths import check_there
 from dphead.cli.text import filled, table, tied
 
@@ -175,7 +175,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
         return found["settings"]["steps"], Prediction(**found["prediction"])
 
 
-@tan.command(cls=WithSettings)
+@tan.command(cls=WithTraining)
 @click.argument("images", type=PATH)
 @click.option(
     "--data-is",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -27,20 +27,9 @@ from dphead.estimators.inputs import (
     from_file,
     is_path,
 )
-from dphead.fit.files import Source, check_features
+from dphead.fit.files import check_features
 from dphead.fit.head_file import save_head
-from dphead.fit.loop import FitResult
-from dphead.fit.options import FitOptions
-from dphead.fit.report import NOT_TESTED
 from dphead.fit.run import tuning_of
-from dphead.fit.run_folder import (
-    Prepared,
-    beside_others,
-    check_folder,
-    locked,
-    make_report,
-    write_records,
-)
 from dphead.planning.methods import Method, make_method
 from dphead.planning.option_aliases import RowPreparation
 from dphead.planning.plan import check_facts, check_unit
@@ -53,16 +42,6 @@ if TYPE_CHECKING:
     from dphead.export.exporting import Exported
 
 _RowScores = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """Hold a fit's facts for its run folder, and its result without the ledger."""
-
-    method: Method
-    facts: ProblemInfo
-    source: Source
-    result: FitResult
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -227,9 +206,13 @@ class DPClassifier(PrivateClassifier):
                 notes=unit,
             )
         self.head_: LinearHead = result.head
-        # `ledger_` holds the ledger, which cannot be pickled
-        self._fitted = _Fitted(
-            method, data.facts, data.source, replace(result, ledger=None)
+        self._keep_run(
+            result,
+            source=data.source,
+            facts=data.facts,
+            method=method,
+            name=self.method,
+            settings=asdict(method.solver),  # type: ignore[call-overload]
         )
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.facts.n_features
@@ -269,49 +252,16 @@ class DPClassifier(PrivateClassifier):
         """
         check_is_fitted(self)
         self._refuse_label_sets()
-        out, fitted = Path(folder), self._fitted
         if CLASSES_SEEN in self.privacy_.notes:
             raise ValueError(
                 "`save` needs declared classes, but this fit inferred them from `y`. "
                 "Fit again with `classes`."
             )
-        check_folder(out, [])
-        source, ledger = fitted.source, self.ledger_
-        options = FitOptions(
-            features=Path(),
-            out=out,
-            settings=self._options(),
-            ledger=ledger.path,
-            preset=self.preset,
-            tuning=tuning,
-        )
-        run = Prepared(
-            options=options,
-            source=source,
-            facts=fitted.facts,
-            method=fitted.method,
-            plan=fitted.result.plan,
-            name=self.method,
-            settings=asdict(fitted.method.solver),  # type: ignore[call-overload]
-            space=source.feature_space,
-            warnings=[],
-        )
-        # the notes already name other ledgers
-        run = replace(beside_others(run), warnings=list(self.privacy_.notes))
-        result = replace(fitted.result, ledger=ledger)
-        facts = {
-            "class_names": source.class_names,
-            "class_kind": self.classes_.dtype.kind,
-            "feature_space": source.feature_space,
-            "extraction": source.extraction,
-        }
-        # other ledgers may have fits on the same arrays
-        alone = ledger.path != IN_MEMORY
-        with locked(out):
-            sha256 = save_head(out, self.head_, facts)
-            tuned = tuning_of(options, ledger) if alone else "NOT ACCOUNTED"
-            report = make_report(run, result, NOT_TESTED, tuned, sha256)
-            write_records(options, report, ledger)
+        tuned = "NOT ACCOUNTED"  # other ledgers may have fits on the same arrays
+        if self.ledger_.path != IN_MEMORY:
+            tuned = tuning_of([self.preset, *self._options().values()], self.ledger_)
+        facts = {"extraction": self._run["source"].extraction}
+        self._write_run(folder, tuning, tuned, save_head, facts)
 
     def _refuse_label_sets(self) -> None:
         if self.__sklearn_tags__().classifier_tags.multi_label:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dphead.analysis.records import read_run
 from dphead.estimators.base import DPClassifier
+from dphead.estimators.fitting import named_as_given
 from dphead.estimators.guarantee import privacy_of
 from dphead.fit.head_file import load_head
 from dphead.solvers.gradient import Average
@@ -20,7 +21,6 @@ from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting
 
 # Python types of classes by the kind of their dtype; others are strings
-_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -1036,9 +1036,7 @@ class DPHeadClassifier(DPClassifier):
         head, facts = load_head(folder)
         report = run.report
         g, method = report["guarantee"], report["method"]
-        names = facts["class_names"]
-        as_given = _KINDS.get(facts.get("class_kind", "U"), str)
-        classes = np.array([as_given(name) for name in names])
+        classes = named_as_given(facts)
         model = cls(
             method=method["name"],
             epsilon=g["target_epsilon"],

@@ -11,7 +11,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -31,7 +31,15 @@ from dphead.fit.loop import (
     reserve,
     verified_sum_for,
 )
-from dphead.fit.report import uncounted
+from dphead.fit.options import RunOptions
+from dphead.fit.report import NOT_TESTED, uncounted
+from dphead.fit.run_folder import (
+    Prepared,
+    beside_others,
+    check_folder,
+    locked,
+    write_report,
+)
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -45,6 +53,7 @@ _BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
 _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # parameters of estimators of heads; fine-tuning does not protect groups
+_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}  # by kind of a dtype
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
 GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 
@@ -311,6 +320,52 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ] = None
     preset: Annotated[str | None, Setting("A paper's settings.")] = None
     accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
+
+    def _keep_run(self, result: FitResult, **facts: Any) -> None:
+        """Keep the facts of a fit for `save`, without the ledger.
+
+        `ledger_` holds the ledger, which cannot be pickled.
+        """
+        space = facts["source"].feature_space
+        self._run: dict[str, Any] = {**facts, "plan": result.plan, "space": space}
+        self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
+
+    def _write_run(
+        self,
+        folder: str | Path,
+        tuning: str | None,
+        tuned: str,
+        save: Callable[[Path, Any, dict[str, Any]], str],
+        facts: dict[str, Any],
+    ) -> None:
+        """Write a run folder, where `save` writes what was trained."""
+        out, ledger = Path(folder), self.ledger_
+        check_folder(out, [])
+        options = RunOptions(
+            features=Path(),
+            out=out,
+            ledger=ledger.path,
+            preset=self.preset,
+            tuning=tuning,
+        )
+        run = beside_others(Prepared(options=options, warnings=[], **self._run))
+        # the notes already name other ledgers
+        run = replace(run, warnings=list(self.privacy_.notes))
+        result = replace(self._result, ledger=ledger)
+        facts |= {
+            "class_names": run.source.class_names,
+            "class_kind": vars(self)["classes_"].dtype.kind,
+            "feature_space": run.space,
+        }
+        with locked(out):
+            sha256 = save(out, result.head, facts)
+            write_report(run, result, NOT_TESTED, tuned, sha256)
+
+
+def named_as_given(facts: dict[str, Any]) -> np.ndarray:
+    """Return the classes of a saved head or network, in the type that was declared."""
+    kind = _KINDS.get(facts.get("class_kind", "U"), str)
+    return np.array([kind(name) for name in facts["class_names"]])
 
 
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dphead.analysis.protected import protected_unit
+from dphead.analysis.protected import stated_guarantee
 from dphead.planning.plan import Plan
-from dphead.privacy import accounting
 
 SEEDED = (
     "Not private, epsilon is infinite: random_state is fixed, and anyone who knows "
@@ -111,11 +110,7 @@ def privacy_of(
     Privacy
         The guarantee.
     """
-    from dphead.analysis.profiles import total_rho
-
-    nominal = plan.epsilon_spent()
     noisy, plan = plan.private, plan.marked(private=False) if seeded else plan
-    events = plan.events()
     notes = {
         _NO_NOISE: not noisy,
         CLASSES_SEEN: classes_seen,
@@ -124,17 +119,12 @@ def privacy_of(
         ONE_FIT: not counted,
         OUT_OF_SIGHT: True,
     }
+    found = stated_guarantee(plan, "row")
+    found["private"] = plan.private and not classes_seen
+    del found["seeded"]
     return Privacy(
-        private=plan.private and not classes_seen,
-        epsilon=plan.epsilon_spent(),
-        nominal_epsilon=nominal,
-        delta=plan.delta,
-        mu=accounting.total_mu(events) if plan.private else None,
-        rho=total_rho(events) if plan.private else None,
-        neighboring_relation=plan.relation,
-        protected_unit=protected_unit(plan.group_cap, "row", plan.group_mean),
+        **found,
         n_rows=n_rows,
-        releases=plan.summary(),
         notes=tuple(text for text, holds in notes.items() if holds),
         _plan=plan,
     )

@@ -1,7 +1,7 @@
 """Train a network on images as a scikit-learn classifier."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -12,7 +12,7 @@ from torch import nn
 
 from dphead.analysis.metrics import probabilities
 from dphead.data.arrays import declared_dtype
-from dphead.estimators.fitting import PrivateClassifier
+from dphead.estimators.fitting import PrivateClassifier, named_as_given
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -34,17 +34,7 @@ from dphead.finetune.saved import load_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
 from dphead.fit.loop import Planned, check_fit
-from dphead.fit.options import RunOptions
-from dphead.fit.report import NOT_TESTED
-from dphead.fit.run_folder import (
-    Prepared,
-    beside_others,
-    check_folder,
-    locked,
-    make_report,
-    public_facts,
-    write_records,
-)
+from dphead.fit.run_folder import public_facts
 from dphead.planning.plan import Plan, Target, check_unit
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
@@ -199,17 +189,14 @@ class DPFinetuneClassifier(PrivateClassifier):
             pixels={},
             grouped=groups is not None,
         )
-        self._run = {
-            "source": source,
-            "facts": facts,
-            "method": method,
-            "plan": plan,
-            "name": f"finetune {settings.model}",
-            "settings": settings.record(),
-            "space": source.feature_space,
-        }
-        # `ledger_` holds the ledger, which cannot be pickled
-        self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
+        self._keep_run(
+            result,
+            source=source,
+            facts=facts,
+            method=method,
+            name=f"finetune {settings.model}",
+            settings=settings.record(),
+        )
         return self
 
     def _settings(self) -> Settings:
@@ -260,29 +247,11 @@ class DPFinetuneClassifier(PrivateClassifier):
             If the folder holds a finished run.
         """
         check_is_fitted(self, "weights_")
-        out, ledger = Path(folder), self.ledger_
-        check_folder(out, [])
-        options = RunOptions(
-            features=Path(),
-            out=out,
-            ledger=ledger.path,
-            preset=self.preset,
-            tuning=tuning,
-        )
-        run = beside_others(Prepared(options=options, warnings=[], **self._run))
-        # the notes already name other ledgers
-        run = replace(run, warnings=list(self.privacy_.notes))
-        result = replace(self._result, ledger=ledger)
-        facts = {
-            "class_names": run.source.class_names,
-            "class_kind": self.classes_.dtype.kind,
-            "feature_space": run.space,
-            "pixels": {},
-        }
-        with locked(out):
-            sha256 = save_network(out, self.network_, result.head, facts)
-            report = make_report(run, result, NOT_TESTED, "NOT ACCOUNTED", sha256)
-            write_records(options, report, ledger)
+
+        def save(out: Path, state: Any, facts: dict[str, Any]) -> str:
+            return save_network(out, self.network_, state, facts)
+
+        self._write_run(folder, tuning, "NOT ACCOUNTED", save, {"pixels": {}})
 
     @classmethod
     def load(
@@ -303,10 +272,8 @@ class DPFinetuneClassifier(PrivateClassifier):
             A classifier that predicts. It cannot be saved again.
         """
         network, state, facts = load_network(folder, model=model)
-        kind = {"i": int, "u": int, "f": float, "b": "True".__eq__}
-        as_given = kind.get(facts.get("class_kind", "U"), str)
         found = cls(model=network.spec.model.model)
-        found.classes_ = np.array([as_given(name) for name in facts["class_names"]])
+        found.classes_ = named_as_given(facts)
         found.network_, found.weights_ = network, state.average
         return found
 

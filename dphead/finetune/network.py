@@ -31,7 +31,7 @@ from dphead.finetune.models import (
     trained,
 )
 from dphead.finetune.options import Scale
-from dphead.finetune.settings import ModelSpec, check_vote
+from dphead.finetune.settings import ModelSpec
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
@@ -227,7 +227,7 @@ class Network:
         self.statistic = spec.statistic(self.model, loss)
         self.start = flat(self.model).double().cpu().numpy()
 
-    def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
+    def scores(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the scores of rows.
 
         Parameters
@@ -236,44 +236,24 @@ class Network:
             The flat trained parameters.
         x : ndarray of shape (n, ...)
             The rows.
-        vote : int, default 0
-            Number of augmented views that vote; 0 scores the row without augmentation.
 
         Returns
         -------
         ndarray of shape (n, n_classes), float32
-            With `vote`, the fraction of views for each class, plus a thousandth of
-            their mean probability to break ties.
-
-        References
-        ----------
-        [TAN23] section 4.2.
         """
-        check_vote(vote, self.spec.augment)
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
-        spec = replace(
-            self.spec, views=vote, augment=self.spec.augment if vote else "none"
-        )
+        spec = replace(self.spec, views=0, augment="none")
         out = np.empty((len(x), self.spec.n_classes), np.float32)
-        batch = max(1, _SCORED_NUMBERS // (max(1, vote) * int(np.prod(spec.shape))))
+        batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)
-                views = spec.inputs(rows, 0, self.device)
+                inputs = spec.inputs(rows, 0, self.device)[:, 0]
                 # a layer that updates its buffers would keep test rows in the network
                 own = fresh_buffers(self.model)
-                found = functional_call(self.model, own, (views.flatten(0, 1),))
-                scores = found.float().unflatten(0, views.shape[:2])
-                out[i : i + batch] = (
-                    (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
-                )
+                found = functional_call(self.model, own, (inputs,))
+                out[i : i + batch] = found.float().cpu().numpy()
         return out
-
-
-def _votes(scores: Tensor) -> Tensor:
-    """Return the votes (k, n_classes) of views' scores (k, views, n_classes)."""
-    choices = torch.nn.functional.one_hot(scores.argmax(dim=2), scores.shape[2]).float()
-    return choices.mean(dim=1) + 1e-3 * scores.softmax(dim=2).mean(dim=1)
 
 
 class TorchSums:

@@ -7,7 +7,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 
-from dphead.finetune.settings import Settings, check_vote
+from dphead.finetune.settings import Settings
 from dphead.fit.options import RunOptions
 from dphead.solvers.settings import RELEASES
 
@@ -50,8 +50,6 @@ class FinetuneOptions(RunOptions):
         Id of the images' data set.
     new_data_set : bool, default False
         Whether to start a new data set, although another one has some of these images.
-    vote : int, default 0
-        Number of augmented views per test image that vote.
     device : str, default "cpu"
         Device of the network.
     bf16 : bool, default False
@@ -81,7 +79,6 @@ class FinetuneOptions(RunOptions):
     same_data_as: Path | None = None
     dataset_id: str | None = None
     new_data_set: bool = False
-    vote: int = 0
     device: str = "cpu"
     bf16: bool = False
     checkpoint: int = 20
@@ -90,7 +87,6 @@ class FinetuneOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.settings.check_complete()
-        check_vote(self.vote, self.settings.augment)
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
                 f"--checkpoint must be from 1 to {RELEASES} steps, got "

@@ -20,16 +20,6 @@ class ImageRows:
         The images.
     labels : ndarray of shape (n,), int
         Their labels.
-    groups : ndarray, optional
-        As in `dphead.data.arrays.ArrayRows`. Given together with `group_cap`.
-    group_cap : int, optional
-        As in `dphead.data.arrays.ArrayRows`.
-
-    Raises
-    ------
-    ValueError
-        If shapes or types differ from the above, or only one of `groups` and
-        `group_cap` is given.
 
     Notes
     -----
@@ -37,39 +27,16 @@ class ImageRows:
     parameters instead.
     """
 
-    def __init__(
-        self,
-        images: np.ndarray,
-        labels: np.ndarray,
-        groups: np.ndarray | None = None,
-        group_cap: int | None = None,
-    ) -> None:
-        if (
-            images.ndim != 4
-            or images.dtype != np.uint8
-            or labels.shape != images.shape[:1]
-        ):
-            raise ValueError(
-                "images must be uint8 (n, channels, h, w) with labels (n,), got "
-                f"{images.dtype} {images.shape} with labels {labels.shape}. Convert "
-                "images in [0, 1] with (255 * x).astype(np.uint8)."
-            )
-        if (groups is None) != (group_cap is None):
-            raise ValueError(
-                f"groups and group_cap need each other, got group_cap {group_cap}. "
-                "Pass both or neither."
-            )
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.n_features = int(np.prod(images.shape[1:]))
         self._x = images.reshape(len(images), self.n_features)
-        # `ArrayRows` reads labels and applies the group cap, as for heads. It needs
+        # `ArrayRows` reads labels as for heads. It needs
         # features: a column of zeros.
         slots = np.zeros((len(images), 1), np.float32)
-        self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
-        self.n_rows, self.group_cap, self.within = (
-            len(images),
-            group_cap,
-            self._slots.within,
-        )
+        self._slots = ArrayRows(slots, labels, BLOCK_ROWS)
+        self.n_rows = len(images)
+        self.group_cap: int | None = None
+        self.within = self._slots.within
 
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None

@@ -42,10 +42,9 @@ from dphead.fit.run_folder import (
     check_folder,
     interrupted,
     locked,
-    make_report,
     public_facts,
     resumed_at,
-    write_records,
+    write_report,
 )
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, Target, check_unit, make_plan
@@ -307,7 +306,7 @@ def _measure(
         return NOT_TESTED
     state: Any = result.head
     rows, origin = run.test
-    metrics = evaluate(run.sums.network, state, rows, run.options.vote)
+    metrics = evaluate(run.sums.network, state, rows)
     metrics |= {"history": history} if history else {}
     return Tested(metrics, run.options.test_is, origin)
 
@@ -322,9 +321,7 @@ def _write(run: PreparedNetwork, result: FitResult, tested: Tested) -> dict[str,
         "pixels": run.options.pixels.record(),
     }
     sha256 = save_network(out, run.sums.network, state, facts)
-    report = make_report(run, result, tested, "NOT ACCOUNTED", sha256)
-    write_records(run.options, report, result.ledger)
-    return report
+    return write_report(run, result, tested, "NOT ACCOUNTED", sha256)
 
 
 def network_spec(

@@ -13,7 +13,7 @@ from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from torch import nn
 
-from dphead.analysis.metrics import evaluate_scores, predicted_classes
+from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.gradients import PerExample
@@ -221,29 +221,18 @@ def open_rows(
     return opened.labeled(len(names), source) if measured else opened
 
 
-def scores(
-    network: Network, state: Progress, rows: Opened, vote: int = 0
-) -> np.ndarray:
+def scores(network: Network, state: Progress, rows: Opened) -> np.ndarray:
     """Return the scores (n, n_classes) of the averaged weights on rows.
 
-    Rows go through the transform first. `vote` is the number of views that vote.
+    Rows go through the transform first.
     Unreadable rows, and rows that are not finite, get NaN.
     """
     x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
-    found = network.scores(state.average, x, vote=vote)
+    found = network.scores(state.average, x)
     found[~rows.readable] = np.nan
     return found
 
 
-def evaluate(
-    network: Network, state: Progress, rows: Opened, vote: int = 0
-) -> dict[str, Any]:
-    """Return metrics of the averaged weights on labeled rows.
-
-    With `vote`, they include "vote_accuracy".
-    """
-    metrics = evaluate_scores(scores(network, state, rows), rows.y)
-    if vote:
-        voted = predicted_classes(scores(network, state, rows, vote))
-        metrics["vote_accuracy"] = float((voted == rows.y).mean())
-    return metrics
+def evaluate(network: Network, state: Progress, rows: Opened) -> dict[str, Any]:
+    """Return metrics of the averaged weights on labeled rows."""
+    return evaluate_scores(scores(network, state, rows), rows.y)

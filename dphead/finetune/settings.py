@@ -329,19 +329,6 @@ class Settings(Step, ModelSpec):
         return found
 
 
-def check_vote(vote: int, augment: str) -> None:
-    """Raise ValueError if `vote` is out of range, or the network has no views."""
-    if not 0 <= vote <= MOST_VIEWS:
-        raise ValueError(
-            f"--vote must be from 0 to {MOST_VIEWS} views, got {vote}. Try --vote 8."
-        )
-    if vote and augment == "none":
-        raise ValueError(
-            f"--vote {vote} needs a network trained on views, got none. Drop --vote, "
-            "or train with --views."
-        )
-
-
 NAMES = {f.name for f in fields(Settings)}
 _RENAMED = {"augmentation_multiplicity": "views"}
 # values of settings that a preset's table omits

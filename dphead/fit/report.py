@@ -15,14 +15,12 @@ from dphead.analysis.ledger_place import named
 from dphead.analysis.profiles import (
     about_sum,
     all_profiles,
-    total_rho,
 )
-from dphead.analysis.protected import kind_of, name_unit, name_unit_in, protected_unit
+from dphead.analysis.protected import kind_of, name_unit, name_unit_in, stated_guarantee
 from dphead.analysis.sealed import write_json
 from dphead.fit.ledgers import Elsewhere
 from dphead.fit.loop import FitResult
 from dphead.planning.plan import Plan
-from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 
@@ -87,31 +85,18 @@ def guarantee(
 
     Notes
     -----
-    mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
-    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is the
-    epsilon of the same plan without a seed.
+    `stated_guarantee` defines the numbers.
     """
-    nominal = plan.epsilon_spent()
     plan = plan if private_noise else plan.marked(private=False)
-    events = plan.events()
-    return {
-        "private": plan.private,
-        "seeded": not private_noise,
-        "epsilon": plan.epsilon_spent(),
-        "nominal_epsilon": nominal,
-        "delta": plan.delta,
-        "mu": accounting.total_mu(events) if plan.private else None,
-        "rho": total_rho(events) if plan.private else None,
-        "neighboring_relation": plan.relation,
-        "protected_unit": protected_unit(plan.group_cap, thing, plan.group_mean),
+    profiles = {}
+    if plan.private:
+        profiles = all_profiles(plan.events(), plan.delta, plan.relation)
+    return stated_guarantee(plan, thing) | {
         "group_cap": plan.group_cap,
         "group_mean": plan.group_mean,
         "calibrated_with": plan.accountant,
         "target_epsilon": plan.epsilon,
-        "profiles": all_profiles(events, plan.delta, plan.relation)
-        if plan.private
-        else {},
-        "releases": plan.summary(),
+        "profiles": profiles,
     }
 
 
@@ -300,7 +285,7 @@ def build(
         },
         "expected_accuracy": head.estimate and asdict(head.estimate),
         "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),
-        "selection": None,  # filled in for a head by `fit.run`
+        "selection": None,
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,

@@ -5,7 +5,7 @@ Process 0 leads the fit and writes the folder. Other processes sum their rows.
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -54,10 +54,9 @@ from dphead.fit.run_folder import (
     check_delta,
     check_folder,
     locked,
-    make_report,
     public_facts,
     try_runs,
-    write_records,
+    write_report,
 )
 from dphead.planning.methods import make_method
 from dphead.planning.plan import check_unit, make_plan
@@ -358,12 +357,16 @@ def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, A
         "extraction": source.extraction,
     }
     sha256 = save_head(out, result.head, facts)
-    tuning = tuning_of(run.options, result.ledger)
-    report = make_report(run, result, tested, tuning, sha256)
     sources = [one.source for one in run.networks]
-    report["selection"] = selection_of(sources, run.method.solver, result.head)
-    write_records(run.options, report, result.ledger)
-    return report
+    given = [run.options.preset, *run.options.settings.values()]
+    return write_report(
+        run,
+        result,
+        tested,
+        tuning_of(given, result.ledger),
+        sha256,
+        selection=selection_of(sources, run.method.solver, result.head),
+    )
 
 
 def _own_rows(
@@ -467,13 +470,10 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     return JaxSums(), devices // 2
 
 
-def tuning_of(options: FitOptions, ledger: Ledger) -> str:
+def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:
     """Return the report's `tuning` entry if the options do not set it.
 
-    Return "none" for default settings and a ledger without other fits, which rules out
-    tuning. Otherwise return "NOT ACCOUNTED".
+    It is "none" for the first fit of a ledger if all settings are None, the default.
     """
-    chosen = options.preset is not None or any(
-        v is not None for v in options.settings.values()
-    )
+    chosen = any(value is not None for value in settings)
     return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"

@@ -432,15 +432,42 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
         )
 
 
-def make_report(
-    run: Prepared, result: FitResult, tested: reports.Tested, tuning: str, sha256: str
+def write_report(
+    run: Prepared,
+    result: FitResult,
+    tested: reports.Tested,
+    tuning: str,
+    sha256: str,
+    **more: Any,
 ) -> dict[str, Any]:
-    """Return the report of a run.
+    """Write run.toml, ledger.json, report.html and report.json, each durably.
 
-    `tuning` is used unless options or other ledgers decide it. `sha256` is the digest
-    of the trained tensors.
+    The report is written last, so a folder with a report is complete. Then the stored
+    releases are removed.
+
+    Parameters
+    ----------
+    run : Prepared
+        The run, which has ended.
+    result : FitResult
+        The head or network, its plan and its ledger.
+    tested : Tested
+        The test metrics.
+    tuning : str
+        How the settings were chosen, unless options or other ledgers say so.
+    sha256 : str
+        Digest of the trained tensors.
+    **more
+        More entries of the report.
+
+    Returns
+    -------
+    dict
+        The report.
     """
-    options, source, facts = run.options, run.source, run.facts
+    options, facts, out = run.options, run.facts, run.options.out
+    config = options.config
+    digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build(
         result,
         method={
@@ -449,32 +476,27 @@ def make_report(
             "source": run.method.source,
             "settings": run.settings,
         },
-        data={"n_rows": facts.n_rows, "n_classes": facts.n_classes} | vars(source),
+        data={"n_rows": facts.n_rows, "n_classes": facts.n_classes} | vars(run.source),
         tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
         warnings=run.warnings,
         tested=tested,
-        folder=options.out,
+        folder=out,
         elsewhere=run.elsewhere,
-    )
-    config = options.config
-    digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
-    made = {"commit": commit(), "tensors_sha256": sha256, "config_sha256": digest}
-    return report | {"provenance": made}
-
-
-def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -> None:
-    """Write run.toml, ledger.json, report.html and report.json, each durably.
-
-    The report is written last, so a folder with a report is complete. Then the stored
-    releases are removed.
-    """
-    out = options.out
-    if options.config is not None:
-        write_text(out / "run.toml", options.config)
-    reports.write(out / "ledger.json", {"fits": ledger.fits()})
+    ) | {
+        "provenance": {
+            "commit": commit(),
+            "tensors_sha256": sha256,
+            "config_sha256": digest,
+        },
+        **more,
+    }
+    if config is not None:
+        write_text(out / "run.toml", config)
+    reports.write(out / "ledger.json", {"fits": result.ledger.fits()})
     write_text(out / "report.html", page(report))
     reports.write(out / "report.json", report)
     _tidy(out)
+    return report
 
 
 def _tidy(out: Path) -> None:

@@ -124,7 +124,6 @@ def test_unusable_input_is_refused(made, tmp_path):
     for arguments, message in (
         ((run, test, "-o", excel), "--format csv"),
         ((run, test, "--format", "parquet"), "Add -o"),
-        ((run, test, "--vote", 3), "run folder of a network"),
         ((run, other), "the head's backbone"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),

@@ -62,7 +62,6 @@ encoding nothing
 test {other}
 test_split nothing
 test_is nothing
-vote 2
 ledger {file}
 same_data_as {file}
 dataset_id ../x

@@ -6,17 +6,14 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from commands import dphead, fitted, refused
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from finetune.core import images
 from PIL import Image
 
-from dphead.finetune.augment import row_keys, views_of
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import finetune
-from dphead.finetune.saved import load_network
 from dphead.finetune.settings import Settings
 
 NAMES = ["bird", "cat", "dog"]
@@ -131,36 +128,6 @@ def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
     assert found["accuracy"] == pytest.approx(share)
 
 
-def test_a_vote_counts_the_views_of_each_image(folder):
-    network = load_network(folder / "pixels")[0]
-    x, y = images(N_TEST, seed=1)
-    pixels = x.astype(np.float32)
-    keys = row_keys(pixels.reshape(N_TEST, -1))
-    views = views_of(torch.from_numpy(pixels / 255), keys, 5, "crop", 0)
-    with torch.inference_mode():
-        each = (
-            network.model(((views - 0.5) / 0.25).flatten(0, 1))
-            .argmax(dim=1)
-            .reshape(N_TEST, 5)
-            .numpy()
-        )
-    shares = np.stack([(each == k).mean(axis=1) for k in range(3)], axis=1)
-    rows = predicted(folder / "pixels", folder / "test.npz", "--vote", 5)
-    for row, share in zip(rows, shares, strict=True):
-        assert share[NAMES.index(row["class"])] == share.max()
-        # a thousandth breaks ties
-        assert float(row["probability"]) == pytest.approx(share.max(), abs=2e-3)
-    named = [r["class"] for r in rows]
-    right = np.mean([NAMES[k] == p for k, p in zip(y, named, strict=True)])
-    found = measured(folder / "pixels", folder / "test.npz", "--vote", 5)
-    assert found["vote_accuracy"] == pytest.approx(right)
-    assert "vote_accuracy" not in measured(folder / "pixels", folder / "test.npz")
-    assert (
-        "5 views"
-        in fitted("evaluate", folder / "pixels", folder / "test.npz", "--vote", 5).out
-    )
-
-
 def test_maps_go_through_the_released_normalization(folder):
     # three brightnesses, no noise
     assert measured(folder / "maps", folder / "maps.h5")["accuracy"] > 0.9
@@ -175,7 +142,6 @@ def test_maps_go_through_the_released_normalization(folder):
         ("maps test.npz", "was trained on a features file"),
         ("maps other.h5", "with the same settings"),
         ("pixels unlabeled.npz", "no labels of the network"),
-        ("maps maps.h5 --vote 3", "trained on views"),
         ("broken test.npz", "has no readable model.json and model.safetensors"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_run_that_died_after_its_report_is_tidied(features, run, monkeypatch):
 def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
     """Under another id the fit would be charged again."""
     command = ("fit", features, "-o", run, *LS)
-    crashed(monkeypatch, "write_records", "before", *command, module=fit_files)
+    crashed(monkeypatch, "write_report", "before", *command, module=fit_files)
     marker = run / "fit.json"
     whole = marker.read_text()
     held = json.loads(whole)["fit_id"]

@@ -23,7 +23,7 @@ _WIDTH = 100  # columns of prose; chosen
 
 
 def model_card(report: dict[str, Any], about: About | None = None) -> str:
-    """Return the README.md of a report from `make_report` or `read_run`.
+    """Return the README.md of a report from `write_report` or `read_run`.
 
     `about` fills in the use and the origin of the images.
     """
