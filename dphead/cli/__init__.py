@@ -9,61 +9,22 @@ from importlib import import_module
 
 import click
 
-COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
-    "extract": (
-        "dphead.cli.extract:extract",
-        "Turn images into a features file with a frozen backbone.",
-    ),
-    "features": (
-        "dphead.cli.features:features",
-        "Import embeddings, or join the shards of a features file.",
-    ),
-    "verify": (
-        "dphead.cli.verify:verify",
-        "Check a features file (prints private values).",
-    ),
-    "plan": (
-        "dphead.cli.plan:plan",
-        "Forecast accuracy for each epsilon from similar public images.",
-    ),
-    "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
-    "finetune": (
-        "dphead.cli.finetune:finetune",
-        "Train all or some layers of a network privately.",
-    ),
-    "evaluate": (
-        "dphead.cli.evaluate:evaluate",
-        "Measure a head or a network on labeled images.",
-    ),
-    "predict": (
-        "dphead.cli.evaluate:predict",
-        "Predict classes for a features file or images.",
-    ),
-    "export": (
-        "dphead.cli.export:export",
-        "Write a head for PyTorch, timm, ONNX or scikit-learn.",
-    ),
-    "account": (
-        "dphead.cli.account:account",
-        "Compute noise for a budget, or epsilon for given noise.",
-    ),
-    "tan": (
-        "dphead.cli.tan:tan",
-        "Plan or simulate end-to-end training by its total amount of noise.",
-    ),
-    "report": (
-        "dphead.cli.report:report",
-        "Write a run's privacy card, model card or DPIA annex.",
-    ),
-    "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
-    "audit": (
-        "dphead.cli.audit:audit",
-        "Attack a method on synthetic rows to bound epsilon from below.",
-    ),
-    "ledger": (
-        "dphead.cli.ledger:ledger",
-        "Set a data set's budget, or show what was spent and what remains.",
-    ),
+COMMANDS = {  # what `dphead --help` says
+    "extract": "Turn images into a features file with a frozen backbone.",
+    "features": "Import embeddings, or join the shards of a features file.",
+    "verify": "Check a features file (prints private values).",
+    "plan": "Forecast accuracy for each epsilon from similar public images.",
+    "fit": "Train a private head from a features file.",
+    "finetune": "Train all or some layers of a network privately.",
+    "evaluate": "Measure a head or a network on labeled images.",
+    "predict": "Predict classes for a features file or images.",
+    "export": "Write a head for PyTorch, timm, ONNX or scikit-learn.",
+    "account": "Compute noise for a budget, or epsilon for given noise.",
+    "tan": "Plan or simulate end-to-end training by its total amount of noise.",
+    "report": "Write a run's privacy card, model card or DPIA annex.",
+    "check": "List what a run's guarantee does not cover.",
+    "audit": "Attack a method on synthetic rows to bound epsilon from below.",
+    "ledger": "Set a data set's budget, or show what was spent and what remains.",
 }
 
 
@@ -116,14 +77,14 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        return getattr(import_module(module), attribute)
+        module = "evaluate" if cmd_name == "predict" else cmd_name
+        return getattr(import_module(f"dphead.cli.{module}"), cmd_name)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dphead.cli.command import Sectioned
-from dphead.cli.values import LARGEST, Number, Whole, names
+from dphead.cli.values import LARGEST, Number, Whole, several_names
 
 
 class NamedPath(click.Path):
@@ -117,7 +117,7 @@ def setting_option(declared: Any, text: str, kind: Any = PATH) -> click.Option:
     name = f"--{declared.name.replace('_', '-')}"
     if bool in declared.types:
         return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
-    callback = names if tuple in declared.types else None
+    callback = several_names if tuple in declared.types else None
     number = next((t for t in declared.types if t in (int, float)), None)
     if number is not None:
         kind = Whole(-LARGEST) if number is int else Number(-LARGEST)

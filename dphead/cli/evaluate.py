@@ -302,12 +302,16 @@ def predict(
     asked = Asked(**given)
 
     from dphead.analysis.metrics import classified
-    from dphead.cli.predictions import format_of, table, write
+    from dphead.cli.predictions import (
+        format_of,
+        prediction_rows,
+        write_predictions,
+    )
 
     kind = format_of(output, asked_format)
     with shown("reading rows") as progress:
         found, classes, names = _predicted(asked, progress)
-    write(table(found, classes, names, top), output, kind)
+    write_predictions(prediction_rows(found, classes, names, top), output, kind)
     if output is not None:
         click.echo(section("Wrote", [f"{output}: {len(found):,} rows"]))
     if none := int((~classified(found)).sum()):

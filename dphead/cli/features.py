@@ -75,7 +75,7 @@ def features() -> None:
     help="Attest that the model reads each row alone and was not fitted to these "
     "rows. Reports repeat this statement, and `dphead check` accepts it.",
 )
-def import_(source: Path, output: Path, **given: Any) -> None:
+def _import(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file, one row for each.
 
     FILE is .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather. The embedding model
@@ -141,10 +141,10 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
     )
 
 
-@features.command()
+@features.command("join")
 @click.argument("shards", nargs=-1, required=True, type=PATH)
 @FEATURES_FILE
-def join(shards: tuple[Path, ...], output: Path) -> None:
+def _join(shards: tuple[Path, ...], output: Path) -> None:
     """Join all SHARDS of an extraction into one features file.
 
     The result is the file that a single process would have written. Every block is

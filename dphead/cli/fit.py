@@ -43,7 +43,7 @@ from dphead.cli.text import section
     ),
     click.option(
         "--classes",
-        callback=values.names,
+        callback=values.several_names,
         help="Public class names, such as a,b,c, if the file declares no classes.",
     ),
 )

@@ -23,9 +23,9 @@ def ledger() -> None:
     """
 
 
-@ledger.command()
+@ledger.command("init")
 @click.argument("url", envvar="DPHEAD_LEDGER")
-def init(url: str) -> None:
+def _init(url: str) -> None:
     """Create a team's ledgers on a PostgreSQL server.
 
     URL is postgresql://OWNER@HOST/DATABASE (default: DPHEAD_LEDGER). The role OWNER
@@ -41,10 +41,10 @@ def init(url: str) -> None:
 _GRANT = "GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO role"
 
 
-@ledger.command()
+@ledger.command("move")
 @click.argument("source", type=LEDGER)
 @click.argument("url", envvar="DPHEAD_LEDGER")
-def move(source: Any, url: str) -> None:
+def _move(source: Any, url: str) -> None:
     """Move a ledger to a team's server.
 
     SOURCE is a ledger file, or a features file (for the ledger of its data set). URL is
@@ -71,20 +71,20 @@ def move(source: Any, url: str) -> None:
     click.echo(section("Moved", [moved]))
 
 
-@ledger.command()
+@ledger.command("show")
 @click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
-def show(which: Any, as_json: bool) -> None:
+def _show(which: Any, as_json: bool) -> None:
     """Print the budget, the spent epsilon and the remaining epsilon.
 
     WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
     of a team's server (default: DPHEAD_LEDGER).
     """
     for book in _open(which):
-        _show(book, as_json)
+        _spent(book, as_json)
 
 
-def _show(book: Any, as_json: bool) -> None:
+def _spent(book: Any, as_json: bool) -> None:
     from dphead.analysis.records import fit_events
     from dphead.cli.budget import budget_lines
     from dphead.fit.ledgers import charged_elsewhere
@@ -141,7 +141,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     return table(_FIT_COLUMNS, rows).replace(TIE, " ")
 
 
-@ledger.command()
+@ledger.command("budget")
 @click.argument("which", type=PATH)
 @click.option(
     "--epsilon", type=values.NUMBER, required=True, help="Epsilon of all fits."
@@ -152,7 +152,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     required=True,
     help="Delta of the total over all fits, below 1/n for n images or groups.",
 )
-def budget(which: Path, epsilon: float, delta: float) -> None:
+def _budget(which: Path, epsilon: float, delta: float) -> None:
     """Set the budget of a data set.
 
     WHICH is a features file, or a ledger file. A ledger file that ends in .sqlite is
@@ -192,9 +192,9 @@ def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
     return [f"! {warning}"] if warning else []
 
 
-@ledger.command()
+@ledger.command("verify")
 @click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
-def verify(which: Any) -> None:
+def _verify(which: Any) -> None:
     """Check a ledger for damage by its digests.
 
     WHICH is a ledger file, a features file (for the ledger of its data set), or the URL

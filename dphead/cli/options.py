@@ -188,7 +188,7 @@ LAYOUT = click.option(
 COLUMNS = click.option(
     "--columns",
     multiple=True,
-    callback=values.columns,
+    callback=values.named_columns,
     metavar="ROLE=NAME,...",
     help="Columns that hold path or image, label, group and split. For a table, "
     "names of columns. For a WebDataset, fields of the .json. For an .npy of "

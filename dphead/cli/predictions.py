@@ -35,7 +35,7 @@ def format_of(output: Path | None, asked: str | None) -> str:
     return kind
 
 
-def table(
+def prediction_rows(
     probabilities: np.ndarray, classes: list[str], names: Any, top: int
 ) -> list[dict[str, Any]]:
     """Return one dict per row, with its most likely classes.
@@ -70,7 +70,9 @@ def table(
     return found
 
 
-def write(rows: list[dict[str, Any]], output: Path | None, kind: str) -> None:
+def write_predictions(
+    rows: list[dict[str, Any]], output: Path | None, kind: str
+) -> None:
     """Write the rows to a file, or to standard output."""
     if kind == "parquet":
         assert output is not None  # `format_of`

@@ -42,7 +42,7 @@ def tan() -> None:
     """Plan end-to-end training by its total amount of noise [Sander et al. 2023]."""
 
 
-@tan.command()
+@tan.command("show")
 @_N_ROWS
 @click.option(
     "--batch-size", type=values.COUNT, required=True, help="Expected size of a batch."
@@ -55,7 +55,7 @@ def tan() -> None:
 )
 @click.option("--steps", type=values.COUNT, required=True, help="Number of steps.")
 @_DELTA
-def show(
+def _show(
     n_rows: int,
     batch_size: int,
     noise_multiplier: float,
@@ -89,7 +89,7 @@ def show(
     )
 
 
-@tan.command()
+@tan.command("plan")
 @_N_ROWS
 @click.option(
     "--epsilon", type=values.NUMBER, required=True, help="Budget of the training."
@@ -113,7 +113,7 @@ def show(
     multiple=True,
     help="JSON file of `dphead tan simulate`, one for each number of steps.",
 )
-def plan(
+def _plan(
     n_rows: int,
     epsilon: float,
     delta: float,
@@ -175,7 +175,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
         return found["settings"]["steps"], Prediction(**found["prediction"])
 
 
-@tan.command(cls=WithTraining)
+@tan.command("simulate", cls=WithTraining)
 @click.argument("images", type=PATH)
 @click.option(
     "--data-is",
@@ -219,7 +219,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "--preset",
     help="Preset with a paper's settings for the full run, such as de22-13/8.",
 )
-def simulate(
+def _simulate(
     images: Path,
     data_is: str,
     runs: int,
@@ -238,7 +238,7 @@ def simulate(
 
     from dphead.analysis.sealed import write_json
     from dphead.finetune.settings import NAMES, make_settings
-    from dphead.finetune.tan import in_percent, predict, run_simulations
+    from dphead.finetune.tan import in_percent, predict_full_run, run_simulations
 
     own = {k: given[k] for k in NAMES & set(given)}
     settings, source = make_settings(own, given["preset"])
@@ -263,7 +263,7 @@ def simulate(
     found = run_simulations(
         settings, factors, range(runs), train, data_is_public=public, done=tell
     )
-    prediction = predict(found, settings.batch_size or 0)
+    prediction = predict_full_run(found, settings.batch_size or 0)
     click.echo(
         f"\npredicted at B {full[0]}, sigma {full[1]:g}: "
         f"{tied(f'{100 * prediction.accuracy:.2f} %')}, "

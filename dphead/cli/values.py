@@ -111,7 +111,9 @@ def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
-def names(ctx: _Given, option: _Given, text: str | None) -> tuple[str, ...] | None:
+def several_names(
+    ctx: _Given, option: _Given, text: str | None
+) -> tuple[str, ...] | None:
     """Return the comma-separated texts, or None without any."""
     return parts(ctx, option, text) or None
 
@@ -170,7 +172,7 @@ def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, An
     return found
 
 
-def columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:
+def named_columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:
     """Parse comma-separated ROLE=NAME pairs."""
     pairs = [pair for text in texts for pair in text.split(",")]
     found = {role: name for role, _, name in (pair.partition("=") for pair in pairs)}

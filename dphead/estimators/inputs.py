@@ -44,7 +44,7 @@ from dphead.fit.files import (
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo
-from dphead.solvers.settings import shown
+from dphead.solvers.settings import typed
 
 _MOST_CLASSES = 2**20  # chosen, not measured
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
@@ -215,7 +215,7 @@ def refuse_split(split: str | None) -> None:
     """Raise ValueError if a split is given for arrays."""
     if split is not None:
         raise ValueError(
-            f"`split` must be None for arrays, got {shown(split)}. Pass the rows of "
+            f"`split` must be None for arrays, got {typed(split)}. Pass the rows of "
             "the split as `X`, or the path of a features file."
         )
 
@@ -330,7 +330,7 @@ def declared(classes: Any) -> np.ndarray:
         if len(names) == len(given) > 0:
             return names
     raise ValueError(
-        f"`classes` must be distinct numbers or strings, got {shown(given)}. Pass each "
+        f"`classes` must be distinct numbers or strings, got {typed(given)}. Pass each "
         "class once, as in `classes=[0, 1]`."
     )
 
@@ -348,7 +348,7 @@ def class_list(classes: Any) -> list[Any]:
     except (TypeError, OverflowError):
         raise ValueError(
             f"`classes` must be a list of at most {_MOST_CLASSES} numbers or strings, "
-            f"got {shown(classes)}. Pass the public classes, as in `classes=[0, 1]`."
+            f"got {typed(classes)}. Pass the public classes, as in `classes=[0, 1]`."
         ) from None
 
 

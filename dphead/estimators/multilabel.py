@@ -40,7 +40,7 @@ from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
 from dphead.solvers.auto import Auto
 from dphead.solvers.base import ProblemInfo, Solver
-from dphead.solvers.settings import shown
+from dphead.solvers.settings import typed
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -286,7 +286,7 @@ def _column_names(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     if len(names) != count:
         raise ValueError(
             f"`classes` must be {count} distinct numbers or strings, one for each "
-            f"column of `y`, got {shown(given)}. Remove `classes` to number the "
+            f"column of `y`, got {typed(given)}. Remove `classes` to number the "
             "columns."
         )
     _check_order(said, given)
@@ -302,8 +302,8 @@ def _check_order(said: list[Any], classes: list[Any]) -> None:
     is_named = said != counted and classes != counted
     if said and said != classes and (is_named or set(said) == set(classes)):
         raise ValueError(
-            f"`y` must have its columns in the order of `classes`, got {shown(said)} "
-            f"for {shown(classes)}. Use `y[list(classes)]`, or rename the columns."
+            f"`y` must have its columns in the order of `classes`, got {typed(said)} "
+            f"for {typed(classes)}. Use `y[list(classes)]`, or rename the columns."
         )
 
 

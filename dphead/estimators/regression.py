@@ -27,7 +27,7 @@ from dphead.estimators.labels import (
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import float_rows
 from dphead.solvers.regression import RidgeRegression
-from dphead.solvers.settings import check_settings, shown
+from dphead.solvers.settings import check_settings, typed
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -158,7 +158,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         if not 0 < (upper - lower) / 2 < np.inf:
             raise ValueError(
                 "`bounds` must be two finite numbers, the lower first, got "
-                f"{shown(bounds)}. Pass the public range of the target. The smallest "
+                f"{typed(bounds)}. Pass the public range of the target. The smallest "
                 "and largest target would reveal rows."
             )
         return (lower + upper) / 2, (upper - lower) / 2

@@ -15,8 +15,8 @@ from dphead_extract import images
 
 from dphead.analysis.protected import made_of_images
 from dphead.analysis.sealed import read_json, read_sealed
-from dphead.export.trained import Trained, guarantee_of, write_json
-from dphead.export.words import example, in_words, readme
+from dphead.export.trained import Trained, guarantee_of, write_plain_json
+from dphead.export.words import example, input_in_words, readme
 from dphead.fit.head_file import load_head
 from dphead.privacy.atomic_write import write_folder
 
@@ -105,13 +105,13 @@ def export(
         code = example(trained, to, takes, out.name)
         text = readme(trained, takes, code)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        write_json(folder / "guarantee.json", trained.guarantee)
+        write_plain_json(folder / "guarantee.json", trained.guarantee)
         if made_of_images(trained.facts.get("extraction")):
             shutil.copyfile(images.__file__, folder / "decode.py")
 
     write_folder(out, fill)
     files = sorted(path.name for path in out.iterdir())
-    return Exported(out, files, in_words(trained, takes), code, trained.guarantee)
+    return Exported(out, files, input_in_words(trained, takes), code, trained.guarantee)
 
 
 def _read(run: Path, weights: Path | None, model: Any) -> Trained:

@@ -10,13 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from dphead.export.heads import write_code
-from dphead.export.networks import TRIED, compare, run_onnx, save_onnx
+from dphead.export.networks import (
+    TRIED,
+    Answers,
+    compare,
+    run_onnx,
+    save_onnx,
+    save_tensors,
+    timm_config,
+)
 from dphead.export.torch_head import Network, load_network
-from dphead.export.trained import Trained, metadata, write_json
+from dphead.export.trained import Trained, file_metadata, write_plain_json
 from dphead.finetune import saved
 
 _FOR_ALL = "torch or onnx"  # formats of every network
@@ -59,9 +66,7 @@ def write_torch(trained: Trained, folder: Path) -> str:
     """Write model.safetensors, head.json, and a head.py that loads them."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
-    about = {"format": "pt"} | metadata(trained.guarantee)
-    state = {k: v.contiguous().clone() for k, v in network.state_dict().items()}
-    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    save_tensors(network, trained, folder)
     write_code("torch_head.py", folder / "head.py")
     write_code("../finetune/architectures.py", folder / "architectures.py")
     own = network.model if ":" in facts["network"]["model"] else None
@@ -76,10 +81,10 @@ def write_onnx(trained: Trained, folder: Path) -> str:
     """Write model.onnx, which has the normalization of its input."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
-    about = metadata(trained.guarantee)
+    about = file_metadata(trained.guarantee)
     about["class_names"] = json.dumps(facts["class_names"])
     given = _given(network, takes == "images")
-    save_onnx(_Answers(network).eval(), given, takes, about, folder / "model.onnx")
+    save_onnx(Answers(network).eval(), given, takes, about, folder / "model.onnx")
     with torch.inference_mode():
         scores = network(given)
     compare(scores, run_onnx(folder / "model.onnx", given), "--to torch")
@@ -104,29 +109,22 @@ def write_timm(trained: Trained, folder: Path) -> str:
             f"--to timm needs a network of timm, got {name}. Use --to {_FOR_ALL}."
         )
     takes = _write_facts(trained, folder, facts)
-    about = {"format": "pt"} | metadata(trained.guarantee)
-    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
-    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    save_tensors(model, trained, folder)
     keys = ("input_size", "crop_pct", "crop_mode", "interpolation")
     transform = {key: facts["features"]["transform"][key] for key in keys}
     transform |= {k: getattr(network, k).flatten().tolist() for k in ("mean", "std")}
-    classes = facts["class_names"]
     built: Any = model.pretrained_cfg
-    source = {k: built.get(k) for k in ("first_conv", "classifier")}
-    config = source | transform | {"num_classes": len(classes)}
     arguments: dict[str, Any] = {"in_chans": network.shape[0]}
     if built.get("fixed_input_size"):  # else timm builds the size of the images
         arguments["img_size"] = list(built["input_size"][1:])
-    write_json(
-        folder / "config.json",
-        {
-            "architecture": name,
-            "num_classes": len(classes),
-            "num_features": model.num_features,
-            "label_names": classes,
-            "model_args": arguments,
-            "pretrained_cfg": config,
-        },
+    made = {
+        "architecture": name,
+        "num_features": model.num_features,
+        "model_args": arguments,
+        "transform": transform,
+    }
+    write_plain_json(
+        folder / "config.json", timm_config(made, facts["class_names"], model)
     )
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     given = _given(network, pixels=True)
@@ -138,21 +136,8 @@ def write_timm(trained: Trained, folder: Path) -> str:
 
 def _write_facts(trained: Trained, folder: Path, facts: dict[str, Any]) -> str:
     """Write head.json and, for images, prepare.py; return "images" or "features"."""
-    write_json(folder / "head.json", facts)
+    write_plain_json(folder / "head.json", facts)
     if not trained.facts["network"]["pixels"]:
         return "features"
     write_code("pictures.py", folder / "prepare.py")
     return "images"
-
-
-class _Answers(nn.Module):
-    """Turn rows into scores, probabilities and classes, as a graph."""
-
-    def __init__(self, network: Network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, probabilities (n, n_classes), and classes (n,)."""
-        scores = self.network(rows)
-        return scores, self.network.probabilities(scores), self.network.classes(scores)

@@ -13,9 +13,9 @@ from dphead.analysis.metrics import probabilities
 from dphead.export.trained import (
     Trained,
     described,
-    metadata,
+    file_metadata,
     tensors_of,
-    write_json,
+    write_plain_json,
 )
 
 _HERE = Path(__file__).parent
@@ -82,9 +82,9 @@ def _write_head(trained: Trained, folder: Path, loader: str) -> str:
     from safetensors.numpy import save
 
     tensors = tensors_of(trained.linear)
-    about = metadata(trained.guarantee)
+    about = file_metadata(trained.guarantee)
     (folder / "head.safetensors").write_bytes(save(tensors, metadata=about))
-    write_json(folder / "head.json", described(trained, tensors))
+    write_plain_json(folder / "head.json", described(trained, tensors))
     write_code(loader, folder / "head.py")
     return "features"
 

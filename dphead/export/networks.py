@@ -14,16 +14,17 @@ from dphead_extract.backbones.base import Backbone
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.timm_models import timm_model
 from dphead_extract.normalization import RowNorm
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from dphead.export.heads import write_code
-from dphead.export.torch_head import Head, load_model
+from dphead.export.torch_head import Head, Network, load_model
 from dphead.export.trained import (
     Trained,
     described,
-    metadata,
+    file_metadata,
     tensors_of,
-    write_json,
+    write_plain_json,
 )
 from dphead.fit.files import backbone_options
 from dphead.privacy.loss import loss_named
@@ -65,21 +66,21 @@ class _Classifier(nn.Module):
         return _answers(self.head, self.features(images))
 
 
-class _Scores(nn.Module):
-    """Turn features (n, n_features) into `_answers`."""
+class Answers(nn.Module):
+    """Turn rows of a head or a network into `_answers`, as a graph."""
 
-    def __init__(self, head: Head):
+    def __init__(self, head: Head | Network):
         super().__init__()
         self.head = head
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the answers for features."""
-        return _answers(self.head, features)
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the answers for rows."""
+        return _answers(self.head, rows)
 
 
-def _answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _answers(head: Head | Network, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, probabilities (n, n_classes), and classes (n,), -1 for none."""
-    scores = head(features)
+    scores = head(rows)
     return scores, head.probabilities(scores), head.classes(scores)
 
 
@@ -113,8 +114,6 @@ def write_timm(trained: Trained, folder: Path) -> str:
         If the features need more than a timm model (normalization, mirrored images,
         axes), or the scores of the written model differ.
     """
-    from safetensors.torch import save
-
     extraction = trained.facts["extraction"]
     classifier = _classifier(trained)
     kind = extraction["normalization"]["kind"]
@@ -128,14 +127,15 @@ def write_timm(trained: Trained, folder: Path) -> str:
     model, _ = timm_model(backbone_options(extraction, trained.weights))
     name = _name_of_classifier(model)
     model.set_submodule(name, _torch_head(trained))
-    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
-    about = {"format": "pt"} | metadata(trained.guarantee)
-    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
+    save_tensors(model, trained, folder)
     facts = described(trained, tensors_of(trained.linear))
     facts["timm"] = _timm_facts(model, name, extraction)
-    write_json(folder / "head.json", facts)
+    write_plain_json(folder / "head.json", facts)
     if not trained.linear.transform.unit_norm and trained.linear.feature_clip is None:
-        write_json(folder / "config.json", _timm_config(facts, model))
+        made = facts["timm"] | {"num_features": facts["n_features"]}
+        write_plain_json(
+            folder / "config.json", timm_config(made, facts["class_names"], model)
+        )
     write_code("torch_head.py", folder / "head.py")
     loaded = load_model(folder)[0]
     images = _random_images(classifier)
@@ -168,23 +168,29 @@ def _timm_facts(
     }
 
 
-def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+def timm_config(
+    made: dict[str, Any], classes: list[str], model: nn.Module
+) -> dict[str, Any]:
     """Return the contents of timm's own config.json."""
-    made = facts["timm"]
     source: Any = model.pretrained_cfg
-    n_classes = len(facts["class_names"])
-    config: Any = {
-        key: source[key] for key in ("pool_size", "first_conv", "classifier")
-    }
-    config |= made["transform"] | {"num_classes": n_classes}
+    keys = ("pool_size", "first_conv", "classifier")
+    config = {key: source[key] for key in keys if key in source}
+    config |= made["transform"] | {"num_classes": len(classes)}
     return {
         "architecture": made["architecture"],
-        "num_classes": n_classes,
-        "num_features": facts["n_features"],
-        "label_names": facts["class_names"],
+        "num_classes": len(classes),
+        "num_features": made["num_features"],
+        "label_names": classes,
         "model_args": made["model_args"],
         "pretrained_cfg": config,
     }
+
+
+def save_tensors(model: nn.Module, trained: Trained, folder: Path) -> None:
+    """Write a network's model.safetensors, with its guarantee."""
+    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+    about = {"format": "pt"} | file_metadata(trained.guarantee)
+    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
 
 
 def write_onnx(trained: Trained, folder: Path) -> str:
@@ -203,13 +209,13 @@ def write_onnx(trained: Trained, folder: Path) -> str:
         module: nn.Module = _classifier(trained)
         given, takes = _random_images(module), "images"
         facts = described(trained, tensors_of(trained.linear))
-        write_json(folder / "head.json", facts)
+        write_plain_json(folder / "head.json", facts)
         write_code("pictures.py", folder / "prepare.py")
     else:
-        module = _Scores(_torch_head(trained))
+        module = Answers(_torch_head(trained))
         given = torch.randn(TRIED, len(trained.linear.weights))
         takes = "features"
-    about = metadata(trained.guarantee)
+    about = file_metadata(trained.guarantee)
     about["class_names"] = json.dumps(trained.facts["class_names"])
     save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
     with torch.inference_mode():

@@ -105,7 +105,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def write_json(path: Path, facts: dict[str, Any]) -> None:
+def write_plain_json(path: Path, facts: dict[str, Any]) -> None:
     """Write JSON for other software, without the digest of a run's files."""
     text = json.dumps(plain(facts), indent=2, sort_keys=True, allow_nan=False)
     path.write_text(f"{text}\n")
@@ -143,7 +143,7 @@ def described(trained: Trained, tensors: dict[str, np.ndarray]) -> dict[str, Any
     }
 
 
-def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
+def file_metadata(guarantee: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a tensor file or a graph.
 
     A single shared file then keeps its guarantee.

@@ -132,7 +132,7 @@ def example(trained: Trained, to: str, takes: str, folder: str) -> str:
     return text.format(folder=folder, n_features=trained.n_features)
 
 
-def in_words(trained: Trained, takes: str) -> str:
+def input_in_words(trained: Trained, takes: str) -> str:
     """Describe the input of an export."""
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
@@ -166,7 +166,7 @@ def readme(trained: Trained, takes: str, code: str) -> str:
     )
     parts = [
         f"# A classifier {trained.kind}{how}",
-        _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
+        _filled(f"It takes {input_in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
         *([_filled(_DECODER)] if made_of_images(trained.facts["extraction"]) else []),

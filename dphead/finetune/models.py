@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from dphead.finetune.architectures import by_name
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
-from dphead.solvers.settings import is_a, shown
+from dphead.solvers.settings import is_a, typed
 
 # Layers that mix the rows of a batch, or keep statistics of rows between calls.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
@@ -142,13 +142,13 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
         }
     except (re.error, TypeError) as error:
         raise ValueError(
-            f"--layers must be regular expressions, got {shown(patterns)} ({error}). "
+            f"--layers must be regular expressions, got {typed(patterns)} ({error}). "
             "Escape special characters with a backslash."
         ) from None
     unknown = [pattern for pattern, of in found.items() if not of]
     if unknown or not names:
         raise ValueError(
-            f"--layers must match names of parameters, got {shown(unknown)}. The model "
+            f"--layers must match names of parameters, got {typed(unknown)}. The model "
             f"has {', '.join(names[:4]) or 'none'}, ..."
         )
     if patterns:
@@ -189,7 +189,7 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
     ):
         raise ValueError(
             f"--{name} must be a number from {least:g} to {_MOST_SCALE:g}, or one for "
-            f"each of {channels} channels, got {shown(value)}. Pass one number."
+            f"each of {channels} channels, got {typed(value)}. Pass one number."
         )
 
 

@@ -180,7 +180,7 @@ def run_simulations(
     return found
 
 
-def predict(
+def predict_full_run(
     runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
 ) -> Prediction:
     """Predict the accuracy of the full run by a line through simulated accuracies.

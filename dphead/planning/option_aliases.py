@@ -15,7 +15,7 @@ from dphead.solvers.settings import (
     Setting,
     check_settings,
     settings_of,
-    shown,
+    typed,
 )
 
 _T = TypeVar("_T", "Batches", "RowPreparation")
@@ -106,7 +106,7 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
     except TypeError:
         names = ", ".join(settings_of(ChannelNormalization))
         raise ValueError(
-            f"`normalization` must be a table of {names}, got {shown(table)}. The last "
+            f"`normalization` must be a table of {names}, got {typed(table)}. The last "
             "two names are optional."
         ) from None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.settings import shown
+from dphead.solvers.settings import typed
 
 # initial logits on unit rows: trials on CIFAR-10's training rows, not stored
 START_LOGITS = 8.0
@@ -87,7 +87,7 @@ def _as_numbers(given: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
             "`prior` must be an array (n_features, n_classes) of numbers, got "
-            f"{shown(given)}."
+            f"{typed(given)}."
         ) from None
 
 

@@ -193,10 +193,10 @@ def check_settings(settings: Any) -> None:
     for name, declared in settings_of(type(settings)).items():
         value = getattr(settings, name)
         if not declared.holds(value):
-            raise ValueError(f"{name} must be {declared.must_be}, got {shown(value)}.")
+            raise ValueError(f"{name} must be {declared.must_be}, got {typed(value)}.")
 
 
-def shown(value: Any) -> str:
+def typed(value: Any) -> str:
     """Return a value as short text for a one-line message."""
     return " ".join(_QUOTED.repr(value).split())
 

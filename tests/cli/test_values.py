@@ -19,7 +19,7 @@ from dphead.cli import values
         (values.n_bytes, "1.5mb", 1_500_000),
         (values.arguments, ("a=1", "b=True", "c=x=y"), {"a": 1, "b": True, "c": "x=y"}),
         (values.settings, ("batch-size=8", "b=True"), {"batch_size": 8, "b": "True"}),
-        (values.columns, ("image=p", "label=y"), {"image": "p", "label": "y"}),
+        (values.named_columns, ("image=p", "label=y"), {"image": "p", "label": "y"}),
     ],
 )
 def test_a_text_becomes_its_value(read, text, value):
@@ -33,7 +33,7 @@ def test_a_text_becomes_its_value(read, text, value):
         (values.image_size, "1,2,3", "N or H,W in pixels"),
         (values.n_bytes, "xGB", "500MB or 2GB"),
         (values.arguments, ("a",), "NAME=VALUE"),
-        (values.columns, ("color=x",), "ROLE=NAME"),
+        (values.named_columns, ("color=x",), "ROLE=NAME"),
     ],
 )
 def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):

@@ -11,7 +11,13 @@ from finetune.core import images
 from dphead.analysis.tan import Prediction
 from dphead.cli import cli
 from dphead.finetune.settings import Settings
-from dphead.finetune.tan import Simulated, decide, plans, predict, run_simulations
+from dphead.finetune.tan import (
+    Simulated,
+    decide,
+    plans,
+    predict_full_run,
+    run_simulations,
+)
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
@@ -49,8 +55,15 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
     with pytest.raises(ValueError, match="two numbers above 1"):
         run_simulations(FULL, [2], [0], train, data_is_public=True)
     runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
-    assert seen == [(4, 0), (4, 1), (8, 0), (8, 1), (16, 0), (16, 1)]
-    prediction = predict(runs, 32)
+    assert seen == [
+        (4, 0),
+        (4, 1),
+        (8, 0),
+        (8, 1),
+        (16, 0),
+        (16, 1),
+    ]
+    prediction = predict_full_run(runs, 32)
     assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
     assert prediction.low < prediction.accuracy < prediction.high
     assert isinstance(runs[0], Simulated)
