@@ -26,7 +26,7 @@ from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.settings import Settings
-from dphead.finetune.tan import predict, run_simulations
+from dphead.finetune.tan import predict_full_run, run_simulations
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import Target
 from dphead.privacy.noise import NoiseSource
@@ -189,7 +189,7 @@ def simulate() -> None:
         return row["last"]
 
     found = run_simulations(full, (4, 8, 16), SEEDS, one, data_is_public=True)
-    append(TAN, {"predicted": predict(found, 512)._asdict()} | provenance())
+    append(TAN, {"predicted": predict_full_run(found, 512)._asdict()} | provenance())
     for seed in SEEDS:
         one(full, seed)
 
