@@ -8,6 +8,7 @@ from typing import Any
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
+_TELLING = 0.4  # widest interval that tells an accuracy; chosen
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 
@@ -39,6 +40,11 @@ def name_new(report: dict[str, Any]) -> str:
     rows = f"new {name_unit_in(report)}s"
     same = report["data"].get("grouped") and report["guarantee"]["group_cap"] is None
     return f"{rows} of the same people" if same else rows
+
+
+def is_vague(expected: dict[str, Any]) -> bool:
+    """Return whether an expected accuracy is too uncertain to tell anything."""
+    return expected["high"] - expected["low"] > _TELLING
 
 
 def kind_of(report: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dphead.analysis.protected import (
     NETWORK,
+    is_vague,
     kind_of,
     made_of_images,
     name_new,
@@ -202,6 +203,12 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
             f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % interval: "
             f"{between}), from released numbers only{publish}"
         )
+        if is_vague(expected):
+            unit = "groups" if report["guarantee"]["group_cap"] else things
+            yield (
+                f"! too few {unit} to tell the accuracy: only more {unit}, or a larger "
+                "epsilon, make this interval narrower"
+            )
     yield from worst_class(report)
     if test is None:
         if expected is None:

@@ -365,6 +365,13 @@ def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(
 # --- groups ---------------------------------------------------------------------------
 
 
+def test_a_few_groups_do_not_tell_an_accuracy(tmp_path, run):
+    file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
+    given = ("--method", "auto", "--epsilon", 0.2, "--group-cap", 2, "--delta", 1e-4)
+    said = " ".join(fitted("fit", file, "-o", run, *given).out.split())
+    assert "too few groups to tell the accuracy" in said
+
+
 def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
     file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
     done = fit(file, run, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2)

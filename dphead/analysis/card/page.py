@@ -5,7 +5,7 @@ The page depends on the report only, so each rendering is the same.
 
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import kind_of, name_new, name_unit_in
+from dphead.analysis.protected import is_vague, kind_of, name_new, name_unit_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -200,7 +200,10 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
     found = report["expected_accuracy"]
     if found is None:
         return None
-    return _interval_bar(f"expected on {name_new(report)}", found)
+    bar = _interval_bar(f"expected on {name_new(report)}", found)
+    # the interval holds in fewer than 90 % of fits with few groups
+    vague = f"{bar.text}: too uncertain to tell"
+    return replace(bar, text=vague) if is_vague(found) else bar
 
 
 def test_bar(report: dict[str, Any]) -> Bar | None:

@@ -142,6 +142,9 @@ def test_the_expected_accuracy_names_the_people_that_it_holds_for(folder):
     assert "expected on new rows: 80.0 %" in text(page(report))
     report = changed(report, data={"grouped": True})
     assert "expected on new rows of the same people: 80.0 %" in text(page(report))
+    assert "too uncertain to tell" not in text(page(report))
+    report = changed(report, expected_accuracy={"low": 0.4})
+    assert "too uncertain to tell" in text(page(report))
 
 
 def test_names_are_text_and_no_markup(folder):
