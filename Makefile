@@ -35,6 +35,8 @@ lint: install
 	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --no-cache --check .
 	$(PY) -m pyright
+	$(PY) -m mypy --follow-imports=silent --cache-dir .venv/mypy \
+		tests/estimators/user_script.py
 	.venv/bin/lint-imports --no-cache
 
 bench: install
