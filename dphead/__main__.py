@@ -21,6 +21,26 @@ class Interrupted(BaseException):
     """Report that a signal asks the process to end."""
 
 
+class Output(io.FileIO):
+    """Wrap a standard stream, and keep the command running if the stream fails.
+
+    A closed pipe (`dphead ... | head`) is ignored. `failed` is the first other error,
+    such as a full disk.
+    """
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int | None:
+        """Write bytes, or drop them if the stream failed."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            self.failed = self.failed or error
+        return len(data)
+
+
 def main() -> None:
     """Run the command line and end the process.
 
@@ -28,9 +48,7 @@ def main() -> None:
     130 after SIGINT and 143 after SIGTERM. Otherwise it is the command's exit code.
     """
     received = handle_signals()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # else closed: None
-            stream.reconfigure(errors="backslashreplace")
+    output = _tolerant_streams()
     told = _UNCHARGED
     try:
         code = _run()
@@ -41,13 +59,18 @@ def main() -> None:
             traceback.print_exc()
     for number in (*_SIGNALS, signal.SIGALRM):  # the command has ended: ignore signals
         signal.signal(number, signal.SIG_IGN)
-    try:
-        print(end="", flush=True)
-    except BrokenPipeError:  # `dphead ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdout.flush()
     if received and code:
         print(f"Ended by {received[0].name}: {told}", file=sys.stderr, flush=True)
         os._exit(128 + received[0])  # do not wait for threads
+    if output.failed is not None and code != 2:
+        reason = output.failed.strerror
+        print(
+            f"Error: standard output could not be written ({reason}). The command has "
+            "finished: its charges stand, and its files are complete.",
+            file=sys.stderr,
+        )
+        code = 2
     sys.exit(code)
 
 
@@ -87,6 +110,32 @@ def handle_signals() -> list[signal.Signals]:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handle)
     return received
+
+
+def _tolerant_streams() -> Output:
+    """Replace standard output and error, and return the file of the first.
+
+    Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
+    """
+    for number in range(3):  # another file could take the number of a closed stream
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    files = []
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        old: Any = getattr(sys, name)
+        files.append(Output(number, "w", closefd=False))
+        encoding = "utf-8" if old is None else old.encoding
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(files[-1]),
+            encoding,
+            "surrogateescape" if encoding == "utf-8" else "backslashreplace",
+            line_buffering=number == 2 or files[-1].isatty(),
+            write_through=old is not None and old.write_through,
+        )
+        setattr(sys, name, stream)
+    return files[0]
 
 
 def about_charge(error: BaseException | None) -> str:

@@ -107,10 +107,30 @@ def test_a_reader_that_goes_away_is_no_error(finished):
     reading, writing = os.pipe()
     os.close(reading)
     for arguments in (ACCOUNT, ("check", finished)):
+        plain = dphead(*arguments)
         command = [*COMMAND, *map(str, arguments)]
         done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
-        assert (done.returncode, done.stderr) == (1, b"")
+        assert (done.returncode, done.stderr) == (plain.code, b"")
     os.close(writing)
+
+
+def test_a_full_standard_output_is_an_error_and_the_run_is_whole(tmp_path):
+    features_file(tmp_path / "f.h5")
+    given = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", "--method", "dp-ls")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *map(str, given), "-v"], stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("Error: standard output could not be written (No space")
+    assert (tmp_path / "run" / "report.json").exists()
+    assert dphead("check", tmp_path / "run").code != 2
+
+
+def test_closed_streams_are_no_error(tmp_path):
+    script = 'exec "$0" -m dphead account --delta 1e-3 --epsilon 1 <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", script, sys.executable]).returncode == 0
 
 
 def test_a_defect_of_the_program_has_the_exit_code_of_an_error():
