@@ -190,6 +190,16 @@ def evaluate_scores(
         If there are no rows, or a label is out of range.
     """
     n_classes = scores.shape[1]
+    if labels.shape != scores.shape[:1] or not len(labels):
+        raise ValueError(
+            "`labels` must have one entry per row of scores, got shape "
+            f"{labels.shape} for scores of shape {scores.shape}."
+        )
+    if labels.min() < 0 or labels.max() >= n_classes:
+        raise ValueError(
+            f"`labels` must be from 0 to {n_classes - 1}, got {labels.min()} to "
+            f"{labels.max()}. Remove rows without a label."
+        )
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)

@@ -113,3 +113,11 @@ def test_rows_without_a_class_are_counted_and_wrong(rows):
     assert np.isnan(metrics.probabilities(scores)[:50]).all()
     nothing = metrics.evaluate_scores(scores[:40], labels[:40])
     assert nothing["accuracy"] == 0 and np.isnan(nothing["calibration_error"])
+
+
+@pytest.mark.parametrize(
+    "labels", [[], [0], [0, 2], [0, -1]], ids=["none", "few", "large", "negative"]
+)
+def test_labels_that_are_none_of_the_rows_classes_are_refused(labels):
+    with pytest.raises(ValueError, match="`labels` must"):
+        metrics.evaluate_scores(np.ones((2, 2)), np.array(labels, int))
