@@ -20,8 +20,6 @@ from dphead.solvers.head import AccuracyEstimate
 from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting
 
-# Python types of classes by the kind of their dtype; others are strings
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAutoClassifier(DPClassifier):

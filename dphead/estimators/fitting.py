@@ -52,8 +52,9 @@ from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 _BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
 _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
+# Python types of classes by the kind of their dtype; others are strings
+_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 # parameters of estimators of heads; fine-tuning does not protect groups
-_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}  # by kind of a dtype
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
 GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 

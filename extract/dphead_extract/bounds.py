@@ -34,8 +34,8 @@ def check_unpacked(size: int, packed: int, path: Path) -> None:
 def is_plain(path: Path) -> bool:
     """Return whether a path is a file with an end.
 
-    Reading a pipe or a device might never end. Links are
-    followed. Return False if the path does not exist.
+    Reading a pipe or a device might never end. Links are followed. Return False if the
+    path does not exist.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)

@@ -21,7 +21,7 @@ _FEATURE_SPACE = (
     "normalization",
 )
 # columns in the order of a block's digest
-ROW_COLUMNS = (*("features", "labels", "valid", "split", "group", "row_digest"),)
+ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest")
 _Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
 
 
