@@ -30,8 +30,7 @@ class ImageRows:
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.n_features = int(np.prod(images.shape[1:]))
         self._x = images.reshape(len(images), self.n_features)
-        # `ArrayRows` reads labels as for heads. It needs
-        # features: a column of zeros.
+        # `ArrayRows` reads labels as for heads. It needs features: a column of zeros.
         slots = np.zeros((len(images), 1), np.float32)
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS)
         self.n_rows = len(images)

@@ -67,9 +67,8 @@ class CpuSums:
         from dphead.sums.kernels import rows
 
         if isinstance(statistic, ChannelMoment):
-            statistic.rows(
-                transform, block.x[:1], ask.clip_norm
-            )  # raises for a constant
+            # raises for a constant
+            statistic.rows(transform, block.x[:1], ask.clip_norm)
             return rows.moment_rows(statistic, transform, block.x, ask.clip_norm)
         clip_norm = ask.clip_norm if statistic.clips == "features" else None
         return rows.integer_rows(transform, block.x, clip_norm)
