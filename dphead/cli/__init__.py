@@ -27,6 +27,8 @@ COMMANDS = {  # what `dphead --help` says
     "ledger": "Set a data set's budget, or show what was spent and what remains.",
 }
 
+# command: its module, if that has another name
+_MODULES = {"predict": "evaluate", "verify": "features"}
 
 # optional dependencies: extra: (its packages, their modules)
 _EXTRAS = {
@@ -77,7 +79,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = "evaluate" if cmd_name == "predict" else cmd_name
+        module = _MODULES.get(cmd_name, cmd_name)
         return getattr(import_module(f"dphead.cli.{module}"), cmd_name)
 
     def format_commands(
@@ -91,6 +93,7 @@ class _Lazy(click.Group):
     cls=_Lazy,
     context_settings={
         "help_option_names": ["-h", "--help"],
+        "show_default": True,
         "token_normalize_func": _named,
     },
 )

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
+from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
-from dphead.cli.account_text import print_found
-from dphead.cli.choices import ACCOUNTANTS, METHODS
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
-from dphead.cli.text import print_json
+from dphead.cli.text import filled, print_json, releases_table, table
 
 _SIZES = ("n_rows", "n_features", "n_classes")
 # options that describe noise by itself, without a method
@@ -67,13 +66,13 @@ _MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 @GROUP_CAP
 @click.option(
     "--accountant",
-    type=ACCOUNTANTS,
+    type=values.ACCOUNTANTS,
     help="Accountant that calibrates the noise. Default: the accountant of --preset, "
     "else auto.",
 )
 @click.option(
     "--method",
-    type=METHODS,
+    type=values.METHODS,
     help="Show the planned releases of this method for --epsilon.",
 )
 @click.option(
@@ -102,7 +101,6 @@ _MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
     "--select-distribution",
     type=click.Choice(["geometric", "logarithmic", "poisson"]),
     default="geometric",
-    show_default=True,
     help="Distribution of the number of runs for --select-mean.",
 )
 @AS_JSON
@@ -123,41 +121,52 @@ def account(as_json: bool, **given: Any) -> None:
       --gaussian 100 --select-mean 10
     """
     _check_together(given)
-    try:
-        with shown("computing epsilon"):
-            found = _account(given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    with shown("computing epsilon"):
+        found = _account(given)
     if as_json:
         print_json(found)
+        return
+    if "releases" in found:
+        title = f"{found['method']} would release ({found['source']})"
+        click.echo(releases_table(found["releases"], title))
+        if found["warning"]:
+            click.echo(f"warning: {found['warning']}")
     else:
-        print_found(found)
+        _print_noise(found)
+    if "select_mean" in found:
+        _print_selection(found)
+    else:
+        _print_cost(found)
+        _print_profiles(found)
 
 
 def _check_together(given: dict[str, Any]) -> None:
     """Raise an error for options that contradict each other or are incomplete."""
     has = {name for name, value in given.items() if value not in (None, (), {})}
-    sizes = set(_SIZES)
-    problem, named = "", set[str]()
     if len(has & {"epsilon", "noise_multiplier"}) != 1:
-        problem = "Exactly one of --epsilon and --noise-multiplier must be given"
-    elif "method" in has and not sizes <= has:
-        problem, named = "--method needs", sizes - has
-    elif "method" in has:
-        problem, named = "--method cannot be combined with", has & _OF_NOISE
-    elif extra := has & {*sizes, "preset", "settings"}:
-        problem, named = "these options need --method:", extra
-    elif "group_cap" in has and has & {"shuffled_epochs", "select_mean"}:
-        problem = (
-            "--group-cap cannot be combined with options that count single rows, got"
+        raise click.UsageError(
+            "Exactly one of --epsilon and --noise-multiplier must be given."
         )
-        named = has & {"shuffled_epochs", "select_mean"}
-    elif "select_mean" in has:
-        problem = "--select-mean computes its own bounds and cannot be combined with"
-        named = has & {"shuffled_epochs", "accountant"}
-    if problem.endswith("given") or named:
-        names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
-        raise click.UsageError(f"{problem} {names}".rstrip() + ".")
+    without = set() if "method" in has else {*_SIZES, "preset", "settings"}
+    rules = (  # whether a rule applies, the options against it, the error
+        ("method" in has, set(_SIZES) - has, "--method needs"),
+        ("method" in has, has & _OF_NOISE, "--method cannot be combined with"),
+        (True, has & without, "these options need --method:"),
+        (
+            "group_cap" in has,
+            has & {"shuffled_epochs", "select_mean"},
+            "--group-cap cannot be combined with options that count single rows, got",
+        ),
+        (
+            "select_mean" in has,
+            has & {"shuffled_epochs", "accountant"},
+            "--select-mean computes its own bounds and cannot be combined with",
+        ),
+    )
+    for applies, named, problem in rules:
+        if applies and named:
+            names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
+            raise click.UsageError(f"{problem} {names}.")
     if not has & {"delta", "preset"}:
         raise click.UsageError("--delta is required unless --preset sets it.")
 
@@ -356,3 +365,81 @@ def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[st
             "epsilon": accounting.compose_epsilon(trial * each, delta, relation),
         },
     }
+
+
+def _print_noise(found: dict[str, Any]) -> None:
+    """Print the given releases and their noise."""
+    batch = (
+        "full batch"
+        if found["sampling_prob"] == 1
+        else f"Poisson batches, q = {found['sampling_prob']:g}"
+    )
+    click.echo(
+        f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
+        f"release{'s' if found['steps'] != 1 else ''}, {batch})"
+    )
+    for sigma in found["gaussian"]:
+        click.echo(f"and one full-batch release with noise multiplier {sigma:g}")
+
+
+def _print_selection(found: dict[str, Any]) -> None:
+    """Print the total epsilon of keeping the best of several runs."""
+    text = (
+        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+        f"{found['relation']}: the total of keeping the best of a secret "
+        f"{found['select_distribution']} number of runs, {found['select_mean']:g} on "
+        "average. Publish nothing else of these runs."
+    )
+    click.echo(filled(text))
+    every = found["every_run"]
+    text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
+    less = ", which is less" if every["epsilon"] < found["epsilon"] else ""
+    click.echo(text + less)
+
+
+def _print_cost(found: dict[str, Any]) -> None:
+    """Print epsilon, mu, and the upper bound on any attack."""
+    cap = found["group_cap"]
+    groups = f", for groups of at most {cap} rows that count" if cap else ""
+    click.echo(
+        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+        f"{found['relation']}, {found['accountant']}{groups}"
+    )
+    solved = found.get("solved_for")
+    if solved is not None and solved["accountant"] != found["accountant"]:
+        click.echo(
+            f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, which the "
+            "noise was solved for"
+        )
+    if found["mu"] is not None:
+        click.echo(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
+    for place, rates in found["tpr_at_fpr"].items():
+        limits = [
+            f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
+            for fpr, tpr in rates.items()
+        ]
+        click.echo(
+            f"any attack's TPR if an unused row {place} is at most\n"
+            f"  {', '.join(limits)}"
+        )
+
+
+def _print_profiles(found: dict[str, Any]) -> None:
+    """Print epsilon by every accountant, and the epsilon of shuffled batches."""
+    rows = []
+    for name, row in found["profiles"].items():
+        number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
+        refused = row["reason"] and f"does not apply: {row['reason']}"
+        rows.append((name, number, refused or row["what"]))
+    click.echo(table(("accountant", ">epsilon", "what it is"), rows))
+    if "shuffled" in found:
+        shuffled = found["shuffled"]
+        click.echo(
+            f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
+            f"{shuffled['mu']:.4g}: the guarantee"
+        )
+        if shuffled["poisson_convention"] is not None:
+            click.echo(
+                f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
+                "them, not a guarantee"
+            )

@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import METHODS, PATH, WithSettings
+from dphead.cli.command import WithSettings
 from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.progress import shown
 from dphead.cli.text import filled, table, tied
 
 
 @click.command(cls=WithSettings)
-@click.option("--method", type=METHODS, default="dp-fc", show_default=True)
+@click.option("--method", type=values.METHODS, default="dp-fc")
 @click.option(
     "--network",
     help="Audit the training of this network instead of a head. Needs --shape. "
@@ -28,7 +28,6 @@ from dphead.cli.text import filled, table, tied
     "--epsilon",
     type=values.NUMBER,
     default=1.0,
-    show_default=True,
     help="Claimed epsilon to audit.",
 )
 @DELTA
@@ -47,22 +46,21 @@ from dphead.cli.text import filled, table, tied
     "--fits",
     type=values.COUNT,
     default=1000,
-    show_default=True,
     help="Number of fits with the canary, and also without it.",
 )
 @click.option(
     "--confidence",
     type=values.Number(0.51, 0.999999),
     default=0.9999,
-    show_default=True,
     help="Joint confidence of the bounds, and also of the noise tests.",
 )
-@click.option("-o", "--output", "out", type=PATH, help="Folder to write audit.json to.")
+@click.option(
+    "-o", "--output", "out", type=values.PATH, help="Folder to write audit.json to."
+)
 @click.option(
     "--sampling",
     type=click.Choice(["poisson", "allocation"]),
     default="poisson",
-    show_default=True,
     help="Sampling of batches for --network.",
 )
 @click.option(
@@ -196,4 +194,4 @@ def _print(r: dict[str, Any]) -> None:
     fails = tied(f"odds of at most {odds:.1g}")
     texts.append(f"{verdict} (a correct method fails with {fails})")
     for text in texts:
-        click.echo("\n".join(filled(text)))
+        click.echo(filled(text))

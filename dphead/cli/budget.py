@@ -14,7 +14,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.progress import Progress
-from dphead.cli.text import section, tied
+from dphead.cli.text import say, section, tied
 
 
 def budget_lines(
@@ -127,7 +127,7 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
         *then,
     ]
     with progress.paused():
-        click.echo(section("Budget", told))
+        say("Budget", *told)
         if not ask or not _on_terminal():
             return
         while True:

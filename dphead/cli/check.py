@@ -5,11 +5,10 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import LEDGER, PATH
+from dphead.cli import values
 from dphead.cli.options import AS_JSON
-from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import print_json, section
+from dphead.cli.text import print_json, say, section
 
 
 def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
@@ -46,10 +45,10 @@ def _unknown_images(run: Any) -> list[str]:
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=values.NamedPath("a run folder or a report"))
 @click.option(
     "--ledger",
-    type=LEDGER,
+    type=values.LedgerPlace("a ledger"),
     help="Path of the data set's ledger, if you moved the ledger after the fit.",
 )
 @AS_JSON
@@ -60,9 +59,6 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     epsilon from its releases and compares it with the head and the ledger. Exit code 0:
     no findings; 1: findings; 2: no report, or a modified one.
     """
-    check_there("a run folder or a report", run)
-    check_there("a ledger", None if isinstance(ledger, str) else ledger)
-
     from dphead.analysis.card.kept import altered
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
@@ -90,15 +86,17 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
             }
         )
     else:
-        click.echo(section("Data set", total))
-        click.echo(section("This run", [recomputed(finished.report["guarantee"])]))
+        say("Data set", *total)
+        say("This run", recomputed(finished.report["guarantee"]))
         for number, finding in enumerate(findings, 1):
             click.echo(f"\n{listed(number, finding)}")
         for remark in remarks:
-            click.echo(section("Note", [remark]))
+            say("Note", remark)
         if not findings:
-            nothing = "no findings. Anything that left no record cannot be checked here"
-            click.echo(section("Findings", [nothing]))
+            say(
+                "Findings",
+                "no findings. Anything that left no record cannot be checked here",
+            )
     if findings:
         raise SystemExit(1)
 

@@ -1,4 +1,7 @@
-"""Group a command's options, and read and write them as a TOML file."""
+"""Group a command's options, and read and write them as a TOML file.
+
+Settings of methods become options.
+"""
 
 import json
 import tomllib
@@ -8,6 +11,8 @@ from typing import Any
 
 import click
 from dphead_extract.bounds import read_text
+
+from dphead.cli import values
 
 _CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
 _GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
@@ -78,7 +83,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     if path is None:
         return
     try:
-        values = tomllib.loads(read_text(path, _CONFIG_BYTES))
+        found = tomllib.loads(read_text(path, _CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
             f"--config must be a TOML file, got {str(path)!r} ({error}). Each run "
@@ -88,13 +93,13 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     for option in ctx.command.get_params(ctx):
         words = [word.lstrip("-").replace("-", "_") for word in option.opts]
         names |= dict.fromkeys([*words, option.name], option.name)
-    unknown = sorted(key for key in values if key.replace("-", "_") not in names)
+    unknown = sorted(key for key in found if key.replace("-", "_") not in names)
     if unknown:
         raise click.BadParameter(
             f"{path} has unknown options: {', '.join(unknown)}. Type dphead "
             f"{ctx.info_name} --help for a list."
         )
-    ctx.default_map = {names[k.replace("-", "_")]: v for k, v in values.items()}
+    ctx.default_map = {names[k.replace("-", "_")]: v for k, v in found.items()}
 
 
 CONFIG = click.option(
@@ -136,3 +141,46 @@ def _toml(value: Any) -> str:
         number = None
     plain = isinstance(number, int | float) and not isinstance(number, bool)
     return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+class WithSettings(Sectioned):
+    """Add the settings of all methods as options, after `--preset`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's options, with the settings after `--preset`."""
+        own = super().get_params(ctx)
+        at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
+        return [*own[:at], *self.setting_options(), *own[at:]]
+
+    def setting_options(self) -> list[click.Parameter]:
+        """Return one option per setting that has `option`, with its methods."""
+        from dphead.planning.methods import options
+        from dphead.planning.registry import OURS
+
+        found: list[click.Parameter] = []
+        for declared, methods in options():
+            whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
+            found.append(setting_option(declared, whose + declared.setting.help))
+        found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
+        return found
+
+
+def setting_option(declared: Any, text: str, kind: Any = values.PATH) -> click.Option:
+    """Return the option of a setting, without the range of the setting.
+
+    `text` is the help, and `kind` the type of a setting that is a text.
+    """
+    name = f"--{declared.name.replace('_', '-')}"
+    if bool in declared.types:
+        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
+    callback = values.several_names if tuple in declared.types else None
+    number = next((t for t in declared.types if t in (int, float)), None)
+    if number is not None:
+        kind = (
+            values.Whole(-values.LARGEST)
+            if number is int
+            else values.Number(-values.LARGEST)
+        )
+    elif declared.choices:
+        kind = click.Choice(declared.choices)
+    return click.Option([name], type=kind, default=None, help=text, callback=callback)

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH
 from dphead.cli.command import Sectioned, option_group
 from dphead.cli.options import AS_JSON, BITS, COLUMNS, ENCODING, INTENSITY, LAYOUT
-from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
-from dphead.cli.text import print_json, section, tied
+from dphead.cli.text import print_json, say, tied
 
 _SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
+_RUN = values.NamedPath("a run folder")
+_SOURCE = values.NamedPath("images or a features file")
 READING = option_group(
     "Rows and networks",
     click.option(
@@ -31,7 +31,7 @@ READING = option_group(
     INTENSITY,
     click.option(
         "--weights",
-        type=PATH,
+        type=values.NamedPath("a weights file"),
         help="Weights file of the head's backbone, if SOURCE is images and the "
         "features were extracted with --weights.",
     ),
@@ -40,9 +40,7 @@ READING = option_group(
         help="Your own model, as package.module:function. Use the name given in "
         "training.",
     ),
-    click.option(
-        "--device", default="auto", show_default=True, help="auto, cpu or cuda."
-    ),
+    click.option("--device", default="auto", help="auto, cpu or cuda."),
 )
 
 
@@ -63,12 +61,9 @@ class Asked:
     device: str
 
     def __post_init__(self) -> None:
-        check_there("a run folder", self.run)
         from dphead.analysis.sealed import refuse_interrupted
 
         refuse_interrupted(self.run)
-        check_there("images or a features file", self.source)
-        check_there("a weights file", self.weights)
         if self.of_network and self.weights:
             raise ValueError(
                 f"`--weights` needs a run folder of a head, got {self.run}. Remove "
@@ -89,8 +84,8 @@ class Asked:
 
 
 @click.command(cls=Sectioned)
-@click.argument("run", type=PATH)
-@click.argument("source", type=PATH)
+@click.argument("run", type=_RUN)
+@click.argument("source", type=_SOURCE)
 @READING
 @option_group("What is printed", AS_JSON)
 def evaluate(as_json: bool, **given: Any) -> None:
@@ -116,7 +111,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
         "cover them."
     ]
     for label, texts in lines.items():
-        click.echo(section(label, texts))
+        say(label, *texts)
 
 
 def _without_class(count: int) -> str:
@@ -247,7 +242,7 @@ def _features(
         given = (asked.source, output, labeled, asked.roles)
         backbone = files.import_like(asked.run, *given)
         said = f"{asked.source}: read as embeddings by {backbone}, the head's model"
-        click.echo(section("Rows", [said]), err=True)
+        say("Rows", said, err=True)
         return output, asked.split
     progress.begin("loading the backbone")
     images = files.Images(
@@ -263,21 +258,20 @@ def _features(
 
 
 @click.command(cls=Sectioned)
-@click.argument("run", type=PATH)
-@click.argument("source", type=PATH)
+@click.argument("run", type=_RUN)
+@click.argument("source", type=_SOURCE)
 @option_group(
     "Table of predictions",
     click.option(
         "-o",
         "--output",
-        type=PATH,
+        type=values.PATH,
         help="File to write the predictions to. Default: standard output.",
     ),
     click.option(
         "--top",
         type=values.COUNT,
         default=3,
-        show_default=True,
         help="Number of most likely classes to list for each image.",
     ),
     click.option(
@@ -313,7 +307,7 @@ def predict(
         found, classes, names = _predicted(asked, progress)
     write_predictions(prediction_rows(found, classes, names, top), output, kind)
     if output is not None:
-        click.echo(section("Wrote", [f"{output}: {len(found):,} rows"]))
+        say("Wrote", f"{output}: {len(found):,} rows")
     if none := int((~classified(found)).sum()):
         # standard output may carry the table
-        click.echo(section("No class", [_without_class(none)]), err=output is None)
+        say("No class", _without_class(none), err=output is None)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from dphead.cli.choices import PATH, KeptChoice
+from dphead.cli import values
 from dphead.cli.text import filled
 
-_FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
+_FORMATS = values.KeptChoice("dphead.export.exporting:WRITERS")
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=values.PATH)
 @click.option(
     "--to",
     type=_FORMATS,
@@ -25,12 +25,12 @@ _FORMATS = KeptChoice("dphead.export.exporting:WRITERS")
     "-o",
     "--output",
     "out",
-    type=PATH,
+    type=values.PATH,
     help="Folder to create. Default: RUN-FORMAT, such as run-torch.",
 )
 @click.option(
     "--weights",
-    type=PATH,
+    type=values.PATH,
     help="Weights file of the backbone, for timm and onnx exports.",
 )
 @click.option(
@@ -51,12 +51,12 @@ def export(
     out = out or named.with_name(f"{named.name}-{to}")
     done = write(run, to, out, weights, model)
     g = done.guarantee
-    click.echo("\n".join(filled(f"{done.folder}: {' '.join(done.files)}")))
+    click.echo(filled(f"{done.folder}: {' '.join(done.files)}"))
     click.echo(f"takes {done.takes}\n")
     click.echo(textwrap.indent(done.example, "    "))
     if g["private"]:
         amount = f"epsilon {g['epsilon']:.5g}, delta {g['delta']:g}"
-        lines = filled(f"{amount} for {g['protected_unit']}")
-        click.echo("\n".join(["", *lines, "Keep guarantee.json with these files."]))
+        click.echo("\n" + filled(f"{amount} for {g['protected_unit']}"))
+        click.echo("Keep guarantee.json with these files.")
     else:
         click.echo("\n! This result is NOT PRIVATE: do not publish it.")

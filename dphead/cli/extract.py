@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH
 from dphead.cli.command import Sectioned, option_group
-from dphead.cli.features_file import (
-    Unusable,
+from dphead.cli.features import (
     print_budget,
     print_left_out,
     print_problems,
+    print_written,
 )
 from dphead.cli.options import (
     BITS,
@@ -35,13 +34,12 @@ from dphead.cli.options import (
     TEST_FRACTION,
     UNLABELED,
 )
-from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import section, tied
+from dphead.cli.text import say, tied
 
 
 @click.command(cls=Sectioned)
-@click.argument("source", type=PATH)
+@click.argument("source", type=values.NamedPath("the source"))
 @option_group(
     "File and data set",
     FEATURES_FILE,
@@ -54,7 +52,6 @@ from dphead.cli.text import section, tied
     click.option(
         "--split",
         default="all",
-        show_default=True,
         type=click.Choice(["all", "train", "test", "validation"]),
     ),
     LAYOUT,
@@ -89,7 +86,7 @@ from dphead.cli.text import section, tied
     ),
     click.option(
         "--weights",
-        type=PATH,
+        type=values.NamedPath("the weights file"),
         help="Local weights file (safetensors, pth or npz), instead of a download.",
     ),
     click.option(
@@ -151,7 +148,6 @@ from dphead.cli.text import section, tied
         "--scatter-j",
         default="2",
         callback=values.scales,
-        show_default=True,
         help="Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
         "both scales.",
     ),
@@ -159,13 +155,11 @@ from dphead.cli.text import section, tied
         "--scatter-l",
         type=values.Whole(1, values.MOST_ANGLES),
         default=8,
-        show_default=True,
         help="Number of orientations of ScatterNet's filters.",
     ),
     click.option(
         "--colors",
         default="rgb",
-        show_default=True,
         type=click.Choice(["rgb", "opponent"]),
         help="Color space. opponent: luminance, red-green and blue-yellow.",
     ),
@@ -187,7 +181,6 @@ from dphead.cli.text import section, tied
     click.option(
         "--views",
         default=1,
-        show_default=True,
         type=values.MANY,
         help="Average the features of this number of random shifts and mirror "
         "images of each image. Use this option for training images only.",
@@ -195,7 +188,6 @@ from dphead.cli.text import section, tied
     click.option(
         "--flip/--no-flip",
         default=True,
-        show_default=True,
         help="Mirror random views.",
     ),
     click.option(
@@ -216,7 +208,6 @@ from dphead.cli.text import section, tied
     click.option(
         "--dtype",
         default="float32",
-        show_default=True,
         type=click.Choice(["float16", "float32"]),
     ),
 )
@@ -225,7 +216,6 @@ from dphead.cli.text import section, tied
     click.option(
         "--device",
         default="auto",
-        show_default=True,
         type=click.Choice(["auto", "cpu", "cuda"]),
     ),
     click.option(
@@ -272,38 +262,40 @@ def extract(**given: Any) -> None:
     With several processes (torchrun, or --shard I/K), each writes one shard. Join them
     with `dphead features join`.
     """
-    from dphead_extract.errors import FormatError
+    with shown("listing images") as progress:
+        source = _checked(given)
+        progress.begin("loading the backbone")
 
-    check_there("the source", given["source"])
-    check_there("the weights file", given["weights"])
-    check_there("a features file", given["same_data_as"])
-    try:
-        with shown("listing images") as progress:
-            source = _checked(given)
-            progress.begin("loading the backbone")
+        from dphead_extract.run import ExtractOptions
+        from dphead_extract.run import extract as run
 
-            from dphead_extract.run import ExtractOptions
-            from dphead_extract.run import extract as run
+        from dphead.fit.ledgers import image_index
 
-            from dphead.fit.ledgers import image_index
-
-            given["index"] = image_index()
-            own = {f.name for f in fields(ExtractOptions)} & set(given)
-            options = ExtractOptions(**{name: given[name] for name in own})
-            summary = run(options, progress, source)
-    except (FormatError, OSError) as error:
-        raise Unusable(error) from error
+        given["index"] = image_index()
+        own = {f.name for f in fields(ExtractOptions)} & set(given)
+        options = ExtractOptions(**{name: given[name] for name in own})
+        summary = run(options, progress, source)
     if summary.restarted:
         click.echo(
             "the unfinished file was damaged: extraction restarted from the first image"
         )
-    _print_summary(summary)
-    _print_others(summary)
+    speed = tied(f"{summary.rows_per_second:.0f} rows a second")
+    made = f"by {tied(summary.backbone)} ({speed})"
+    print_written(summary, *([] if summary.already_complete else [made]))
+    say("Data set", summary.dataset_id)
+    if summary.recognized:
+        say(
+            "Known",
+            "these images were extracted before, so they share that data set and its "
+            "ledger (--new-data-set: use a separate ledger)",
+        )
+    for other in summary.overlaps:
+        say("Private", f"private, do not publish: {other}", err=True)
     if options.shard.count > 1:
         output = given["output"]
         shards = f"{output.stem}.shard-*-of-{options.shard.count}{output.suffix}"
         join = f"dphead features join {output.with_name(shards)} -o {output}"
-        click.echo(section("Next", ["when all shards are written:", join]))
+        say("Next", "when all shards are written:", join)
     elif summary.class_names is not None:
         print_budget(summary.path)
     print_left_out(summary.left_out)
@@ -357,33 +349,3 @@ def _checked(given: dict[str, Any]) -> Any:
     if not given["skip_unreadable"]:
         first_look(source)
     return source
-
-
-def _print_summary(summary: Any) -> None:
-    """Print the written file with its size, backbone and speed, and the data set."""
-    names = (
-        "classes not declared"
-        if summary.class_names is None
-        else f"{len(summary.class_names)} classes"
-    )
-    size = f"{summary.n_rows:,} rows x {summary.n_features:,} features"
-    wrote = f"{summary.path}: {tied(size)}, {tied(names)}"
-    speed = f"{summary.rows_per_second:.0f} rows a second"
-    if summary.already_complete:
-        wrote = f"{wrote}; already complete"
-    else:
-        wrote = f"{wrote}, by {tied(summary.backbone)} ({tied(speed)})"
-    click.echo(section("Wrote", [wrote]))
-    click.echo(section("Data set", [summary.dataset_id]))
-
-
-def _print_others(summary: Any) -> None:
-    """Print other data sets that hold the images, by the index in DPHEAD_HOME."""
-    if summary.recognized:
-        known = (
-            "these images were extracted before, so they share that data set and its "
-            "ledger (--new-data-set: use a separate ledger)"
-        )
-        click.echo(section("Known", [known]))
-    for other in summary.overlaps:
-        click.echo(section("Private", [f"private, do not publish: {other}"]), err=True)

@@ -1,16 +1,17 @@
-"""Implement `dphead features`, which writes features files without images.
+"""Implement `dphead features` and `dphead verify`, for files of features.
 
-Heavy modules are imported only when a command runs.
+Problems of a file are private and go to standard error. Heavy modules are imported only
+when a command runs.
 """
 
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH
-from dphead.cli.features_file import Unusable, print_budget, print_problems
 from dphead.cli.options import (
     BLOCK_ROWS,
     BY_GROUP,
@@ -25,7 +26,10 @@ from dphead.cli.options import (
     UNLABELED,
 )
 from dphead.cli.progress import shown
-from dphead.cli.text import section, tied
+from dphead.cli.text import say, tied
+
+_TITLE = "private, for the data holder only:"
+_SHOWN_REASONS = 8  # number of most frequent reasons shown; chosen
 
 
 @click.group()
@@ -34,7 +38,7 @@ def features() -> None:
 
 
 @features.command("import")
-@click.argument("source", metavar="FILE", type=PATH)
+@click.argument("source", metavar="FILE", type=values.PATH)
 @FEATURES_FILE
 @click.option(
     "--features",
@@ -60,7 +64,6 @@ def features() -> None:
 @click.option(
     "--backbone",
     default="imported",
-    show_default=True,
     metavar="NAME",
     help="Name of the embedding model. Heads need files with the same name.",
 )
@@ -83,27 +86,17 @@ def _import(source: Path, output: Path, **given: Any) -> None:
     finite is masked: it keeps its position and counts zero. Run the same command again
     to resume.
     """
-    from dphead_extract.errors import FormatError
     from dphead_extract.importing import import_features
 
-    try:
-        options = _import_options(source, output, given)
-        with shown("importing rows") as progress:
-            done = import_features(options, progress)
-    except (FormatError, OSError) as error:
-        raise Unusable(error) from error
-    size = tied(f"{done.n_rows:,} rows x {done.n_features:,} features")
-    names = done.class_names
-    classes = "classes not declared" if names is None else f"{len(names)} classes"
-    wrote = f"{done.path}: {size}, {tied(classes)}"
-    if done.already_complete:
-        wrote = f"{wrote}; already complete"
-    taken = [f"by {options.backbone}", *(f"with {role}s" for role in done.roles)]
-    click.echo(section("Wrote", [f"{wrote}, {', '.join(taken)}"]))
+    options = _import_options(source, output, given)
+    with shown("importing rows") as progress:
+        done = import_features(options, progress)
+    taken = (f"with {role}s" for role in done.roles)
+    print_written(done, f"by {options.backbone}", *taken)
     if done.columns:
-        click.echo(section("Features", [_shortened(done.columns)]))
-    click.echo(section("Data set", [done.dataset_id]))
-    if names is not None:
+        say("Features", _shortened(done.columns))
+    say("Data set", done.dataset_id)
+    if done.class_names is not None:
         print_budget(done.path)
     print_problems(done.problems)
 
@@ -142,7 +135,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
 
 
 @features.command("join")
-@click.argument("shards", nargs=-1, required=True, type=PATH)
+@click.argument("shards", nargs=-1, required=True, type=values.PATH)
 @FEATURES_FILE
 def _join(shards: tuple[Path, ...], output: Path) -> None:
     """Join all SHARDS of an extraction into one features file.
@@ -150,21 +143,96 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
     The result is the file that a single process would have written. Every block is
     checked against its digest. Missing, damaged or mismatched shards are refused.
     """
-    from dphead_extract.features.format import FormatError, open_features
+    from dphead_extract.features.format import open_features
     from dphead_extract.features.format import verify as check
     from dphead_extract.shards import join_shards
 
-    try:
-        with shown("joining and checking shards"):
-            join_shards(shards, output)
-            problems = check(output)
-        with open_features(output) as file:
-            size = f"{file.n_rows:,} rows x {file.n_features:,} features"
-            wrote = f"{output}: {tied(size)} of {len(shards)} shards"
-            click.echo(section("Wrote", [f"{wrote}, by {file.config['backbone']}"]))
-            click.echo(section("Data set", [file.dataset_id]))
-            if file.class_names is not None:
-                print_budget(output)
-        print_problems(problems)
-    except (FormatError, OSError) as error:
-        raise Unusable(error) from error
+    with shown("joining and checking shards"):
+        join_shards(shards, output)
+        problems = check(output)
+    with open_features(output) as file:
+        size = f"{file.n_rows:,} rows x {file.n_features:,} features"
+        wrote = f"{output}: {tied(size)} of {len(shards)} shards"
+        say("Wrote", f"{wrote}, by {file.config['backbone']}")
+        say("Data set", file.dataset_id)
+        if file.class_names is not None:
+            print_budget(output)
+    print_problems(problems)
+
+
+@click.command()
+@click.argument("file", type=values.PATH)
+@click.option(
+    "--against",
+    type=values.PATH,
+    help="Second features file to compare, such as the test images.",
+)
+def verify(file: Path, against: Path | None) -> None:
+    """Check a features FILE. The output is private: no guarantee covers it.
+
+    Exit code 0: no problems. 1: problems, listed. 2: the file is unusable.
+    """
+    from dphead_extract.features.format import verify as check
+
+    with shown("checking rows"):
+        problems = check(file, against)
+    print_problems(problems)
+    if problems:
+        raise SystemExit(1)
+
+
+def print_written(done: Any, *details: str) -> None:
+    """Print a written features file, with its size and details."""
+    names = done.class_names
+    classes = "classes not declared" if names is None else f"{len(names)} classes"
+    size = tied(f"{done.n_rows:,} rows x {done.n_features:,} features")
+    state = "; already complete" if done.already_complete else ""
+    wrote = f"{done.path}: {size}, {tied(classes)}{state}"
+    say("Wrote", ", ".join((wrote, *details)))
+
+
+def print_budget(features: Path) -> None:
+    """Print the next commands: set a budget, if no ledger exists yet, and fit.
+
+    A budget can be set only before the first fit.
+    """
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.ledgers import default_ledger_path
+
+    with open_features(features) as file:
+        splits, grouped = file.split_names, file.group is not None
+        begun = default_ledger_path(file.dataset_id).exists()
+    split = " --split train" if len(splits) > 1 else ""
+    split += " --test-split test" if splits == ["train", "test"] else ""
+    name = shlex.quote(str(features))
+    # `fit` refuses a source with groups until the user decides; this cap is an example
+    cap = " --group-cap 4" if grouped else ""
+    lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
+    if not begun:
+        lines = [
+            "before the first fit, set a budget for all fits:",
+            f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
+            *lines,
+        ]
+    say("Next", *lines)
+
+
+def print_left_out(left_out: Counter[str]) -> None:
+    """Print how many source items were left out, by reason."""
+    reasons = (+left_out).most_common()  # those that occur
+    if not reasons:
+        say("Left out", "nothing")
+        return
+    lines = [f"{count:,} {reason}" for reason, count in reasons[:_SHOWN_REASONS]]
+    if rest := sum(count for _, count in reasons[_SHOWN_REASONS:]):
+        lines.append(f"{rest:,} for other reasons")
+    say("Left out", _TITLE, *lines, err=True)
+
+
+def print_problems(problems: list[str]) -> None:
+    """Print one line per problem on standard error; "none found" is not private."""
+    if not problems:
+        say("Problems", "none found")
+        return
+    say("Problems", _TITLE, *(f"! {problem}" for problem in problems), err=True)

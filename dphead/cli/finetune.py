@@ -13,8 +13,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
-from dphead.cli.choices import PATH, WithSettings, check_private, setting_option
-from dphead.cli.command import config_text, option_group
+from dphead.cli.command import WithSettings, config_text, option_group, setting_option
 from dphead.cli.options import (
     BITS,
     CLASSES,
@@ -30,11 +29,10 @@ from dphead.cli.options import (
     RUN_FILES,
     SAME_DATA_AS,
     UNLABELED,
+    check_private,
 )
-from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, is_first, shown
-from dphead.cli.releases import releases_table
-from dphead.cli.text import section
+from dphead.cli.text import releases_table, section
 
 
 class WithTraining(WithSettings):
@@ -56,7 +54,7 @@ class WithTraining(WithSettings):
 
 
 @click.command(cls=WithTraining)
-@click.argument("images", type=PATH)
+@click.argument("images", type=values.NamedPath("the source"))
 @option_group(
     "Images and files",
     *RUN_FILES,
@@ -120,9 +118,7 @@ class WithTraining(WithSettings):
         help="Memory for the per-example gradients of a chunk of images, such as 2GB. "
         "Default: 2 GB on a CPU, half of the free memory on a GPU.",
     ),
-    click.option(
-        "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
-    ),
+    click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ..."),
     click.option(
         "--bf16",
         is_flag=True,
@@ -132,7 +128,6 @@ class WithTraining(WithSettings):
         "--checkpoint",
         type=values.Whole(1, 2**20),
         default=20,
-        show_default=True,
         help="Number of steps between checkpoints.",
     ),
     click.option(
@@ -160,7 +155,6 @@ def finetune(
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)
-    check_there("the source", images, given["test"], given["same_data_as"])
 
     from dphead.fit.run_folder import noted
 

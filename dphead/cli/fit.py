@@ -11,8 +11,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
-from dphead.cli.choices import ACCOUNTANTS, PATH, WithSettings, check_private
-from dphead.cli.command import config_text, option_group
+from dphead.cli.command import WithSettings, config_text, option_group
 from dphead.cli.options import (
     GROUP_CAP,
     GROUP_MEAN,
@@ -22,22 +21,21 @@ from dphead.cli.options import (
     PRINTED,
     RUN_FILES,
     SET,
+    check_private,
 )
-from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.releases import releases_table
-from dphead.cli.text import section
+from dphead.cli.text import releases_table, section
 
 
 @click.command(cls=WithSettings)
-@click.argument("features", type=PATH, required=False)
+@click.argument("features", type=values.NamedPath("a features file"), required=False)
 @option_group(
     "Rows and files",
     *RUN_FILES,
     click.option(
         "--backbones",
         metavar="A.H5,B.H5",
-        callback=values.paths,
+        callback=values.features_files,
         help="Features files of the same images from other backbones. The fit "
         "chooses one backbone privately and charges the choice.",
     ),
@@ -54,7 +52,7 @@ from dphead.cli.text import section
     GROUP_MEAN,
     click.option(
         "--accountant",
-        type=ACCOUNTANTS,
+        type=values.ACCOUNTANTS,
         help="Accountant that calibrates the noise. Default: the accountant of the "
         "method.",
     ),
@@ -76,7 +74,6 @@ from dphead.cli.text import section
         "--backend",
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
-        show_default=True,
         help="Summation backend. All give the same head. reference is slow.",
     ),
     click.option(
@@ -100,7 +97,6 @@ from dphead.cli.text import section
         "--connect-timeout",
         type=values.NUMBER,
         default=300,
-        show_default=True,
         help="Seconds to wait for all processes to connect.",
     ),
 )
@@ -127,9 +123,6 @@ def fit(
     if not dry_run:
         check_private(given["epsilon"], not_private)
     given["features"], given["backbones"] = _files(**given)
-    check_there(
-        "a features file", given["features"], *given["backbones"], given["test"]
-    )
 
     from dphead.fit.run_folder import noted
 

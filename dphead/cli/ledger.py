@@ -9,9 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import LEDGER, PATH
-from dphead.cli.paths import check_there
-from dphead.cli.text import TIE, print_json, section, table, tied
+from dphead.cli.text import TIE, print_json, say, table, tied
 
 
 @click.group()
@@ -34,15 +32,16 @@ def _init(url: str) -> None:
     """
     from dphead.privacy.ledger import server
 
-    click.echo(section("Server", [f"ready: its id is {server.init(url)}"]))
-    click.echo(section("Next", ["GRANT USAGE ON SCHEMA dphead TO role", _GRANT]))
-
-
-_GRANT = "GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO role"
+    say("Server", f"ready: its id is {server.init(url)}")
+    say(
+        "Next",
+        "GRANT USAGE ON SCHEMA dphead TO role",
+        "GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA dphead TO role",
+    )
 
 
 @ledger.command("move")
-@click.argument("source", type=LEDGER)
+@click.argument("source", type=values.LEDGER)
 @click.argument("url", envvar="DPHEAD_LEDGER")
 def _move(source: Any, url: str) -> None:
     """Move a ledger to a team's server.
@@ -67,12 +66,12 @@ def _move(source: Any, url: str) -> None:
     move_rows(book, target)
     note_ledger(target.path, dataset_id)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
-    click.echo(section("Ledger", [target.path]))
-    click.echo(section("Moved", [moved]))
+    say("Ledger", target.path)
+    say("Moved", moved)
 
 
 @ledger.command("show")
-@click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
+@click.argument("which", type=values.LEDGER, envvar="DPHEAD_LEDGER")
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
 def _show(which: Any, as_json: bool) -> None:
     """Print the budget, the spent epsilon and the remaining epsilon.
@@ -98,22 +97,22 @@ def _spent(book: Any, as_json: bool) -> None:
         print_json({"budget": book.budget(), "fits": fits}, indent=None)
         return
     if book.path != IN_MEMORY:
-        click.echo(section("Ledger", [str(book.path)]))
+        say("Ledger", book.path)
     if place := book.meta(MOVED):
-        click.echo(section("Moved", [f"! to {place}: this copy takes no more charges"]))
-    click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
+        say("Moved", f"! to {place}: this copy takes no more charges")
+    say("Data set", book.meta("dataset_id") or "-")
     if fits:
         click.echo(_fits_table(fits))
     others = charged_elsewhere(book.meta("dataset_id"), book.path)
     if others:
-        click.echo(section("Elsewhere", [f"! not counted here: {o}" for o in others]))
+        say("Elsewhere", *(f"! not counted here: {o}" for o in others))
     delta = fits[-1]["delta"] if fits else 1e-5
     if book.budget() is None:  # a large delta could hide what other fits spent
         delta = min((fit["delta"] for fit in fits), default=delta)
     totals = ledger_totals(book, fit_events(fits[-1:]), delta)
     totals |= {"path": "", "elsewhere": others}
     which = "the last one" if fits else None
-    click.echo(section("Budget", budget_lines(totals, delta, which)))
+    say("Budget", *budget_lines(totals, delta, which))
 
 
 _FIT_COLUMNS = (
@@ -142,7 +141,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
 
 
 @ledger.command("budget")
-@click.argument("which", type=PATH)
+@click.argument("which", type=values.PATH)
 @click.option(
     "--epsilon", type=values.NUMBER, required=True, help="Epsilon of all fits."
 )
@@ -174,8 +173,8 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
             "From now on, DPHEAD_HOME refuses fits on the same images in another "
             "ledger."
         )
-    click.echo(section("Budget", [text, beside, *_too_large(which, epsilon, delta)]))
-    click.echo(section("Ledger", [str(book.path)]))
+    say("Budget", text, beside, *_too_large(which, epsilon, delta))
+    say("Ledger", book.path)
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
@@ -193,7 +192,7 @@ def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
 
 
 @ledger.command("verify")
-@click.argument("which", type=LEDGER, envvar="DPHEAD_LEDGER")
+@click.argument("which", type=values.LEDGER, envvar="DPHEAD_LEDGER")
 def _verify(which: Any) -> None:
     """Check a ledger for damage by its digests.
 
@@ -208,9 +207,8 @@ def _verify(which: Any) -> None:
         for problem in problems:
             click.echo(f"damaged: {problem}")
         if not problems:
-            click.echo(section("Ledger", [str(book.path)]))
-            found = f"nothing found, in {_in_words(len(book.fits()))}"
-            click.echo(section("Damage", [found]))
+            say("Ledger", book.path)
+            say("Damage", f"nothing found, in {_in_words(len(book.fits()))}")
     if damaged:
         raise SystemExit(1)
 
@@ -234,7 +232,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         ]
     if write and which.suffix == ".sqlite" and not which.exists():
         return [Ledger(which)]  # new: a mistyped features file is refused below
-    check_there("a ledger or features file", which)
+    values.check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features
 

@@ -3,12 +3,9 @@
 Import nothing heavy here: `dphead COMMAND --help` loads this file.
 """
 
-from pathlib import Path
-
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import LEDGER, METHODS, PATH, RELATIONS, TUNING, NamedPath
 from dphead.cli.command import CONFIG
 
 # --- what a run guarantees ------------------------------------------------------------
@@ -18,7 +15,6 @@ _EPSILON = click.option(
     "--epsilon",
     type=values.Number(infinite=True),
     default=1.0,
-    show_default=True,
     help="Epsilon that this fit spends. inf means no noise and no privacy.",
 )
 DELTA = click.option(
@@ -29,9 +25,8 @@ DELTA = click.option(
 )
 RELATION = click.option(
     "--relation",
-    type=RELATIONS,
+    type=values.RELATIONS,
     default="zero_out",
-    show_default=True,
     help="Neighboring relation. Neighboring data sets differ in one image, which "
     "is zeroed out, added or removed, or replaced.",
 )
@@ -59,13 +54,13 @@ PROTECT = click.option(
 )
 LEDGER_OPTION = click.option(
     "--ledger",
-    type=LEDGER,
+    type=values.LEDGER,
     help="Ledger to charge: a file, or a team's postgresql:// URL. Default: "
     "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME.",
 )
 _TUNED = click.option(
     "--tuning",
-    type=TUNING,
+    type=values.TUNING,
     help="Statement in the report on how the settings were chosen.",
 )
 _ALLOW_LARGE_DELTA = click.option(
@@ -83,17 +78,36 @@ SEED = click.option(
     help="Seed of the noise, for tests. The result is NOT private.",
 )
 
+
+def check_private(epsilon: float, not_private: bool) -> None:
+    """Raise ValueError for a fit without noise that the user did not confirm.
+
+    A charge cannot be undone.
+    """
+    if epsilon == float("inf") and not not_private:
+        raise ValueError(
+            "--epsilon must be finite, got inf. Without noise the head reveals its "
+            "training images, and the ledger's total is infinite from then on. "
+            "Confirm with --i-know-this-is-not-private."
+        )
+
+
 # --- a run's files, and what it prints ------------------------------------------------
 
 _RUN_FOLDER = click.option(
-    "-o", "--output", "out", type=PATH, required=True, help="Run folder to create."
+    "-o",
+    "--output",
+    "out",
+    type=values.PATH,
+    required=True,
+    help="Run folder to create.",
 )
 _SPLIT = click.option(
     "--split", help="Split to train on. Required if the source has several splits."
 )
 TEST = click.option(
     "--test",
-    type=PATH,
+    type=values.NamedPath("the test images"),
     help="Source of test images, of the same kind as the training source. Without "
     "--test, --test-split names a split of the training source.",
 )
@@ -105,7 +119,6 @@ _TEST_IS = click.option(
     "--test-is",
     type=click.Choice(["private", "public"]),
     default="private",
-    show_default=True,
     help="Whether the test images need protection. public: they need none, and the "
     "report includes the accuracy on the test images.",
 )
@@ -147,9 +160,8 @@ PRINTED = (_VERBOSE, _DRY_RUN)
 
 METHOD = click.option(
     "--method",
-    type=METHODS,
+    type=values.METHODS,
     default="auto",
-    show_default=True,
     help="Training method. auto has no hyperparameters to set. If --preset names "
     "settings of one method, auto selects that method.",
 )
@@ -199,7 +211,6 @@ ENCODING = click.option(
     "--encoding",
     type=click.Choice(["utf-8", "windows-1252", "latin-1"]),
     default="utf-8",
-    show_default=True,
     help="Encoding of a CSV or TSV file. Excel often writes windows-1252.",
 )
 TEST_FRACTION = click.option(
@@ -257,7 +268,7 @@ DATASET_ID = click.option(
 )
 SAME_DATA_AS = click.option(
     "--same-data-as",
-    type=PATH,
+    type=values.NamedPath("a features file"),
     help="Features file of the same images. Both files share one ledger.",
 )
 NEW_DATA_SET = click.option(
@@ -269,13 +280,12 @@ FEATURES_FILE = click.option(
     "-o",
     "--output",
     required=True,
-    type=NamedPath(path_type=Path, dir_okay=False),
+    type=values.NamedPath(dir_okay=False),
     help="Features file to write (.h5).",
 )
 BLOCK_ROWS = click.option(
     "--block-rows",
     default=1024,
-    show_default=True,
     type=values.COUNT,
     help="Number of rows between resume points.",
 )

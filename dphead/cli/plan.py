@@ -14,7 +14,6 @@ import click
 
 from dphead.cli import values
 from dphead.cli.budget import budget_lines
-from dphead.cli.choices import PATH
 from dphead.cli.options import (
     AS_JSON,
     DELTA,
@@ -27,15 +26,14 @@ from dphead.cli.options import (
     RELATION,
     SET,
 )
-from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-from dphead.cli.text import INDENT, print_json, section, table, tied
+from dphead.cli.text import INDENT, print_json, say, table, tied
 
 _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
 
 @click.command()
-@click.argument("features", type=PATH)
+@click.argument("features", type=values.NamedPath("a features file"))
 @PUBLIC_ROWS
 @click.option(
     "--split", help="Split of FEATURES to use. Required if FEATURES has several splits."
@@ -93,7 +91,6 @@ def plan(
     dphead plan public.h5 --public-rows --n-rows 5000
     dphead plan private.h5 --epsilon 0.5 --fits 4
     """
-    check_there("a features file", features)
     of_fits = {name: given.pop(name) for name in ("protect", "ledger")}
     asked = {name: value for name, value in given.items() if value is not None}
     if fits is not None:
@@ -117,11 +114,16 @@ def plan(
         return
     n, width = rows.x.shape
     public = f"{features}: {n:,} rows x {width:,} features, {rows.n_classes} classes"
-    click.echo(section("Public", [f"{public}, declared public: nothing is charged"]))
-    click.echo(section("Forecast", [_asked(found)]))
+    say("Public", f"{public}, declared public: nothing is charged")
+    say("Forecast", _asked(found))
     click.echo(_table(found))
-    click.echo(section("Enough", [_enough(found), *_reservations(found, charged)]))
-    click.echo(section("Next", _next(found)))
+    say("Enough", _enough(found), *_reservations(found, charged))
+    budget = f"--epsilon {found.enough.epsilon:g} --delta {question.delta:g}"
+    say(
+        "Next",
+        "before the first private fit, set a budget for all fits:",
+        f"dphead ledger budget PRIVATE.h5 {budget}",
+    )
 
 
 def _check_budget(fits: int, asked: dict[str, Any]) -> None:
@@ -152,8 +154,8 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
             f"that fit is {total}",
             f"! {tried.reason}",
         ]
-    click.echo(section("Planned", lines))
-    click.echo(section("Budget", budget_lines(totals, options.delta or 0)))
+    say("Planned", *lines)
+    say("Budget", *budget_lines(totals, options.delta or 0))
     if tried.refused is not None:
         raise SystemExit(1)
 
@@ -224,12 +226,3 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
         yield f"! {warning}"
     for one in charged:
         yield f"! If these rows are private, stop. Nothing charges the output to {one}."
-
-
-def _next(found: Any) -> list[str]:
-    """Return the commands to type next."""
-    budget = f"--epsilon {found.enough.epsilon:g} --delta {found.question.delta:g}"
-    return [
-        "before the first private fit, set a budget for all fits:",
-        f"dphead ledger budget PRIVATE.h5 {budget}",
-    ]

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import PATH
+from dphead.cli import values
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=values.PATH)
 @click.option(
     "--card", is_flag=True, help="Write a Hugging Face model card, RUN/README.md."
 )
@@ -20,7 +20,7 @@ from dphead.cli.choices import PATH
 )
 @click.option(
     "--about",
-    type=PATH,
+    type=values.PATH,
     help="TOML file with institution, purpose, contact, date and limits, copied to the "
     "run. Default: RUN/about.toml.",
 )
@@ -28,7 +28,7 @@ from dphead.cli.choices import PATH
     "-o",
     "--output",
     "out",
-    type=PATH,
+    type=values.PATH,
     help="Write to this path instead. - means standard output.",
 )
 def report(

@@ -6,9 +6,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import PATH
 from dphead.cli.finetune import WithTraining
-from dphead.cli.paths import check_there
 from dphead.cli.text import filled, table, tied
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
@@ -99,7 +97,6 @@ def _show(
     "--noise-multiplier",
     type=values.NUMBER,
     default=2.0,
-    show_default=True,
     help="Noise multiplier. At 2 and above, epsilon follows TAN.",
 )
 @click.option(
@@ -109,7 +106,7 @@ def _show(
 )
 @click.option(
     "--simulated",
-    type=PATH,
+    type=values.PATH,
     multiple=True,
     help="JSON file of `dphead tan simulate`, one for each number of steps.",
 )
@@ -162,7 +159,7 @@ def _plan(
     if predictions:
         best, reason = decide(predictions)
         text = f"Recommended: T = {best}, {reason}."
-    click.echo("\n".join(filled(text)))
+    click.echo(filled(text))
 
 
 def _prediction(path: Path) -> tuple[int, Any]:
@@ -176,12 +173,11 @@ def _prediction(path: Path) -> tuple[int, Any]:
 
 
 @tan.command("simulate", cls=WithTraining)
-@click.argument("images", type=PATH)
+@click.argument("images", type=values.NamedPath("images"))
 @click.option(
     "--data-is",
     type=click.Choice(["private", "public"]),
     default="private",
-    show_default=True,
     help="Whether the images need protection. Simulated runs need public images.",
 )
 @click.option(
@@ -202,17 +198,14 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "--runs",
     type=values.MANY,
     default=3,
-    show_default=True,
     help="Number of simulated runs for each factor, each with another seed.",
 )
 @click.option("--image-size", type=values.WHOLE, help="Resize images to this side.")
-@click.option(
-    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
-)
+@click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--json",
     "out",
-    type=PATH,
+    type=values.PATH,
     help="Write the runs and the prediction to this JSON file.",
 )
 @click.option(
@@ -234,8 +227,6 @@ def _simulate(
     Each cheap run would spend a very large epsilon, so this command refuses private
     images.
     """
-    check_there("images", images)
-
     from dphead.analysis.sealed import write_json
     from dphead.finetune.settings import NAMES, make_settings
     from dphead.finetune.tan import in_percent, predict_full_run, run_simulations
@@ -248,7 +239,7 @@ def _simulate(
             "the full run needs --batch-size, --noise-multiplier and --steps, got "
             f"{full}. `dphead tan plan` prints them for a budget."
         )
-    click.echo("\n".join(filled(f"full run ({source}): {_described(settings)}")))
+    click.echo(filled(f"full run ({source}): {_described(settings)}"))
 
     def train(small: Any, seed: int) -> float:
         return _simulated(images, small, seed, given)

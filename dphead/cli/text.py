@@ -7,8 +7,16 @@ from typing import Any
 
 import click
 
-WIDTH = 80  # columns, as of a terminal
+_WIDTH = 80  # columns, as of a terminal
 INDENT = 11  # columns of a label: the longest one and two spaces
+_RELEASES = (
+    "release",
+    ">times",
+    ">clip norm",
+    ">noise multiplier",
+    ">sampling",
+    ">mu each",
+)
 TIE = "\u00a0"  # no line is broken at this space
 
 
@@ -23,36 +31,40 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
     A paragraph that begins with "! " has its mark in the margin. A paragraph that
     begins with "dphead " is a command.
     """
-    lines: list[str] = []
+    found: list[str] = []
     for text in paragraphs:
         mark = "! " if text.startswith("! ") else ""
-        head = label if not lines else ""
+        head = "" if found else label
         lead = head.ljust(INDENT - len(mark)) + mark
-        lines += filled(text.removeprefix("! "), lead)
-    return "\n".join(lines)
+        found.append(filled(text.removeprefix("! "), lead))
+    return "\n".join(found)
 
 
-def filled(text: str, lead: str = "") -> list[str]:
-    """Return the wrapped lines of a text, with `lead` before the first line.
+def say(label: str, *paragraphs: str, err: bool = False) -> None:
+    """Print a `section` on standard output, or with `err` on standard error."""
+    click.echo(section(label, paragraphs), err=err)
+
+
+def filled(text: str, lead: str = "") -> str:
+    """Return a text in wrapped lines, with `lead` before the first line.
 
     The lines of a command end with a backslash, so that all can be copied. A command
     with quotes, or with a path too long for a line, stays on one line.
     """
     command = text.startswith("dphead ")
     longest = len(lead) + max(map(len, text.split()), default=0)
-    if command and ("'" in text or longest + 4 > WIDTH or len(lead + text) <= WIDTH):
-        return [lead + text]
+    if command and ("'" in text or longest + 4 > _WIDTH or len(lead + text) <= _WIDTH):
+        return lead + text
     end = " \\" if command else ""
     lines = textwrap.wrap(
         text,
-        WIDTH - len(end),
+        _WIDTH - len(end),
         initial_indent=lead,
         subsequent_indent=" " * (len(lead) + len(end)),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lines = [line.replace(TIE, " ") for line in lines]
-    return [*(line + end for line in lines[:-1]), *lines[-1:]]
+    return f"{end}\n".join(lines).replace(TIE, " ")
 
 
 def table(
@@ -74,6 +86,22 @@ def table(
     with console.capture() as captured:
         console.print(made)
     return captured.get().rstrip("\n")
+
+
+def releases_table(rows: list[dict[str, Any]], title: str) -> str:
+    """Return a table of releases, with equal ones on one line."""
+    lines = [
+        (
+            r["label"],
+            str(r["count"]),
+            f"{r['clip_norm']:g}",
+            f"{r['noise_multiplier']:.5g}",
+            f"{r['sampling_prob'] / r.get('epoch_steps', 1):.4g}",
+            "" if r["mu"] is None else f"{r['mu']:.4g}",
+        )
+        for r in rows
+    ]
+    return table(_RELEASES, lines, title)
 
 
 def print_json(data: Any, indent: int | None = 2) -> None:

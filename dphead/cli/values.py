@@ -1,16 +1,21 @@
-"""Parse typed text: numbers, comma-separated lists, sizes and NAME=VALUE pairs.
+"""Parse typed text: paths, choices, numbers, lists, sizes and NAME=VALUE pairs.
 
 Errors name the text to type instead. `Number` reads all numbers of all commands, and
 refuses infinite and absurdly large numbers. The library checks the range of each
-setting.
+setting. Choices are imported only if needed. A command's module therefore imports
+nothing heavy.
 """
 
 import json
 import math
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+from dphead_extract.bounds import check_ends
 
 _Given = Any  # click's context and parameter, not used here
 _BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -19,6 +24,90 @@ _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 _ROLES = ("path", "image", "label", "group", "split")
 LARGEST = 10**15  # bound of any number: the largest value of a setting; chosen
+
+
+def check_there(what: str, path: Path) -> None:
+    """Raise ValueError for a path that does not exist, or is a pipe or a device.
+
+    `what` describes the path in the error.
+    """
+    check_ends(path)
+    if not os.path.exists(path):
+        hint = ""
+        if os.path.exists(f"{path}.part"):
+            hint = (
+                " An unfinished .part file exists. Run the same extract command again."
+            )
+        raise ValueError(f"{path} does not exist. Type the path of {what}.{hint}")
+
+
+class NamedPath(click.Path):
+    """Accept a path; refuse an empty path, which would mean the working folder.
+
+    With `existing`, a description, the path must exist. This is checked before the
+    libraries of a command are loaded, which takes seconds.
+    """
+
+    def __init__(self, existing: str = "", *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+        self._existing = existing
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the path, or raise an error for an empty or missing one."""
+        if value == "":
+            self.fail("a path must not be empty, got ''.", param, ctx)
+        path: Any = super().convert(value, param, ctx)
+        if self._existing:
+            check_there(self._existing, path)
+        return path
+
+
+class LedgerPlace(NamedPath):
+    """Accept a path, or the URL of a PostgreSQL server as text."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the URL as str, or the path."""
+        from dphead.privacy.ledger.server import is_on_server
+
+        if value == ":memory:":
+            self.fail(
+                "a ledger in memory ends with the command, got ':memory:'. Type a "
+                "file, such as ledger.sqlite, or a postgresql:// URL.",
+                param,
+                ctx,
+            )
+        return value if is_on_server(value) else super().convert(value, param, ctx)
+
+
+PATH = NamedPath()
+LEDGER = LedgerPlace()
+_FEATURES = NamedPath("a features file")
+
+
+class KeptChoice(click.Choice):
+    """Accept a choice from a list in a module that is imported when needed.
+
+    `where` is module:attribute. The attribute is the list, or a function that returns
+    the list.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.case_sensitive = True
+        self._where = where
+
+    @property
+    def choices(self) -> Sequence[str]:  # type: ignore[override]
+        """Return the list in its current state."""
+        module, attribute = self._where.split(":")
+        kept: Sequence[str] | Callable[[], Sequence[str]]
+        kept = getattr(import_module(module), attribute)
+        return tuple(kept() if callable(kept) else kept)
+
+
+METHODS = KeptChoice("dphead.planning.registry:names")
+RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
+ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
+TUNING = KeptChoice("dphead.fit.report:TUNING")
 
 
 class Number(click.ParamType):
@@ -118,9 +207,10 @@ def several_names(
     return parts(ctx, option, text) or None
 
 
-def paths(ctx: _Given, option: _Given, text: str | None) -> tuple[Path, ...]:
-    """Return the comma-separated paths, or an empty tuple."""
-    return tuple(map(Path, parts(ctx, option, text)))
+def features_files(ctx: _Given, option: _Given, text: str | None) -> tuple[Path, ...]:
+    """Return the comma-separated paths of features files, or an empty tuple."""
+    found = parts(ctx, option, text)
+    return tuple(_FEATURES.convert(part, option, ctx) for part in found)
 
 
 def image_size(ctx: _Given, option: _Given, text: Any) -> Any:

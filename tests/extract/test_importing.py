@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from click.testing import CliRunner
+from commands import dphead
 from dphead_extract import importing
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import group_ids, open_features
@@ -25,8 +25,6 @@ from dphead_extract.sources.tables import open_embeddings as open_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-
-from dphead.cli.features import features as command
 
 KINDS = ["npz", "csv", "tsv", "parquet", "list.parquet", "arrow"]
 NAMES = ["cat", "dog", "eel"]
@@ -408,17 +406,17 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind):
 def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
     path, _ = write(tmp_path, "csv", *rows())
     arguments = ["import", str(path), "-o", str(tmp_path / "f.h5")]
-    missing = CliRunner().invoke(command, arguments)
-    assert missing.exit_code == 2
-    assert "--classes is required" in missing.output
-    done = CliRunner().invoke(command, [*arguments, "--classes", "cat,dog,eel"])
-    assert done.exit_code == 0, done.output
-    assert "50 rows x 4 features, 3 classes" in done.output
-    assert "with labels, with groups, with splits" in " ".join(done.output.split())
-    assert "Features   f0, f1, f2, f3" in done.output
-    assert "ledger budget" in done.output
-    wrong = CliRunner().invoke(command, ["import", "no.xyz", "-o", "f.h5"])
-    assert wrong.exit_code == 2 and "is not a file" in wrong.output
+    missing = dphead("features", *arguments)
+    assert missing.code == 2
+    assert "--classes is required" in missing.err
+    done = dphead("features", *arguments, "--classes", "cat,dog,eel")
+    assert done.code == 0, done.err
+    assert "50 rows x 4 features, 3 classes" in done.out
+    assert "with labels, with groups, with splits" in " ".join(done.out.split())
+    assert "Features   f0, f1, f2, f3" in done.out
+    assert "ledger budget" in done.out
+    wrong = dphead("features", "import", "no.xyz", "-o", "f.h5")
+    assert wrong.code == 2 and "is not a file" in wrong.err
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
@@ -435,12 +433,12 @@ def test_test_rows_are_whole_groups(tmp_path, kind):
     arguments = ["import", str(path), "-o", str(tmp_path / "f.h5"), "--by-group"]
     arguments += ["--test-fraction", "0.3", "--classes", "cat,dog,eel"]
     arguments += [] if kind == "npz" else ["--features", "f"]
-    wrong = CliRunner().invoke(command, [*arguments, "--columns", "label=dx"])
-    assert wrong.exit_code == 2 and "needs a column of groups" in wrong.output
+    wrong = dphead("features", *arguments, "--columns", "label=dx")
+    assert wrong.code == 2 and "needs a column of groups" in wrong.err
     named = ["--columns", "label=dx,group=mrn"]
-    done = CliRunner().invoke(command, [*arguments, *named])
-    assert done.exit_code == 0, done.output
-    assert "--split train --test-split test" in " ".join(done.output.split())
+    done = dphead("features", *arguments, *named)
+    assert done.code == 0, done.err
+    assert "--split train --test-split test" in " ".join(done.out.split())
     with open_features(tmp_path / "f.h5") as file:
         assert file.split_names == ["train", "test"]
         assert file.holdout == {"fraction": 0.3, "by": "group", "positions": True}

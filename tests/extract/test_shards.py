@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import dphead
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
 from dphead_extract.run import extract
@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dphead.cli import cli
 from tests.extract.test_run import options
 
 
@@ -234,18 +233,15 @@ COMMAND += ("--block-rows", "64")
 def test_command_line(copy):
     out = copy / "cli.h5"
 
-    def run(*arguments):
-        return CliRunner().invoke(cli, [str(word) for word in arguments])
-
     for index in range(2):
         shard = ("--shard", f"{index}/2")
-        done = run("extract", copy / "digits.npz", "-o", out, *COMMAND, *shard)
-        assert done.exit_code == 0, done.output
-    assert f"dphead features join {copy}/cli.shard-*-of-2.h5 -o {out}" in done.output
+        done = dphead("extract", copy / "digits.npz", "-o", out, *COMMAND, *shard)
+        assert done.code == 0, done.err
+    assert f"dphead features join {copy}/cli.shard-*-of-2.h5 -o {out}" in done.out
     parts = paths(copy, "cli.h5")
-    missing = run("features", "join", parts[0], "-o", out)
-    assert missing.exit_code == 2
-    assert "missing: cli.shard-1-of-2.h5" in missing.output
-    joined = run("features", "join", *parts, "-o", out)
-    assert joined.exit_code == 0
-    assert "300 rows x 144 features of 2 shards" in joined.output
+    missing = dphead("features", "join", parts[0], "-o", out)
+    assert missing.code == 2
+    assert "missing: cli.shard-1-of-2.h5" in missing.err
+    joined = dphead("features", "join", *parts, "-o", out)
+    assert joined.code == 0
+    assert "300 rows x 144 features of 2 shards" in joined.out

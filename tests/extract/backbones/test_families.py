@@ -52,12 +52,10 @@ WRONG = {
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-from click.testing import CliRunner
-from dphead.cli.extract import extract
+from commands import dphead
 for line in sys.argv[1:]:
-    typed = f"images -o f.h5 --backbone {line}".split()
-    done = CliRunner().invoke(extract, typed)
-    print(done.exit_code, " ".join(done.output.split()))
+    done = dphead(*f"extract images -o f.h5 --backbone {line}".split())
+    print(done.code, " ".join(done.err.split()))
 """
 
 
