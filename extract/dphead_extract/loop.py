@@ -125,13 +125,13 @@ class LoopSettings:
 
 
 def forward(
-    backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
+    backbone: Backbone, settings: LoopSettings, pixels: torch.Tensor
 ) -> torch.Tensor:
-    """Return features (n, n_features), float32, of inputs, on the device.
+    """Return features (n, n_features), float32, of pixels, on the device.
 
-    A GPU may still be computing them. Inputs are (n * views, channels, height, width).
+    A GPU may still be computing them. Pixels are uint8 (n * views, height, width,
+    channels).
     """
-    layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
     views = settings.views.count
     with (
         torch.inference_mode(),
@@ -139,8 +139,8 @@ def forward(
             settings.device.type, settings.amp, enabled=settings.amp is not None
         ),
     ):
-        # pinned inputs are copied while earlier batches are computed
-        inputs = inputs.to(settings.device, non_blocking=True, memory_format=layout)
+        # pinned pixels are copied while earlier batches are computed
+        inputs = backbone.inputs(pixels.to(settings.device, non_blocking=True))
         output = settings.normalize(backbone.module(inputs))
         if backbone.mirror:
             mirrored = settings.normalize(backbone.module(inputs.flip(-1)))
@@ -148,6 +148,13 @@ def forward(
         if views > 1:
             output = output.unflatten(0, (-1, views)).mean(1)
         return output.float()
+
+
+def blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tensor:
+    """Return pixels of black images, uint8 (images, height, width, channels)."""
+    channels, height, width = backbone.input_shape
+    shape = images, height, width, channels
+    return torch.zeros(shape, dtype=torch.uint8, pin_memory=pinned)
 
 
 def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
@@ -159,7 +166,7 @@ def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
     images = settings.batch_size * settings.views.count
     try:
         backbone.module = cast(torch.nn.Module, torch.compile(plain))
-        forward(backbone, settings, torch.zeros(images, *backbone.input_shape))
+        forward(backbone, settings, blank(backbone, images))
     except Exception as error:  # compilers raise many types
         backbone.module = plain
         reason = str(error).split("\n")[0]
@@ -178,7 +185,7 @@ def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSetting
         return settings
     views = settings.views.count
     generator = torch.Generator().manual_seed(0)
-    image = torch.randn(views, *backbone.input_shape, generator=generator)
+    image = blank(backbone, views).random_(256, generator=generator)
     with one_thread():
         with WholeVectors() as seen:
             forward(backbone, settings, image)
@@ -268,7 +275,7 @@ class Loop:
     def _batch(
         self, raw: list[np.ndarray | bytes | None]
     ) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
-        """Return a batch's features, on a GPU its inputs, and its other columns."""
+        """Return a batch's features, on a GPU its pixels, and its other columns."""
         n, views = len(raw), self.options.views
         columns = {
             "valid": np.zeros(n, bool),
@@ -278,11 +285,9 @@ class Loop:
         # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
         places = self.options.batch_size
-        inputs = torch.zeros(
-            places * views.count,
-            *self.backbone.input_shape,
-            pin_memory=self.device.type == "cuda",
-        )
+        pinned = self.device.type == "cuda"
+        batch = blank(self.backbone, places * views.count, pinned)
+        pixels = batch.numpy()  # the same memory
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -298,10 +303,10 @@ class Loop:
                 self.writer.salt, image.shape, image.tobytes()
             )
             for k, view in enumerate(views.of(image)):
-                inputs[row * views.count + k] = self.backbone.prepare(view)
+                pixels[row * views.count + k] = self.backbone.prepare(view)
         if self.device.type == "cpu":
-            inputs = forward(self.backbone, self.options, inputs)
-        return inputs, columns
+            return forward(self.backbone, self.options, batch), columns
+        return batch, columns
 
     def _block(self, jobs: Iterator[Any], start: int, stop: int) -> None:
         batches: list[dict[str, np.ndarray]] = []

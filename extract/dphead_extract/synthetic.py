@@ -87,13 +87,12 @@ def synthetic_features(backbone: Backbone) -> torch.Tensor:
     bit.
     """
     colors, height, width = backbone.input_shape
-    inputs = [
-        backbone.prepare(image) for image in synthetic_images(height, width, colors)
-    ]
+    images = synthetic_images(height, width, colors)
+    pixels = np.stack([backbone.prepare(image) for image in images])
     with torch.inference_mode(), one_thread():
         return torch.cat(
             [
-                backbone.module(torch.stack(inputs[i : i + 16]))
-                for i in range(0, len(inputs), 16)
+                backbone.module(backbone.inputs(torch.from_numpy(pixels[i : i + 16])))
+                for i in range(0, len(pixels), 16)
             ]
         )

@@ -7,7 +7,7 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import RowNorm
-from dphead_extract.synthetic import synthetic_images
+from dphead_extract.synthetic import synthetic_features, synthetic_images
 
 
 def test_group_norm_is_torchs():
@@ -45,8 +45,7 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one()
     by a factor of ten and more.
     """
     backbone = load_backbone(BackboneOptions("scatternet"), (16, 16), True)
-    made = [backbone.prepare(image) for image in synthetic_images(16, 16, 3)]
-    features = backbone.module(torch.stack(made))
+    features = synthetic_features(backbone)
     spread = features.transpose(0, 1).flatten(1).std(1)
     assert spread.max() > 10 * spread.min()
     out = RowNorm("synthetic").fitted(backbone)(features).reshape(features.shape)
@@ -61,8 +60,7 @@ def test_local_normalization_is_its_definition(scales):
     options = BackboneOptions("scatternet", scatter_j=scales)
     backbone = load_backbone(options, (16, 16), False)
     rows = backbone.module(torch.rand(3, 1, 16, 16)).flatten(1)
-    made = [backbone.prepare(image) for image in synthetic_images(16, 16, 1)]
-    public = backbone.module(torch.stack(made)).flatten(1)
+    public = synthetic_features(backbone).flatten(1)
     out, start = RowNorm("local").fitted(backbone)(rows), 0
     for channels, places in backbone.parts:
         part = slice(start, start + channels * places)

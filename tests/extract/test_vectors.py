@@ -110,7 +110,7 @@ def backbone_of(module, parts):
         weights_sha256="",
         transform={"interpolation": None},
         module=module.eval(),
-        prepare=lambda x: torch.from_numpy(x[None] / np.float32(255)),
+        prepare=lambda x: x[..., None],
         input_shape=(1, 8, 8),
         parts=(parts,),
     )

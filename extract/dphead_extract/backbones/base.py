@@ -16,8 +16,7 @@ from dphead_extract.images import PixelRange
 
 if TYPE_CHECKING:  # options are checked before PyTorch is imported
     import numpy as np
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 FAMILIES: dict[str, Family] = {}
 
@@ -109,9 +108,13 @@ class Backbone:
     weights_sha256 : str
         Digest of the weights; "" for backbones that are identified by their settings.
     module : nn.Module
-        Turns (B, C, H', W') into (B, channels, ...).
+        Turns inputs (B, C, H', W') into (B, channels, ...).
     prepare : callable
-        Turns uint8 (H, W[, 3]) into float32 (C, H', W') on the CPU.
+        Turns an image, uint8 (H, W[, 3]), into pixels, uint8 (H', W', C).
+    mean, std : (C, 1, 1) tensor or None
+        Shift and scale of pixels from 0 to 1.
+    basis : (C, C) tensor or None
+        Map of colors after this, or None.
     input_shape : (int, int, int)
         Channels, height and width of the input.
     parts : tuple
@@ -127,16 +130,39 @@ class Backbone:
     weights_sha256: str
     transform: dict[str, Any]
     module: nn.Module
-    prepare: Callable[[np.ndarray], torch.Tensor]
+    prepare: Callable[[np.ndarray], np.ndarray]
     input_shape: tuple[int, int, int]
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    basis: Tensor | None = None
     parts: tuple[tuple[int, int], ...] = ()
     mirror: bool = False
-    axes: torch.Tensor | None = None
+    axes: Tensor | None = None
 
     @property
     def n_features(self) -> int:
         """Return the number of features of one row."""
         return sum(channels * places for channels, places in self.parts)
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Return the network's inputs (B, C, H', W') of prepared pixels (B, H', W', C).
+
+        The pixels' device computes them. Each operation on a number is rounded once, so
+        that inputs do not depend on the position in a batch.
+        """
+        scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
+        if self.mean is not None:
+            scaled -= self.mean.to(scaled.device)
+        if self.std is not None:
+            scaled /= self.std.to(scaled.device)
+        if self.basis is None:
+            return scaled
+        import torch
+
+        planes = scaled.unbind(1)
+        rows = self.basis.tolist()
+        turned = [sum(w * x for w, x in zip(row, planes, strict=True)) for row in rows]
+        return torch.stack(turned, 1)  # type: ignore[arg-type]
 
 
 class Family:

@@ -81,16 +81,12 @@ class FixedFilters(Family):
         nets, kwargs = self.nets(options, (height, width), colors, basis)
         mean, std = (_channel_tensor(v, colors) for v in (options.mean, options.std))
 
-        def prepare(image: np.ndarray) -> torch.Tensor:
+        def prepare(image: np.ndarray) -> np.ndarray:
             image = np.asarray(with_channels(image, colors))
             if image.shape[:2] != (height, width):
                 how = interpolation or "bicubic"
                 image = _resize_to_cover(image, (height, width), how)
-            planes = torch.tensor(image).reshape(height, width, colors)
-            planes = planes.permute(2, 0, 1).float() / 255
-            planes = planes if mean is None else planes - mean
-            planes = planes if std is None else planes / std
-            return torch.tensordot(OPPONENT, planes, dims=1) if opponent else planes
+            return image.reshape(height, width, colors)
 
         return Backbone(
             name=options.name,
@@ -108,6 +104,9 @@ class FixedFilters(Family):
             module=nets[0] if len(nets) == 1 else Scales(nets),
             prepare=prepare,
             input_shape=(colors, height, width),
+            mean=mean,
+            std=std,
+            basis=basis,
         )
 
     def recorded(

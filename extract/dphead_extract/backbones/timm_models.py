@@ -60,7 +60,9 @@ def timm_backbone(options: BackboneOptions) -> Backbone:
         axes = class_axes(classifier, options.axes)
     if hasattr(model, "reset_classifier"):
         model.reset_classifier(0)  # type: ignore[operator]
-    transform, prepare, input_shape = _timm_transform(options, model)
+    transform, prepare = _timm_transform(options, model)
+    channels, height, width = transform["input_size"]
+    mean, std = (torch.tensor(transform[key])[:, None, None] for key in ("mean", "std"))
     return Backbone(
         name=options.name,
         kwargs=dict(options.model_args),
@@ -68,7 +70,9 @@ def timm_backbone(options: BackboneOptions) -> Backbone:
         transform=transform,
         module=model,
         prepare=prepare,
-        input_shape=input_shape,
+        input_shape=(channels, height, width),
+        mean=mean,
+        std=std,
         axes=axes,
     )
 
@@ -127,18 +131,18 @@ def _build(options: BackboneOptions) -> nn.Module:
         ) from error
 
 
-_Transform = Callable[[np.ndarray], torch.Tensor]
+_Transform = Callable[[np.ndarray], np.ndarray]
 
 
 def _timm_transform(
     options: BackboneOptions, model: nn.Module
-) -> tuple[dict[str, Any], _Transform, tuple[int, int, int]]:
+) -> tuple[dict[str, Any], _Transform]:
     from timm import data as timm_data
 
     data: Any = timm_data  # timm does not declare its exports to type checkers
 
     config = data.resolve_model_data_config(model)
-    channels = int(config["input_size"][0])
+    channels = config["input_size"][0]
     if options.channels not in (None, channels):
         raise ExtractError(
             f"--channels must be {channels} for {options.name}, got "
@@ -161,16 +165,20 @@ def _timm_transform(
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     config = {key: config[key] for key in keys}
-    apply = data.create_transform(**config, is_training=False)
+    _, height, width = config["input_size"]
+    resize = data.create_transform(**config, is_training=False, normalize=False)
+    *steps, _ = resize.transforms  # the last makes a tensor
 
-    def prepare(image: np.ndarray) -> torch.Tensor:
-        return apply(with_channels(image, channels))  # type: ignore[operator]
+    def prepare(image: np.ndarray) -> np.ndarray:
+        picture: Any = with_channels(image, channels)
+        for step in steps:
+            picture = step(picture)
+        return np.asarray(picture).reshape(height, width, channels)
 
     record = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in config.items()
     }
-    _, height, width = (int(s) for s in config["input_size"])
     if options.random_weights:
         record["random_weights"] = True
-    return {**record, "library": "timm"}, prepare, (channels, height, width)
+    return {**record, "library": "timm"}, prepare

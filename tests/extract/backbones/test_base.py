@@ -25,6 +25,7 @@ def test_a_registered_family_is_loaded_by_its_name(monkeypatch):
         del FAMILIES["channel-means"]
     assert (backbone.n_features, backbone.kwargs) == (3, {"places": 1})
     white = backbone.prepare(np.full((4, 6, 3), 255, np.uint8))
-    assert torch.equal(backbone.module(white[None]).flatten(), torch.ones(3))
+    inputs = backbone.inputs(torch.from_numpy(white[None]))
+    assert torch.equal(backbone.module(inputs).flatten(), torch.ones(3))
     recorded = Means().recorded(backbone.kwargs, backbone.transform)
     assert recorded == {"colors": "rgb", "image_size": (4, 6), "channels": 3}

@@ -50,9 +50,13 @@ def load(folder, suffix="safetensors", **changes):
     return load_backbone(BackboneOptions(**options), (32, 32), True)
 
 
+def inputs(backbone, image):
+    return backbone.inputs(torch.from_numpy(backbone.prepare(image)[None]))
+
+
 def features(backbone, image=PICTURE):
     with torch.inference_mode():
-        return backbone.module(backbone.prepare(image)[None])
+        return backbone.module(inputs(backbone, image))
 
 
 def test_every_weights_format_gives_the_same_features(weights):
@@ -86,12 +90,10 @@ def test_transform_is_timms_with_the_given_values(weights):
         interpolation="bilinear",
         crop_pct=1.0,
     )
-    torch.testing.assert_close(
-        backbone.prepare(PICTURE), expected(Image.fromarray(PICTURE))
-    )
+    assert torch.equal(inputs(backbone, PICTURE)[0], expected(Image.fromarray(PICTURE)))
     assert backbone.transform["mean"] == [0.5] * 3
     assert backbone.transform["input_size"] == [3, 32, 32]
-    assert backbone.prepare(PICTURE[:, :, 0]).shape == (3, 32, 32)
+    assert backbone.prepare(PICTURE[:, :, 0]).shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +192,13 @@ def test_axes_need_the_networks_own_classifier(weights):
 def test_scatternet_sizes_and_colors():
     one = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
     assert (one.parts, one.n_features) == (((9, 16),), 144)
-    assert one.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # color becomes gray
+    assert one.prepare(PICTURE[:8, :8]).shape == (8, 8, 1)  # color becomes gray
     options = BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,))
     resized = load_backbone(options, (20, 30), True)
-    assert resized.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
+    assert resized.prepare(PICTURE[:20, :30]).shape == (16, 16, 3)
     assert resized.n_features == 243 * 4 * 4
     white = np.full((40, 20), 255, np.uint8)
-    assert resized.prepare(white).unique().tolist() == [1.0]
+    assert inputs(resized, white).unique().tolist() == [1.0]
     with pytest.raises(ExtractError, match="--weights is not an option"):
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
@@ -210,11 +212,11 @@ def test_opponent_colors_turn_the_colors_and_gray_has_only_the_first():
     )
     assert turned.transform == plain.transform | {"color_space": "opponent"}
     image = PICTURE[:8, :8]
-    x, y = plain.prepare(image), turned.prepare(image)
+    x, y = inputs(plain, image)[0], inputs(turned, image)[0]
     torch.testing.assert_close(y.norm(dim=0), x.norm(dim=0))
     torch.testing.assert_close(y[0], x.sum(0) / 3**0.5)
     gray = np.repeat(image[:, :, :1], 3, axis=2)
-    assert turned.prepare(gray)[1:].abs().max() < 1e-6
+    assert inputs(turned, gray)[0, 1:].abs().max() < 1e-6
 
 
 def test_channels_are_the_networks_own(weights):
