@@ -238,7 +238,7 @@ def plain(
     with torch.inference_mode(), amp:
         for part in loader:
             part = part.to(device, non_blocking=True)
-            if device == "cuda":
+            if mixed:  # kymatio needs the usual format
                 part = part.contiguous(memory_format=torch.channels_last)
             found.append(network(part).flatten(1).float().cpu().numpy())
     assert sum(map(len, found)) == len(images)
@@ -273,7 +273,7 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
         with tempfile.TemporaryDirectory() as folder:
             np.savez(f"{folder}/images.npz", images=images)
 
-            def ours(**more: Any) -> float:
+            def ours() -> float:
                 amp = "bfloat16" if mixed else None
                 options = ExtractOptions(
                     f"{folder}/images.npz",
@@ -284,19 +284,14 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
                     amp=amp,
                     batch_size=batch,
                     check=False,
-                    **more,
                 )
                 return extract(options).rows_per_second
 
             rates: dict[str, list[float]] = {"dphead": [], "plain": []}
-            if mixed:
-                rates["dphead --compile"] = []
             for _ in range(repeats + 1):  # the first warms up
                 rates["dphead"].append(ours())
                 given = network, images, transform, batch, device, mixed
                 rates["plain"].append(plain(*given))
-                if "dphead --compile" in rates:
-                    rates["dphead --compile"].append(ours(compile=True))
             only = alone(network, size, batch, device, mixed)
         store(
             model=name,

@@ -240,7 +240,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--workers",
         type=values.MANY,
-        help="Number of threads. Default: one per processor core.",
+        help="Number of threads. Default: one per processor core, and at most 8 "
+        "beside a GPU.",
     ),
     BLOCK_ROWS,
     click.option(
