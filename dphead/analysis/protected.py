@@ -3,6 +3,7 @@
 A row is called an image if dphead extracted it from an image.
 """
 
+from pathlib import Path
 from typing import Any
 
 from dphead.planning.plan import Plan
@@ -60,10 +61,13 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
     return f"one group with all its {thing}s, of which at most {counted} count"
 
 
-def name_counted(report: dict[str, Any]) -> str:
-    """Return the counted unit of a grouped report: "images", "rows" or "means"."""
-    mean = report["guarantee"].get("group_mean", False)
-    return "means" if mean else f"{name_unit_in(report)}s"
+def public_statement(report: dict[str, Any]) -> str:
+    """Return the report's statement, with the ledger's name but not its folder.
+
+    The folder may contain a user's name.
+    """
+    path = report["ledger"]["path"]
+    return report["statement"].replace(path, Path(path).name)
 
 
 def stated_guarantee(plan: Plan, thing: str) -> dict[str, Any]:

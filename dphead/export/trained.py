@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.card.words import statement
+from dphead.analysis.protected import public_statement
 from dphead.analysis.records import read_run
 from dphead.fit.report import plain
 from dphead.privacy.loss import loss_named
@@ -95,7 +95,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             **found,
             "budget_of_all_fits": report["ledger"]["budget"],
             "tuning": report["tuning"],
-            "statement": statement(report),
+            "statement": public_statement(report),
             "class_names": facts["class_names"],
             "fit_id": report["ledger"]["fit_id"],
             "head_sha256": facts.get("tensors_sha256"),

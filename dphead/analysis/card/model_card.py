@@ -13,11 +13,10 @@ from dphead.analysis.card.page import (
     class_bars,
     expected_bar,
     facts_of,
-    number,
     template,
     test_bar,
 )
-from dphead.analysis.protected import made_of_images, name_unit_in
+from dphead.analysis.protected import name_unit_in
 
 _WIDTH = 100  # columns of prose; chosen
 
@@ -31,17 +30,16 @@ def model_card(report: dict[str, Any], about: About | None = None) -> str:
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
     network = (report["data"]["extraction"] or {}).get("backbone")
     privacy = "with differential privacy" if facts["private"] else "NOT PRIVATE"
-    of_images = made_of_images(report["data"]["extraction"])
-    classifier = "Image classifier" if of_images else "Classifier"
+    classifier = "Image classifier" if facts["of_images"] else "Classifier"
+    front = yaml.safe_dump(
+        metadata(report), sort_keys=False, allow_unicode=True, width=_WIDTH
+    )
     text = template("model_card.md.j2").render(
         facts,
-        front=f"---\n{_dumped(metadata(report))}---\n",
+        front=f"---\n{front}---\n",
         title=f"{classifier} {facts['kind']}, {privacy}",
         about=about,
-        trained=_trained(report, network),
         network=network,
-        of_images=of_images,
-        budget=_budget(report),
         accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
         classes=class_bars(report),
     )
@@ -78,27 +76,3 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
         name = f"dphead-{report['ledger']['fit_id'][:8]}"
         found["model-index"] = [{"name": name, "results": [result]}]
     return found
-
-
-def _trained(report: dict[str, Any], network: str | None) -> str:
-    data = report["data"]
-    on = "" if network is None else f" on features of {network}"
-    return (
-        f"Trained{on} by dphead's {report['method']['name']}, {data['n_classes']} "
-        "classes. The page `report.html` of the run shows the same with pictures."
-    )
-
-
-def _budget(report: dict[str, Any]) -> str:
-    ledger = report["ledger"]
-    others = "in one of several ledgers: " if ledger["elsewhere"] else ""
-    if ledger["budget"] is None:
-        total = number(ledger["total_epsilon"])
-        return f"{others}plain sum ε = {total}; no limit was fixed"
-    limit = number(ledger["budget"]["epsilon"])
-    delta = f"δ = {ledger['budget']['delta']:g}"
-    return f"{others}at most ε = {limit}, {delta}, fixed beforehand"
-
-
-def _dumped(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=_WIDTH)

@@ -7,21 +7,34 @@ import math
 import textwrap
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from dphead.analysis.card import words
 from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.drawing import curve_of
-from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.protected import is_vague, kind_of, name_new, name_unit_in
+from dphead.analysis.check import check
+from dphead.analysis.profiles import about_sum
+from dphead.analysis.protected import (
+    is_vague,
+    kind_of,
+    made_of_images,
+    name_new,
+    name_unit_in,
+    public_statement,
+)
+from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import REPORTED_RATES
+from dphead.analysis.tradeoff import (
+    FALSE_POSITIVE_RATE,
+    PLACES,
+    REPORTED_RATES,
+    detection,
+    is_replaced,
+)
+from dphead.planning.plan import large_delta
 
 _WIDTH = 100  # columns of prose in Markdown; chosen
-# limits to fit the page; chosen
-_SHOWN_RELEASES, _SHOWN_CLASSES, _SHOWN_NAMES = 8, 16, 24
-_DOTS_RATE = 0.1  # ten of a hundred unused images are false positives; chosen
 
 
 @dataclass(frozen=True)
@@ -57,70 +70,70 @@ def dpia(report: dict[str, Any], about: About | None = None) -> str:
 
 
 def _html(name: str, report: dict[str, Any], about: About | None) -> str:
-    releases, classes = report["guarantee"]["releases"], class_bars(report)
-    facts = facts_of(report)
-    names = report["data"]["class_names"]
+    facts, ledger = facts_of(report), report["ledger"]
     return template(name).render(
         facts,
         about=about,
         verdict=verdict(about, report) if about else ("", ""),
         sentence=facts["sentence"] or facts["statement"],
-        dots=_dots(facts["limits"]),
         curve=curve_of(facts["limits"]) if facts["private"] else None,
-        releases=releases[:_SHOWN_RELEASES],
-        more_releases=sum(r["count"] for r in releases[_SHOWN_RELEASES:]),
         budget=_budget_bar(report),
-        about_sum=words.about_total(report),
+        about_sum=about_sum(ledger["total_epsilon"], ledger.get("total_accountant")),
         expected=expected_bar(report),
         test=test_bar(report),
-        class_names=names[:_SHOWN_NAMES],
-        more_names=max(0, len(names) - _SHOWN_NAMES),
-        classes=classes[:_SHOWN_CLASSES],
-        more_classes=max(0, len(classes) - _SHOWN_CLASSES),
-        glossary={
-            name: text.format(thing=facts["thing"])
-            for name, text in words.GLOSSARY.items()
-        },
+        all_classes=class_bars(report),
     )
-
-
-def _dots(limits: list[Limits]) -> list[tuple[str, int]]:
-    """Return (name, number of dots) for guessing and for any attack, at DOTS_RATE.
-
-    A dot is a training image that the attack detects. Bounds are rounded up.
-    """
-    own = next((one for one in limits if one.own), None)
-    if own is None:
-        return []
-    hit = own.hits[REPORTED_RATES.index(_DOTS_RATE)]
-    return [
-        ("guessing", round(100 * _DOTS_RATE)),
-        ("at most, by any attack", math.ceil(100 * hit - 1e-9)),
-    ]
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, Any]:
     """Return the facts about a report that all cards share."""
-    private = report["guarantee"]["private"]
-    limits = limits_of(report) if private else []
+    g, n_rows = report["guarantee"], report["data"]["n_rows"]
+    limits = limits_of(report) if g["private"] else []
+    replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)
     return {
         "report": report,
-        "g": report["guarantee"],
-        "private": private,
+        "g": g,
+        "private": g["private"],
         "kind": kind_of(report),
-        "thing": name_unit_in(report),
-        "member": "group" if report["guarantee"]["group_cap"] else name_unit_in(report),
-        "unit": words.unit_of(report),
-        "tuned": words.TUNED[report["tuning"]],
-        "sentence": words.sentence(report, limits) if private else "",
-        "statement": words.statement(report),
+        "thing": thing,
+        "member": "group" if g["group_cap"] else thing,
+        "of_images": made_of_images(report["data"]["extraction"]),
+        "sentence": _sentence(report, limits) if limits else "",
+        "statement": public_statement(report),
         "limits": limits,
         "rates": REPORTED_RATES,
-        **words.places(report),
-        "missing": words.not_covered(report),
-        "hazards": hazards_of(report),
-        "provenance": words.provenance(report),
+        "replaced": replaced,
+        "place": PLACES[replaced],
+        "other_place": "absent" if replaced else "replaced",
+        "found": _findings(report),
+        "large_delta": large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]),
     }
+
+
+def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
+    """Return the guarantee for all readers, at FALSE_POSITIVE_RATE."""
+    at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
+    own = {one.replaced: one.hits[at] for one in limits if one.own}
+    thing, grouped = name_unit_in(report), report["guarantee"]["group_cap"] is not None
+    unit = f"group of {thing}s" if grouped else thing
+    said = detection(own, f"this {kind_of(report)}", "group" if grouped else thing)
+    return (
+        f"{said} The attacker may know every other training {unit}, this report, and "
+        f"run any feasible computation. Guessing detects "
+        f"{percent_up(FALSE_POSITIVE_RATE)}."
+    )
+
+
+def _findings(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings of `dphead check` and the warnings, for the card's list."""
+    plan = plan_of(report, Path("report.json"))
+    findings = check(Run(report, plan, None, frozenset(), (), None))
+    found = [(one.what, one.why) for one in findings]
+    found += [(text, "") for text in report["warnings"]]
+    return [
+        {"what": what[:1].upper() + what[1:], "why": why, "warned": True}
+        for what, why in found
+    ]
 
 
 @cache
