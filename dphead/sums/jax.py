@@ -10,6 +10,7 @@ Devices work while the host reads the next block: `add` waits for the sum of the
 before, so that two blocks at most are in flight.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -26,6 +27,7 @@ from dphead.privacy.statistic_base import Chunk, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
+from dphead.sums.passes import cores
 from dphead.sums.reference import GramAndSums, row_norms
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
 
@@ -61,6 +63,7 @@ class JaxSums:
 
     def __init__(self) -> None:
         self._host = CpuSums()
+        self._threads = ThreadPoolExecutor(cores())
         self._weights: tuple[IntegerWeights | None, Any] = (None, None)
 
     def is_compared(self, statistic: Statistic) -> bool:
@@ -74,12 +77,26 @@ class JaxSums:
     def rows(self, ask: SumTask, block: Block) -> PlacedRows:
         """Return the block's rows as integers on the devices."""
         with jax.enable_x64(True):
-            made = self._host.rows(ask, block)
+            made = self._rounded(ask, block)
             where = _sharding(len(made.q))
             q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
             return PlacedRows(
                 jax.device_put(q, where), jax.device_put(made.scale, where)
             )
+
+    def _rounded(self, ask: SumTask, block: Block) -> IntegerRows:
+        """Return the block's rows as integers, each computed alone, by every core."""
+        k = len(block.x)
+        step = max(1, -(-k // cores()))
+
+        def rounded(i: int) -> IntegerRows:
+            run = slice(i, i + step)
+            own = Block(block.index[run], block.x[run], block.y[run])
+            return self._host.rows(ask, own)
+
+        made = list(self._threads.map(rounded, range(0, max(1, k), step)))
+        q = np.concatenate([rows.q for rows in made])
+        return IntegerRows(q, np.concatenate([rows.scale for rows in made]))
 
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
