@@ -3,8 +3,9 @@
 Rows become integers on the host, by the same code as for other backends, and are sent
 as 16-bit numbers. Devices do integer arithmetic, and multiply numbers by a row's
 constant with one rounding each (`predictions`). Other floating-point operations are not
-allowed, because a compiler could fuse them. On an H100, a trial that computed norms and
-factors on the device gave other integers (benchmarks/results/gpu).
+allowed, because a compiler could fuse them. An H200 gave the host's integers for every
+statistic. On an H100, a trial that also computed norms and factors on the device did
+not (benchmarks/results/gpu).
 
 Devices work while the host reads the next block: `add` waits for the sum of the block
 before, so that two blocks at most are in flight.
