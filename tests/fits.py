@@ -1,8 +1,13 @@
 """A fit in one line, for tests."""
 
+import numpy as np
+
+from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import FitResult, Run, fit_head
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import ProblemInfo
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
 
@@ -21,6 +26,30 @@ def plan_and_fit(
     target = {"epsilon": epsilon, "delta": delta, "relation": relation}
     plan = make_plan(solver, facts, group_cap=rows.group_cap, **target)
     return fit_head(solver, rows, facts, plan, Run(**run))
+
+
+def head_of(solver, x, y, n_classes, epsilon=1.0, seed=0, *, n_rows=None, **more):
+    """The head of a fit of arrays. n_rows: where it is not that of the arrays."""
+    facts = ProblemInfo(n_rows or len(x), x.shape[1], n_classes)
+    run = {"noise": NoiseSource(seed), "summer": quick_sums()} | more
+    return plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon, **run).head
+
+
+def right(head, x, y) -> float:
+    """The share of rows to which a head gives their class."""
+    return float(np.mean(head.scores(x).argmax(axis=1) == y))
+
+
+def answered(solver, facts, answer):
+    """What a solver asks that is told `answer(ask)` each time, and its head."""
+    steps = solver.solve(facts)
+    asks, told = [], None
+    try:
+        while True:
+            asks.append(steps.send(told))
+            told = answer(asks[-1])
+    except StopIteration as stop:
+        return asks, stop.value
 
 
 def with_noise(

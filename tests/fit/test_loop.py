@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from core import toy
-from fits import plan_and_fit
+from fits import head_of, plan_and_fit
 
 from dphead.analysis.metrics import evaluate_scores
 from dphead.data.arrays import ArrayRows
@@ -73,9 +73,7 @@ def test_what_leaves_a_fit_is_the_head_and_public_facts():
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
     def weights(seed):
-        return plan_and_fit(
-            solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)
-        ).head.weights
+        return head_of(solver, X, Y, M, seed=seed).weights
 
     assert np.array_equal(weights(7), weights(7))
     assert not np.allclose(weights(7), weights(8))
@@ -167,20 +165,6 @@ def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charge
     assert ledger.fits() == []
 
 
-def test_progress_tells_public_numbers():
-    seen = []
-    plan_and_fit(
-        DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a)
-    )
-    assert seen == [
-        (1, 5, "rows that count"),
-        (2, 5, "feature mean"),
-        (3, 5, "gram"),
-        (4, 5, "gradient"),
-        (5, 5, "gradient"),
-    ]
-
-
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     rows = Counting(X, Y)
     kept = VerifiedSum(CpuSums(), KeptSums())
@@ -240,13 +224,7 @@ def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
     another would do better.
     """
     for seed in range(12):
-        head = plan_and_fit(
-            LeastSquares(),
-            ArrayRows(X, Y),
-            FACTS,
-            epsilon=0.05,
-            noise=NoiseSource(seed),
-        ).head
+        head = head_of(LeastSquares(), X, Y, M, 0.05, seed)
         metrics = run.evaluate_head(head, (X, Y), M)
         assert metrics == evaluate_scores(head.scores(X), Y)
 

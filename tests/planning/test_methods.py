@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from fits import answered
 
 from dphead.planning import presets
 from dphead.planning.methods import make_method
@@ -26,19 +27,14 @@ FC23 = {  # what the paper searches and does not print (Tables 6-9: two ranges e
 }
 
 
-def asked(solver, facts=FACTS):
-    """Every question of a solver that is told zeros."""
-    steps = solver.solve(facts)
-    answer = None
-    found = []
-    for _ in solver.plan(facts):
-        ask = steps.send(answer) if answer is not None else next(steps)
-        found.append(ask)
-        answer = Response(
-            np.zeros(ask.statistic.shape(ask.params.transform.width(facts.n_features))),
-            1.0,
-        )
-    return found
+def asked(solver):
+    """What a solver asks that is told zeros."""
+
+    def zeros(ask):
+        width = ask.params.transform.width(FACTS.n_features)
+        return Response(np.zeros(ask.statistic.shape(width)), 1.0)
+
+    return answered(solver, FACTS, zeros)[0]
 
 
 # --- FC23: Tables 6-9 -----------------------------------------------------------------

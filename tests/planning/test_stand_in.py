@@ -112,28 +112,6 @@ def test_poisson_batches_keep_their_share_of_the_rows():
     assert_allclose(*sds, rtol=1e-9)
 
 
-def test_the_noise_that_is_added_is_what_the_solver_is_told():
-    """Over many draws of the first release, of sums that are TIMES as large."""
-    solver = make_method("prototypes", FACTS, {}).solver
-    plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
-    own = replace(FACTS, n_rows=N)
-    rows, verified = ArrayRows(*rows_of()), quick_sums()
-    values, sds = [], set()
-    for seed in range(100):
-        told = Told(solver)
-        run = Run(noise=NoiseSource(seed), summer=verified)
-        stand_in = StandIn(told, plan.budgeted(FACTS), N)
-        fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
-        values.append(told.answers[0].value)
-        sds.add(told.answers[0].noise_sd)
-    (sd,) = sds
-    (exact, _), _ = both("prototypes", float("inf"))
-    off = (np.array(values) - exact.answers[0].value) / sd
-    # four standard errors of standard normal numbers
-    assert np.std(off) == pytest.approx(1, abs=4 / np.sqrt(2 * off.size))
-    assert np.mean(off) == pytest.approx(0, abs=4 / np.sqrt(off.size))
-
-
 def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
     solver = make_method("auto", FACTS, {}).solver
     plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)

@@ -5,17 +5,14 @@ own answers.
 import numpy as np
 import pytest
 from core import toy
-from fits import plan_and_fit
+from fits import head_of, right
 from sklearn.linear_model import LogisticRegression
 
-from dphead.data.arrays import ArrayRows
-from dphead.privacy.noise import NoiseSource
 from dphead.solvers import (
     DPFC,
     GradientDescent,
     LeastSquares,
     Newton,
-    ProblemInfo,
     Prototypes,
 )
 from dphead.solvers.centering import Centering
@@ -23,7 +20,6 @@ from dphead.solvers.centering import Centering
 N = 500
 D = 6
 M = 3
-FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M, seed=3, scale=0.3)
 X64 = X.astype(float)
 HOT = np.eye(M)[Y]
@@ -42,7 +38,7 @@ def assert_close(weights, wanted):
 
 
 def fit(solver):
-    return plan_and_fit(solver, ArrayRows(X, Y), FACTS, epsilon=np.inf).head
+    return head_of(solver, X, Y, M, np.inf)
 
 
 def softmax(z):
@@ -178,8 +174,5 @@ def test_prototypes_divide_a_common_and_a_rare_class_in_the_middle(epsilon):
     y = (np.arange(4200) < 200).astype(int)
     x = rng.normal(0.1, 0.1, (4200, 16)).astype(np.float32)
     x = np.where(y[:, None] == np.arange(16), x + 0.5, x)
-    facts = ProblemInfo(4200, 16, 2)
-    seed = {"noise": NoiseSource(0)}
-    fitted = plan_and_fit(Prototypes(), ArrayRows(x, y), facts, epsilon, **seed)
-    right = fitted.head.scores(x).argmax(axis=1) == y
-    assert min(right[y == 0].mean(), right[y == 1].mean()) > 0.9
+    head = head_of(Prototypes(), x, y, 2, epsilon)
+    assert min(right(head, x[y == c], y[y == c]) for c in (0, 1)) > 0.9

@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from fits import quick_sums
+from fits import answered, quick_sums
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import ProblemInfo
-from dphead.solvers.auto_rules import number_of_steps
 from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Response
 
@@ -71,20 +70,12 @@ def test_trials_and_fit_together_spend_what_was_asked_for(relation, cap):
 
 
 def chosen_by(releases):
-    """The head of a solver whose asks are answered by `releases(ask)`, and the asks."""
+    """What a solver asks whose asks are answered by `releases(ask)`, and the head."""
     solver, facts, plan = planned((600, 3000, 50), n=20_000)
-    steps = solver.solve(plan.budgeted(facts))
-    answer, asks = None, []
-    try:
-        while True:
-            asks.append(steps.send(answer))
-            answer = releases(asks[-1])
-    except StopIteration as stop:
-        labels = [ask.label for ask in asks]
-        assert labels == [spec.label for spec in plan.specs]
-        statistics = [ask.statistic.name for ask in asks]
-        assert statistics == [spec.statistic for spec in plan.specs]
-        return stop.value, asks
+    asks, head = answered(solver, plan.budgeted(facts), releases)
+    asked = [(ask.label, ask.statistic.name) for ask in asks]
+    assert asked == [(spec.label, spec.statistic) for spec in plan.specs]
+    return asks, head
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 2])
@@ -100,23 +91,13 @@ def test_the_choice_follows_from_released_counts_and_the_plan_does_not(wanted):
             return Response(np.array([[right], [20_000 - right]], float), 10.0)
         return Response(rng.normal(size=ask.statistic.shape(width)), 1.0)
 
-    head, asks = chosen_by(release)
+    asks, head = chosen_by(release)
     assert head.selection.chosen == wanted
     for source in range(3):
         trial = [a for a in asks if a.label.startswith(f"network {source + 1}: ")]
         assert {ask.source for ask in trial} == {source}
     last = [ask for ask in asks if not ask.label.startswith("network ")]
     assert {ask.source for ask in last} == {wanted}
-
-
-def test_the_last_fit_takes_the_widest_networks_steps():
-    solver, facts, plan = planned((5000, 50), n=10_000, epsilon=1.0)
-    steps = sum(spec.label == "gradient" for spec in plan.specs)
-    assert steps > 0
-    own = plan.budgeted(facts)
-    rest = math.sqrt(1 - solver.trials_share)
-    wide = ProblemInfo(facts.n_rows, 5000, M, own.mu * rest)
-    assert steps == number_of_steps(wide)
 
 
 def test_a_choice_by_exact_counts_is_refused():

@@ -4,12 +4,10 @@ noise.
 
 import numpy as np
 import pytest
-from fits import plan_and_fit, quick_sums
+from fits import head_of
 from sklearn.datasets import load_digits
 
-from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
-from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.base import Response
 from dphead.solvers.error_bars import ErrorBars
@@ -25,11 +23,8 @@ DIGITS, LABELS = load_digits(return_X_y=True)
 DIGITS = DIGITS.astype(np.float32)
 
 
-def digits_head(solver, epsilon, noise=None):
-    rows = ArrayRows(DIGITS, LABELS, 8192)
-    facts = ProblemInfo(len(DIGITS), 64, 10)
-    run = {"noise": noise or NoiseSource(0), "summer": quick_sums()}
-    return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).head
+def digits_head(solver, seed=0):
+    return head_of(solver, DIGITS, LABELS, 10, 8.0, seed)
 
 
 def problem(n=N):
@@ -125,7 +120,7 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     within 15 %.
     """
     solver = LeastSquares(ridge, intercept=intercept, error_bars=True)
-    heads = [digits_head(solver, 8.0, NoiseSource(seed)) for seed in range(60)]
+    heads = [digits_head(solver, seed) for seed in range(60)]
     x = DIGITS[:50]
     errors = [head.scores_std(x) for head in heads]
     spread = np.std([head.scores(x) for head in heads], axis=0)
@@ -147,7 +142,7 @@ def test_what_cannot_have_error_bars_is_refused():
         sizes = ProblemInfo(9000, columns, 10)
         with pytest.raises(ValueError, match=r"error-bars. need at most 4096 columns"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
-    head = digits_head(LeastSquares(), 8.0)
+    head = digits_head(LeastSquares())
     for ask in (head.weights_std, lambda: head.scores_std(DIGITS)):
         with pytest.raises(ValueError, match="error_bars=True"):
             ask()

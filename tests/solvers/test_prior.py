@@ -6,17 +6,14 @@ import os
 
 import numpy as np
 import pytest
-from fits import plan_and_fit, quick_sums
+from fits import head_of, plan_and_fit, right
 
 from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource
-from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import MOVE_LOGITS, PRIOR_MOVE_LOGITS
-from dphead.solvers.head import float_rows
-from dphead.solvers.prior import START_LOGITS, PublicPrior, read_prior
+from dphead.solvers.prior import PublicPrior, read_prior
 
 D, M = 60, 4
 
@@ -29,17 +26,11 @@ def blobs(n, seed):
 
 
 def accuracy(prior, epsilon, seeds=4):
-    test_x, test_y = blobs(5000, 99)
-    found = []
-    for seed in range(seeds):
-        solver = Auto(prior=prior)
-        facts = ProblemInfo(1000, D, M)
-        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-        head = plan_and_fit(
-            solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run
-        ).head
-        found.append(np.mean(head.scores(test_x).argmax(axis=1) == test_y))
-    return np.mean(found)
+    heads = (
+        head_of(Auto(prior=prior), *blobs(1000, seed), M, epsilon, seed)
+        for seed in range(seeds)
+    )
+    return np.mean([right(head, *blobs(5000, 99)) for head in heads])
 
 
 def test_a_good_prior_helps_where_noise_is_large_and_a_wrong_one_is_outgrown():
@@ -50,32 +41,6 @@ def test_a_good_prior_helps_where_noise_is_large_and_a_wrong_one_is_outgrown():
     assert accuracy(PublicPrior(np.eye(D, M)), 0.5) > accuracy(None, 0.5) + 0.07
     wrong = PublicPrior(np.roll(np.eye(D, M), 1, axis=1))
     assert accuracy(wrong, 8.0) > accuracy(None, 8.0) - 0.05
-
-
-def test_it_starts_at_the_priors_scores_up_to_a_scale():
-    """Differences of scores of a transformed row are those of unit rows under the
-    normed prior, less the center's.
-    """
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=(D, M))
-    x = rng.normal(size=(50, D)).astype(np.float32)
-    center = 0.1 * rng.normal(size=D).astype(np.float32)
-    scale = rng.uniform(0.5, 2, D).astype(np.float32)
-    start = PublicPrior(weights).start(
-        RowTransform(True, center, scale, 0.3), (D + 1, M)
-    )
-    assert start.shape == (D + 1, M)
-    assert not start[-1].any()
-    phi = float_rows(RowTransform(True, center, scale), x)
-    between = weights - weights.mean(axis=1, keepdims=True)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    moved = (unit - center) * scale
-    wanted = (unit - center) @ (
-        START_LOGITS * between / np.linalg.norm(between, axis=0)
-    )
-    np.testing.assert_allclose(
-        phi @ start[:-1] * np.linalg.norm(moved, axis=1)[:, None], wanted, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """A setting that a solver cannot have is refused where the solver is made."""
 
-import math
-
 import numpy as np
 import pytest
 
 from dphead.privacy.loss import LOSSES
-from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Prototypes
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -20,16 +18,12 @@ from dphead.solvers.normalization import ChannelNormalization
             {"steps": 2.5},
             "steps must be a whole number from 1 to 1048576",
         ),
-        (GradientDescent, {"steps": True}, "got True."),
         (GradientDescent, {"sampling_prob": 0.0}, r"must be in \(0, 1\], got"),
         (GradientDescent, {"loss": "new"}, f"one of {', '.join(LOSSES)}, got"),
         (GradientDescent, {"normalize": "yes"}, "normalize must be true or false"),
-        (GradientDescent, {"weight_decay": math.nan}, "weight_decay must be from 0"),
         (DPFC, {"ridge": "stein"}, "ridge must be positive, at most 1e.15, got"),
-        (DPFC, {"clip_norm": math.inf}, "clip_norm must be positive, at most 1e.15"),
         (LeastSquares, {"ridge": "oracle"}, "positive, at most 1e.15, or one of stein"),
         (LeastSquares, {"gram_share": 1.0}, r"gram_share must be in \(0, 1\)"),
-        (Newton, {"hessian_share": 0.0}, "hessian_share must be"),
         (Prototypes, {"rule": None}, "rule must be one of cosine, nearest"),
         (Auto, {"prior": np.zeros((2, 2))}, "prior must be PublicPrior"),
         (Centering, {"share": 1.0}, "share must be"),

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from fits import plan_and_fit
+from fits import head_of, right
 
-from dphead.data.arrays import ArrayRows
 from dphead.planning.methods import make_method
-from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, ProblemInfo
 from dphead.solvers.base import Response
 from dphead.solvers.head import center_classes
@@ -79,13 +77,11 @@ def test_least_squares_gains_by_it_on_other_rows():
     rng = np.random.default_rng(6)
     x, y, _, _ = problem(rng, 8000)
     facts = ProblemInfo(4000, x.shape[1], 4)
-    rows = ArrayRows(x[:4000], y[:4000])
 
     def accuracy(shrink, seed):
         solver = make_method("dp-ls", facts, {"shrink": shrink}).solver
-        head = plan_and_fit(solver, rows, facts, 1.0, noise=NoiseSource(seed)).head
-        scores = head.scores(x[4000:].astype(np.float32))
-        return np.mean(scores.argmax(axis=1) == y[4000:])
+        head = head_of(solver, x[:4000], y[:4000], 4, 1.0, seed)
+        return right(head, x[4000:], y[4000:])
 
     gains = [accuracy(True, seed) - accuracy(False, seed) for seed in range(8)]
     assert np.mean(gains) > 0.01
@@ -97,11 +93,8 @@ def test_what_is_derived_for_the_spectrum_as_it_is_keeps_it(other, monkeypatch):
     if not other:
         monkeypatch.setattr("dphead.solvers.least_squares.WIDEST_SHRUNK", 11)
     x, y, _, _ = problem(np.random.default_rng(7), 500, 12)
-    rows, facts = ArrayRows(x, y), ProblemInfo(500, 12, 4)
     heads = [
-        plan_and_fit(
-            LeastSquares(shrink=shrink, **other), rows, facts, noise=NoiseSource(0)
-        ).head
+        head_of(LeastSquares(shrink=shrink, **other), x, y, 4)
         for shrink in (True, False)
     ]
     np.testing.assert_array_equal(heads[0].weights, heads[1].weights)
