@@ -2,6 +2,7 @@
 what a folder holds.
 """
 
+import csv
 import io
 import json
 import multiprocessing
@@ -15,7 +16,7 @@ from unittest.mock import patch
 
 import click
 import numpy as np
-from dphead_extract.features.format import write_features
+from dphead_extract.features.format import open_features, write_features
 
 from dphead.analysis.ledger_place import located
 from dphead.cli import main
@@ -24,6 +25,7 @@ from dphead.privacy.ledger import Ledger
 
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
+LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method
 HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\.")  # of an error
 # of each parameter that all classifiers have a value that cannot be
 WRONG_FOR_ALL = {
@@ -73,6 +75,21 @@ def fitted(*arguments) -> Done:
     return done
 
 
+def fit(features, out, *options) -> Done:
+    """Fit with the quickest method, unless the options name another."""
+    return fitted("fit", features, "-o", out, *LS, *options)
+
+
+def words(text: str) -> str:
+    """A text on one line."""
+    return " ".join(text.split())
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """The rows of a text in CSV."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def rows(n=240, d=12, m=3, seed=0):
     """Features (n, d) float32 in [0, 1) whose first m columns tell the class, and
     labels (n,).
@@ -102,12 +119,15 @@ def report_of(run: Path) -> dict:
     return report
 
 
+def id_of(features: Path) -> str:
+    """The id of a features file's data set."""
+    with open_features(features) as file:
+        return file.dataset_id
+
+
 def ledger_of(features: Path) -> Ledger:
     """The default ledger of a features file's data set."""
-    from dphead_extract.features.format import open_features
-
-    with open_features(features) as file:
-        return Ledger(default_ledger_path(file.dataset_id))
+    return Ledger(default_ledger_path(id_of(features)))
 
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -171,6 +191,11 @@ def refused(done: Done) -> str:
     errors = [line for line in lines if line and line not in usage]
     assert len(errors) == 1 and errors[0].startswith("Error: "), done.err
     return errors[0]
+
+
+def refusal(*arguments) -> str:
+    """What a command says that must be refused."""
+    return refused(dphead(*arguments))
 
 
 def ledger_path_of(run):

@@ -40,3 +40,18 @@ def documented(name, page="export.md"):
     pattern = f"<!-- example: {name} -->\n```python\n(.*?)```"
     (code,) = re.findall(pattern, (DOCS / page).read_text(), re.DOTALL)
     return code
+
+
+def resnet(**options):
+    """A small timm model with random weights and batch statistics."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", **options)
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+            torch.nn.init.normal_(part.weight)
+    return model

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import tarfile
+import zipfile
 import zlib
 
 import numpy as np
@@ -24,6 +26,32 @@ def encoded(image, kind="PNG", **options):
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def drawn(seed, *shape):
+    """The bytes of a PNG file of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, shape or (8, 8))
+    return encoded(pixels.astype(np.uint8))
+
+
+def pack(path, members):
+    """A folder, zip or (packed) tar of files, {name: bytes} or (name, bytes)."""
+    members = list(members.items() if isinstance(members, dict) else members)
+    if path.suffix == "":
+        for name, data in members:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    else:
+        with tarfile.open(path, f"w:{path.suffix[1:].removesuffix('tar')}") as archive:
+            for name, data in members:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return path
 
 
 def exif(orientation):

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from commands import words
 from dphead_extract.features.format import write_features
 
 import dphead
@@ -43,9 +44,9 @@ def main() -> None:
         write_features(Path("f.h5"), x, y, ["a", "b", "c"])
         typed("ledger", "budget", "f.h5", "--epsilon", 2, "--delta", 1e-5)
         said = typed("fit", "f.h5", "-o", "run")
-        assert "false-positive rate" in " ".join(said.split()), said
+        assert "false-positive rate" in words(said), said
         found = typed("check", "run", code=1)
-        assert "the origin of each row is not recorded" in " ".join(found.split())
+        assert "the origin of each row is not recorded" in words(found)
         typed("evaluate", "run", "f.h5")
         typed("predict", "run", "f.h5", "-o", "p.csv")
         with open("p.csv") as file:

@@ -2,16 +2,23 @@
 8x8 images.
 """
 
-import csv
-import io
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from commands import charges, dphead, fitted, ledger_of, refused, report_of
+from commands import (
+    charges,
+    dphead,
+    fitted,
+    ledger_of,
+    refusal,
+    report_of,
+    table,
+)
 from dphead_extract.features.format import open_features
+from pictures import drawn, encoded, pack
 from PIL import Image
 
 from dphead.cli import missing
@@ -74,14 +81,12 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     assert measured == report["test"]
     from_features = fitted("predict", run, features, "--split", "test").out
     from_images = fitted("predict", run, made / "new.npz").out
-    classes = [int(row["class"]) for row in csv.DictReader(io.StringIO(from_features))]
+    classes = [int(row["class"]) for row in table(from_features)]
     assert np.mean(np.array(classes) == truth) == pytest.approx(measured["accuracy"])
-    assert [
-        int(row["class"]) for row in csv.DictReader(io.StringIO(from_images))
-    ] == classes
+    assert [int(row["class"]) for row in table(from_images)] == classes
     photo = tmp_path / "photo.png"
     Image.fromarray(np.load(made / "new.npz")["images"][0]).save(photo)
-    (row,) = csv.DictReader(io.StringIO(fitted("predict", run, photo).out))
+    (row,) = table(fitted("predict", run, photo).out)
     assert (row["image"], int(row["class"])) == ("photo.png", classes[0])
     assert charges() == 1
 
@@ -89,48 +94,29 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
 def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     network = "--backbone scatternet --scatter-j 1,2 --scatter-l 4 --mirror"
     features, run = tmp_path / "f.h5", tmp_path / "run"
-    fitted(
-        "extract",
-        made / "digits.npz",
-        "-o",
-        features,
-        *network.split(),
-        "--classes",
-        10,
-    )
+    given = (*network.split(), "--classes", 10)
+    fitted("extract", made / "digits.npz", "-o", features, *given)
     fitted("fit", features, "-o", run, "--method", "prototypes", "--split", "train")
-    both = (
-        fitted("predict", run, features, "--split", "test"),
-        fitted("predict", run, made / "new.npz"),
-    )
-    rows = [list(csv.DictReader(io.StringIO(found.out))) for found in both]
-    from_features, from_images = (
-        [float(row["probability"]) for row in part] for part in rows
-    )
+
+    def predicted(*source):
+        rows = table(fitted("predict", run, *source).out)
+        return [float(row["probability"] or "nan") for row in rows]
+
+    from_images = predicted(made / "new.npz")
     # batches of other sizes
+    from_features = predicted(features, "--split", "test")
     np.testing.assert_allclose(from_images, from_features, rtol=1e-5)
     # The head's size and channels are declared for image files, which must have them.
-    (tmp_path / "files").mkdir()
-    for i, image in enumerate(np.load(made / "new.npz")["images"][:5]):
-        Image.fromarray(image).save(tmp_path / "files" / f"{i}.png")
-    of_files = csv.DictReader(
-        io.StringIO(fitted("predict", run, tmp_path / "files").out)
-    )
-    np.testing.assert_allclose(
-        [float(row["probability"]) for row in of_files], from_images[:5], rtol=1e-5
-    )
-    (tmp_path / "files" / "5.png").write_bytes(b"no image")
-    rows = [
-        *csv.DictReader(io.StringIO(fitted("predict", run, tmp_path / "files").out))
-    ]
-    assert [bool(row["class"]) for row in rows] == [True] * 5 + [False]
-    (tmp_path / "files" / "notes.txt").touch()
-    said = fitted("predict", run, tmp_path / "files").err
+    pixels = np.load(made / "new.npz")["images"][:5]
+    files = {f"{i}.png": encoded(image) for i, image in enumerate(pixels)}
+    files = pack(tmp_path / "files", files | {"5.png": b"no image", "notes.txt": b""})
+    wanted = [*from_images[:5], np.nan]
+    np.testing.assert_allclose(predicted(files), wanted, rtol=1e-5)
+    said = fitted("predict", run, files).err
     assert "1 files without an image's ending (.txt)" in said
-    Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
-    assert "needs images of 8 x 8" in refused_after_progress(
-        dphead("predict", run, tmp_path / "files")
-    )
+    pack(files, {"9.png": drawn(0, 9, 9)})
+    said = refused_after_progress(dphead("predict", run, files))
+    assert "needs images of 8 x 8" in said
 
 
 def test_images_are_measured_like_their_features_and_named_in_predictions(
@@ -145,10 +131,8 @@ def test_images_are_measured_like_their_features_and_named_in_predictions(
     for key in ("n", "accuracy", "per_class_accuracy", "top5"):
         assert ours[key] == theirs[key]
     assert "needs labels" not in images.err
-    assert "labels" in refused(dphead("evaluate", run, made / "new.npz"))
-    found = list(
-        csv.DictReader(io.StringIO(fitted("predict", run, made / "new.npz").out))
-    )
+    assert "labels" in refusal("evaluate", run, made / "new.npz")
+    found = table(fitted("predict", run, made / "new.npz").out)
     assert [row["image"] for row in found[:2]] == ["npz:0", "npz:1"]
 
 
@@ -181,7 +165,7 @@ def test_without_torch_extract_says_what_to_install(made, tmp_path, monkeypatch)
         monkeypatch.delitem(sys.modules, name)
     command = ("extract", made / "digits.npz", "-o", tmp_path / "f.h5")
     network = ("--backbone", "scatternet", "--classes", 10)
-    assert "pip install 'dphead[extract]'" in refused(dphead(*command, *network))
+    assert "pip install 'dphead[extract]'" in refusal(*command, *network)
     assert not (tmp_path / "f.h5").exists()
 
 

@@ -309,30 +309,6 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     assert "not reachable" in notes(read_run(run))[0]
 
 
-def says_the_same(changed, whole):
-    """As JSON: a float64 may have another seventeenth digit and be the same number."""
-    try:
-        return json.loads(changed) == json.loads(whole)
-    except ValueError:
-        return False
-
-
-@pytest.mark.parametrize(
-    "name", ["report.json", "ledger.json", "head.json", "head.safetensors"]
-)
-def test_a_changed_file_is_refused_wherever_it_was_changed(run, name):
-    """A flipped class name or warning was "nothing found"."""
-    whole = (run / name).read_bytes()
-    for at in range(5, len(whole), len(whole) // 8):
-        changed = bytearray(whole)
-        changed[at] ^= 4
-        if says_the_same(changed, whole):
-            continue
-        (run / name).write_bytes(changed)
-        with pytest.raises(ValueError, match=r"Restore|Pass a run folder"):
-            read_run(run)
-
-
 def test_a_damaged_ledger_is_no_witness(run):
     import sqlite3
 

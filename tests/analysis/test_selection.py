@@ -127,7 +127,6 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
     "call, message",
     [
         (lambda: selection_epsilon(FULL, 0.5, DELTA), "mean number of runs"),
-        (lambda: selection_epsilon(FULL, 5, DELTA, -1.0), "shape must be"),
         (
             lambda: selection_epsilon(POISSON, 5, DELTA, relation="replace_one"),
             "zero_out or add_remove",

@@ -4,11 +4,18 @@ import io
 import sys
 
 import pytest
-from commands import charges, dphead, fitted, refused, report_of
+from commands import (
+    LS,
+    charges,
+    dphead,
+    fitted,
+    refusal,
+    refused,
+    report_of,
+)
 
 from dphead.cli import budget
 
-LS = ("--method", "dp-ls", "--backend", "numpy")
 LIMIT = ("--epsilon", 2, "--delta", 1e-5)
 
 
@@ -28,19 +35,19 @@ def terminal(monkeypatch):
     return types
 
 
-def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(features, tmp_path):
-    text = words(fitted("fit", features, *LS, "-o", tmp_path / "one"))
-    command = f"dphead ledger budget {features} --epsilon 3 --delta 1e-05"
+@pytest.mark.parametrize("epsilon, offered", [(1, 3), (8, 8)])
+def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(
+    features, tmp_path, epsilon, offered
+):
+    """A budget that admits the fit."""
+    one = ("--epsilon", epsilon, "-o", tmp_path / "one")
+    text = words(fitted("fit", features, *LS, *one))
+    command = f"dphead ledger budget {features} --epsilon {offered} --delta 1e-05"
     assert text.index(command) < text.index("Trained")
     # then it is too late
     text = words(fitted("fit", features, *LS, "-o", tmp_path / "two"))
     assert command not in text
     assert "It is too late to set one" in text
-
-
-def test_the_budget_that_is_offered_admits_the_fit(features, tmp_path):
-    text = words(fitted("fit", features, *LS, "--epsilon", 8, "-o", tmp_path / "one"))
-    assert f"dphead ledger budget {features} --epsilon 8 --delta 1e-05" in text
 
 
 def test_a_user_on_a_terminal_is_asked_for_a_budget_once(features, tmp_path, terminal):
@@ -98,4 +105,4 @@ def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):
     assert done.code == 1
     assert "! The ledger refuses fit 5 of 6" in words(done)
     assert charges() == 0
-    assert "needs --n-rows" in refused(dphead("plan", features))
+    assert "needs --n-rows" in refusal("plan", features)

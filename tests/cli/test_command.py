@@ -6,7 +6,11 @@ import tomllib
 import click
 import pytest
 from click.testing import CliRunner
-from commands import dphead, features_file, fitted, refused
+from commands import (
+    features_file,
+    fitted,
+    refusal,
+)
 
 from dphead.cli.command import CONFIG, Sectioned, option_group
 
@@ -69,7 +73,7 @@ def test_what_is_of_one_call_alone_is_not_written(tmp_path):
         "tuning": "none",
     }
     again = ("--config", tmp_path / "run" / "run.toml", "-o", tmp_path / "again")
-    assert confirmed in refused(dphead("fit", *again))
+    assert confirmed in refusal("fit", *again)
 
 
 def test_a_configuration_without_an_end_is_not_read(tmp_path):
@@ -78,4 +82,4 @@ def test_a_configuration_without_an_end_is_not_read(tmp_path):
         file.truncate(1 << 40)
     for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "huge"):
         command = ("fit", "f.h5", "-o", tmp_path / "run", "--config", path)
-        assert "must be a TOML file" in refused(dphead(*command))
+        assert "must be a TOML file" in refusal(*command)

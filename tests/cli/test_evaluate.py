@@ -1,7 +1,5 @@
 """`dphead evaluate` and `dphead predict`."""
 
-import csv
-import io
 import json
 
 import numpy as np
@@ -13,11 +11,14 @@ from commands import (
     dphead,
     features_file,
     fitted,
-    refused,
+    refusal,
     rows,
+    table,
+    words,
 )
 from dphead_extract.features.disk import write_names
 from dphead_extract.features.format import write_features
+from pyarrow import parquet
 
 from dphead.analysis.metrics import probabilities
 from dphead.fit.head_file import load_head
@@ -42,10 +43,6 @@ def scores(run, n=90, seed=5):
     return load_head(run)[0].scores(x), y
 
 
-def table(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_evaluate_measures_the_head_on_the_rows(made):
     run, test = made
     z, y = scores(run)
@@ -54,7 +51,7 @@ def test_evaluate_measures_the_head_on_the_rows(made):
     assert found["n"] == 90
     assert found["per_class_n"] == np.bincount(y).tolist()
     assert found["top5"] is None
-    text = " ".join(fitted("evaluate", run, test).out.split())
+    text = words(fitted("evaluate", run, test).out)
     assert f"{100 * found['accuracy']:.2f}" in text
     assert f"{100 * found['calibration_error']:.2f} % on average" in text
     for share, count, name in zip(
@@ -89,13 +86,11 @@ def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
     for kind, read in (
         ("csv", lambda path: table(path.read_text())),
         ("json", lambda path: json.loads(path.read_text())),
-        ("parquet", read_parquet),
+        ("parquet", lambda path: parquet.read_table(path).to_pylist()),
     ):
-        if kind == "parquet":
-            pytest.importorskip("pyarrow")
         path = tmp_path / f"out.{kind}"
         said = fitted("predict", run, copy, "-o", path).out
-        assert " ".join(said.split()) == f"Wrote {path}: 90 rows"
+        assert words(said) == f"Wrote {path}: 90 rows"
         found = read(path)
         assert [r["image"] for r in found] == names
         assert [r["class"] for r in found] == [CLASSES[k] for k in order[:, 0]]
@@ -106,12 +101,6 @@ def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
     assert "image" not in table(fitted("predict", run, copy).out)[0]
 
 
-def read_parquet(path):
-    from pyarrow.parquet import read_table
-
-    return read_table(path).to_pylist()
-
-
 def test_unusable_input_is_refused(made, tmp_path):
     run, test = made
     excel = tmp_path / "out.xlsx"
@@ -119,12 +108,15 @@ def test_unusable_input_is_refused(made, tmp_path):
     splits = features_file(
         tmp_path / "splits.h5", split=np.arange(240) % 2, split_names=("train", "test")
     )
+    narrow = features_file(tmp_path / "narrow.h5", d=1, m=1)
     cut = features_file(tmp_path / "cut.h5")
     cut.write_bytes(cut.read_bytes()[:-4000])
     for arguments, message in (
         ((run, test, "-o", excel), "--format csv"),
         ((run, test, "--format", "parquet"), "Add -o"),
         ((run, other), "the head's backbone"),
+        # numpy would repeat one column beside a center, and predict classes
+        ((run, narrow), "(arrays, 12 columns)"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
         ((run, splits, "--split", "third"), "must be one of train, test"),
@@ -132,7 +124,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
         ((tmp_path / "nowhere", splits, "--split", "test"), "does not exist"),
     ):
-        assert message in refused(dphead("predict", *arguments))
+        assert message in refusal("predict", *arguments)
     fitted("predict", run, splits, "--split", "test", "-o", excel, "--format", "csv")
     assert len(table(excel.read_text())) == 120
 
@@ -143,10 +135,8 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     x, y = rows(90, seed=5)
     write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
     write_features(tmp_path / "bare.h5", x, None, CLASSES)
-    assert "classes differ from" in refused(
-        dphead("evaluate", run, tmp_path / "renamed.h5")
-    )
-    assert "label" in refused(dphead("evaluate", run, tmp_path / "bare.h5"))
+    assert "classes differ from" in refusal("evaluate", run, tmp_path / "renamed.h5")
+    assert "label" in refusal("evaluate", run, tmp_path / "bare.h5")
 
 
 @pytest.fixture
@@ -165,7 +155,7 @@ def test_a_masked_row_gets_no_class_and_no_probability(made, masked, tmp_path):
     path, there = masked
     out = tmp_path / "out.csv"
     said = fitted("predict", run, path, "-o", out).out
-    assert "3 rows are unreadable or not finite: no class" in " ".join(said.split())
+    assert "3 rows are unreadable or not finite: no class" in words(said)
     found = table(out.read_text())
     places = ("", "_2", "_3")
     for row, known in zip(found, there, strict=True):
@@ -178,18 +168,6 @@ def test_a_masked_row_gets_no_class_and_no_probability(made, masked, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_rows_of_another_width_are_refused(made, tmp_path, command):
-    """numpy would repeat a file of one column beside a center, and predict classes."""
-    run, _ = made
-    x, y = rows(90, seed=5)
-    other = np.resize(x, (90, 1))
-    write_features(tmp_path / "other.h5", other, y, CLASSES)
-    message = refused(dphead(command, run, tmp_path / "other.h5"))
-    assert "(arrays, 12 columns)" in message
-    assert "other.h5 (arrays, 1 columns)" in message
-
-
 def test_masked_rows_count_as_wrong(made, masked):
     run, _ = made
     path, there = masked
@@ -197,13 +175,20 @@ def test_masked_rows_count_as_wrong(made, masked):
     found = json.loads(fitted("evaluate", run, path, "--json").out)
     assert (found["n"], found["n_without_class"]) == (90, 3)
     assert found["accuracy"] == ((z.argmax(axis=1) == y) & there).mean()
-    text = " ".join(fitted("evaluate", run, path).out.split())
+    text = words(fitted("evaluate", run, path).out)
     assert "3 rows are unreadable or not finite: no class, counted as wrong" in text
 
 
-def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
+@pytest.fixture
+def embeddings(tmp_path):
+    """Rows in train.npz with their classes."""
     x, y = rows(240)
     np.savez(tmp_path / "train.npz", features=x, labels=np.array(CLASSES)[y])
+    return x
+
+
+def test_embeddings_are_read_as_those_of_the_heads_model(embeddings, tmp_path):
+    x = embeddings
     np.savez(tmp_path / "new.npz", features=x)
     np.save(tmp_path / "narrow.npy", x[:, :-1])
     features, run = tmp_path / "train.h5", tmp_path / "run"
@@ -222,9 +207,8 @@ def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
     assert said.code == 2 and "has 11 columns, and the head needs 12" in said.err
 
 
+@pytest.mark.usefixtures("embeddings")
 def test_attested_embeddings_pass_the_check(tmp_path):
-    x, y = rows(240)
-    np.savez(tmp_path / "train.npz", features=x, labels=np.array(CLASSES)[y])
     for attest in ((), ("--not-fitted-on-these-rows",)):
         features, run = tmp_path / f"{len(attest)}.h5", tmp_path / f"run{len(attest)}"
         given = ("--classes", ",".join(CLASSES), *attest)

@@ -2,9 +2,13 @@
 
 import os
 
-import numpy as np
 import pytest
-from commands import dphead, features_file, fitted, refused
+from commands import (
+    features_file,
+    fitted,
+    refusal,
+    words,
+)
 
 LS = ("--method", "dp-ls", "--epsilon", 1, "--backend", "numpy")
 
@@ -27,17 +31,9 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     assert 'load_head("run-torch")' in said
     assert "epsilon 1, delta 1e-05 for one row" in said
     # again: what is there is not overwritten
-    assert "new or empty folder" in refused(dphead("export", run, "--to", "pytorch"))
+    assert "new or empty folder" in refusal("export", run, "--to", "pytorch")
     fitted("export", run, "--to", "sklearn", "-o", run.parent / "elsewhere")
     assert (run.parent / "elsewhere/head.py").exists()
-
-
-def test_the_guarantee_of_a_head_of_groups_fits_80_columns(tmp_path):
-    features = features_file(tmp_path / "train.h5", group=np.arange(240) // 4)
-    fitted("fit", features, "-o", tmp_path / "run", *LS, "--group-cap", 4)
-    said = fitted("export", tmp_path / "run", "--to", "sklearn", "-o", tmp_path / "x")
-    lines = said.out[said.out.index("epsilon 1, ") :].splitlines()
-    assert "at most 4 count" in " ".join(lines) and max(map(len, lines)) <= 80
 
 
 def test_a_head_without_privacy_says_so(tmp_path):
@@ -45,7 +41,7 @@ def test_a_head_without_privacy_says_so(tmp_path):
     fitted("fit", features, "-o", tmp_path / "run", *LS, "--seed", 1)
     said = fitted("export", tmp_path / "run", "--to", "torch").out
     assert "NOT PRIVATE" in said and "epsilon" not in said
-    text = " ".join((tmp_path / "run-torch/README.md").read_text().split())
+    text = words((tmp_path / "run-torch/README.md").read_text())
     assert "Reproducible, not private" in text
     assert "differential privacy" not in text and "guarantee covers" not in text
 
@@ -59,4 +55,4 @@ def test_a_head_without_privacy_says_so(tmp_path):
     ],
 )
 def test_wrong_arguments_are_one_line(run, arguments, message):
-    assert message in refused(dphead("export", run, *arguments))
+    assert message in refusal("export", run, *arguments)

@@ -5,20 +5,23 @@ import re
 
 import pytest
 from commands import (
+    LS,
     charges,
     contents,
     dphead,
     features_file,
+    fit,
     fitted,
     ledger_of,
+    refusal,
     refused,
     report_of,
+    words,
 )
+from core import reserve
 from ledgers import specs
 
 from dphead.cli import COMMANDS
-
-LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
 def test_help_lists_every_command():
@@ -34,7 +37,7 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     assert "epsilon 0 spent in 0 fits" in before
     assert "before the first fit with dphead ledger budget" in before
     for i, epsilon in enumerate((1, 0.5)):
-        fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
+        fit(features, tmp_path / f"run{i}", "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2
     assert "zero_out" in text
@@ -59,17 +62,17 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
         in fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5).out
     )
     for i in range(3):
-        fitted("fit", features, "-o", tmp_path / f"run{i}", *LS)
+        fit(features, tmp_path / f"run{i}")
     confirmed = "--i-know-this-is-not-private"
     for epsilon in (1, "inf"):
         third = ("fit", features, "-o", tmp_path / "run3", *LS, confirmed)
-        said = refused(dphead(*third, "--epsilon", epsilon))
+        said = refusal(*third, "--epsilon", epsilon)
         assert "budget" in said
-    refused(dphead("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1))
+    refusal("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1)
     assert charges() == 3
     assert not (tmp_path / "run3").exists()
     # mu = 0.142: 0.485 in all
-    fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
+    fit(features, tmp_path / "run4", "--epsilon", 0.5)
     shown = fitted("ledger", "show", features).out
     assert "epsilon 1.929 spent in 4 fits" in shown
     assert "epsilon 0.4366 remaining for a fit like the last one" in shown
@@ -91,21 +94,21 @@ def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
         report_of(run)["statement"],
         (run / "report.html").read_text(),
     ):
-        assert why in " ".join(text.split())
+        assert why in words(text)
     other = features_file(tmp_path / "b.h5", seed=1)
     assert "RDP" not in fitted("fit", other, *LS, "-o", tmp_path / "full").out
 
 
 def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
     late = features_file(tmp_path / "late.h5", seed=1)
-    fitted("fit", late, "-o", tmp_path / "run", *LS)
-    assert "before the first fit" in refused(
-        dphead("ledger", "budget", late, "--epsilon", 3, "--delta", 1e-5)
+    fit(late, tmp_path / "run")
+    assert "before the first fit" in refusal(
+        "ledger", "budget", late, "--epsilon", 3, "--delta", 1e-5
     )
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
-    assert "already fixed" in refused(
-        dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5)
+    assert "already fixed" in refusal(
+        "ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5
     )
     assert ledger_of(features).budget()["epsilon"] == 3
 
@@ -114,14 +117,7 @@ def test_show_without_a_budget_is_of_the_smallest_delta(features):
     """At a delta of 0.9 one cheap fit would hide what the others spent."""
     ledger = ledger_of(features)
     for sigma, delta in ((0.5, 1e-5), (1e6, 0.9)):
-        ledger.reserve(
-            [s.row() for s in specs(1, sigma)],
-            epsilon=1.0,
-            delta=delta,
-            relation="zero_out",
-            description="test",
-            plan_hash="hash",
-        )
+        reserve(specs(1, sigma), ledger, delta=delta)
     assert "(delta 1e-05)" in fitted("ledger", "show", ledger.path).out
 
 
@@ -129,10 +125,10 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     other = features_file(tmp_path / "other.h5", seed=1)
     fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
     for source in (features, other):
-        done = fitted("fit", source, "-o", tmp_path / f"run {source.stem}", *LS).out
+        done = fit(source, tmp_path / f"run {source.stem}").out
         assert "epsilon 1 spent in 1 fit" in done
     shown = (fitted("ledger", "show", source).out for source in (features, other))
-    kept, free = (" ".join(text.split()) for text in shown)
+    kept, free = (words(text) for text in shown)
     for text in (kept, free):
         assert "epsilon 1 spent in 1 fit" in text
         assert "total" not in text
@@ -144,10 +140,8 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
 
 @pytest.mark.parametrize("budget", [(0, 1e-5), (1, 1), (1, "nan")])
 def test_a_budget_out_of_range_is_refused(features, budget):
-    text = refused(
-        dphead(
-            "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
-        )
+    text = refusal(
+        "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
     )
     assert "`--epsilon` must be finite" in text or "a number from 0" in text
     assert ledger_of(features).budget() is None
@@ -163,7 +157,7 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, command):
     (tmp_path / "cut.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     before = contents(tmp_path)
     for name in ("notes.txt", "cut.h5", "missing.h5", "."):
-        refused(dphead("ledger", command[0], tmp_path / name, *command[1:]))
+        refusal("ledger", command[0], tmp_path / name, *command[1:])
     assert contents(tmp_path) == before
 
 
@@ -173,7 +167,7 @@ def test_verify_finds_damage(tmp_path):
     features = features_file(tmp_path / "f.h5")
     book = tmp_path / "book.sqlite"
     own = ("--ledger", book)
-    fitted("fit", features, "-o", tmp_path / "run", *LS, *own, "--seed", 1)
+    fit(features, tmp_path / "run", *own, "--seed", 1)
     assert "nothing found, in 1 fit" in fitted("ledger", "verify", book).out
     with sqlite3.connect(book) as db:
         db.execute("DROP TRIGGER releases_update")
@@ -183,7 +177,7 @@ def test_verify_finds_damage(tmp_path):
     assert "damaged: fits 1 to 1" in done.out
     again = dphead("fit", features, "-o", tmp_path / "again", *LS, *own)
     assert "is damaged: " in refused(again)
-    assert "is damaged: " in refused(dphead("ledger", "show", book))
+    assert "is damaged: " in refusal("ledger", "show", book)
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):

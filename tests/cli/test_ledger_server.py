@@ -5,9 +5,16 @@ import uuid
 from pathlib import Path
 
 import pytest
-from commands import dphead, fitted, ledger_of, refused, report_of
+from commands import (
+    dphead,
+    fitted,
+    id_of,
+    ledger_of,
+    refused,
+    report_of,
+    words,
+)
 from core import reserve
-from dphead_extract.features.format import open_features
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
@@ -22,11 +29,6 @@ LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
 def url(team, monkeypatch):
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     return team.url(CLIENT)
-
-
-def id_of(features):
-    with open_features(features) as file:
-        return file.dataset_id
 
 
 def secrets_in_text(text):
@@ -46,7 +48,7 @@ def test_fits_are_charged_to_the_teams_ledger(features, url, tmp_path):
     said = fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3)
     run = tmp_path / "run"
     done = fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
-    assert "charged to the team's ledger" in " ".join(done.out.split())
+    assert "charged to the team's ledger" in words(done.out)
     book = Ledger(url, id_of(features), read_only=True)
     assert len(book.fits()) == 1 and book.budget()["epsilon"] == 3
     assert report_of(run)["ledger"]["path"] == book.path
@@ -57,8 +59,8 @@ def test_fits_are_charged_to_the_teams_ledger(features, url, tmp_path):
     fitted("fit", features, "-o", other, *LS, "--epsilon", 1, "--ledger", url)
     assert len(book.fits()) == 2
     assert "--ledger" not in (other / "run.toml").read_text()
-    for words in (said, done, shown):
-        assert secrets_in(run, words.out, words.err) == []
+    for each in (said, done, shown):
+        assert secrets_in(run, each.out, each.err) == []
     assert secrets_in(other) == []
     assert not module.default_ledger_path(id_of(features)).exists()
     too_much = dphead("fit", features, "-o", tmp_path / "x", *LS, "--epsilon", 3)

@@ -2,7 +2,10 @@
 
 import click
 import pytest
-from commands import dphead, refused
+from commands import (
+    dphead,
+    refusal,
+)
 
 from dphead import cli
 
@@ -16,7 +19,7 @@ from dphead import cli
 )
 def test_what_does_not_fit_is_one_line(error, monkeypatch):
     monkeypatch.setattr(cli, "cli", raising(error))
-    assert "must fit in memory" in refused(dphead("fit"))
+    assert "must fit in memory" in refusal("fit")
 
 
 def test_a_defect_is_no_lack_of_memory(monkeypatch):

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from commands import dphead, refused
+from commands import (
+    refusal,
+)
 
 from dphead.cli.values import check_there
 
@@ -60,7 +62,7 @@ def test_a_pipe_is_refused_before_it_is_opened(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("missing")
     os.mkfifo("missing.h5")
-    assert "is a pipe or a device" in refused(dphead(*command.split()))
+    assert "is a pipe or a device" in refusal(*command.split())
 
 
 def test_an_unfinished_file_beside_it_is_named(tmp_path):
@@ -82,5 +84,5 @@ def test_an_unfinished_file_beside_it_is_named(tmp_path):
     ],
 )
 def test_an_empty_path_is_not_the_folder_that_one_stands_in(command, tmp_path):
-    assert "a path must not be empty" in refused(dphead(*command))
+    assert "a path must not be empty" in refusal(*command)
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,14 @@ import json
 import re
 
 import pytest
-from commands import charges, contents, dphead, features_file, fitted, refused
+from commands import (
+    charges,
+    contents,
+    features_file,
+    fitted,
+    refusal,
+    words,
+)
 from dphead_extract.features.format import write_features
 from sklearn.datasets import load_digits
 
@@ -36,7 +43,7 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     table = {m[1]: float(m[2]) for m in found if m}
     assert list(table) == [*(f"{e:g}" for e in EPSILONS), "no noise"]
     assert table["0.1"] < table["1"] < table["no noise"]
-    text = " ".join(done.out.replace("\xa0", " ").split())
+    text = words(done.out.replace("\xa0", " "))
     goal = max(v for k, v in table.items() if k != "no noise") - 1
     enough = next(k for k, v in table.items() if v >= goal - 0.05)
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
@@ -65,28 +72,28 @@ def test_json_has_every_draw(digits):
 
 def test_what_may_not_be_is_refused(digits, tmp_path):
     public = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
-    assert "not declared public" in refused(dphead("plan", digits, "--n-rows", 1000))
-    for options, words in (
+    assert "not declared public" in refusal("plan", digits, "--n-rows", 1000)
+    for options, said in (
         (("--epsilon", "inf"), "write numbers: 0.5,1,2, each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--set", "nothing=1"), "dp-ls has the settings"),
         (("--split", "test"), "must be one of"),
         (("--n-rows", "9"), "at least as many rows as classes"),
     ):
-        assert words in refused(dphead(*public, *options)), options
+        assert said in refusal(*public, *options), options
     few = features_file(tmp_path / "few.h5", n=4)
     command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
-    assert "a forecast needs 5 labeled public rows" in refused(dphead(*command))
+    assert "a forecast needs 5 labeled public rows" in refusal(*command)
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
     fitted("fit", path, "--method", "dp-ls", "--delta", 1e-3, "-o", tmp_path / "run")
     command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
-    text = " ".join(fitted(*command, "--delta", 0.1, "--epsilon", 1).out.split())
+    text = words(fitted(*command, "--delta", 0.1, "--epsilon", 1).out)
     assert "! If these rows are private, stop. Nothing charges the output to" in text
     assert "(1 fits) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
     grouped = fitted(*command, "--delta", 0.1, "--epsilon", 1, "--group-cap", 2)
-    assert "delta must be below 1/groups" in " ".join(grouped.out.split())
+    assert "delta must be below 1/groups" in words(grouped.out)

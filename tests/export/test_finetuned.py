@@ -2,19 +2,17 @@
 predict` gives.
 """
 
-import csv
-import io
 import shutil
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from commands import fitted
+from commands import fitted, table
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from exports import without_dphead
-from finetune.core import images
+from finetune.core import CLIPS, OWN, images, images_file
 from PIL import Image
 
 from dphead.export.exporting import export
@@ -23,24 +21,16 @@ from dphead.finetune.run import finetune
 from dphead.finetune.settings import Settings
 
 NAMES = ["bird", "cat", "dog"]
-OWN = """
-from torch import nn
-
-def network(n_classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
-"""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Return a function of a model's name that gives its run folder."""
     folder = tmp_path_factory.mktemp("finetuned")
-    x, y = images(60)
-    labels = np.array(NAMES)[y]
-    np.savez(folder / "images.npz", images=x.transpose(0, 2, 3, 1), labels=labels)
+    images_file(folder / "images.npz", names=NAMES, test=0)
+    y = images(60)[1]
     maps = np.random.default_rng(0).random((60, 81 * 49), np.float32)
     write_features(folder / "maps.h5", maps, y, class_names=NAMES)
-    clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0}
 
     @cache
     def train(model):
@@ -54,8 +44,7 @@ def trained(tmp_path_factory):
             settings=settings,
         )
         if model == "tb21-sn-mnist":
-            table = clips | {"noise_multiplier": 8.0}
-            settings = replace(settings, normalization=table)
+            settings = replace(settings, normalization=CLIPS)
             maps = {"features": folder / "maps.h5", "shape": (81, 7, 7)}
             options = replace(options, settings=settings, image_size=None, **maps)
         finetune(options)
@@ -78,7 +67,7 @@ def test_the_example_of_an_export_gives_the_class_of_predict(
     pixels = images(3, size=20, seed=5)[0][1].transpose(1, 2, 0)
     Image.fromarray(pixels).save(photos / "picture.png")
     shutil.copyfile(photos / "picture.png", tmp_path / "picture.png")
-    (row,) = csv.DictReader(io.StringIO(fitted("predict", run, photos).out))
+    (row,) = table(fitted("predict", run, photos).out)
     assert row["class"] in without_dphead(tmp_path, done.example)
     text = (tmp_path / "out/README.md").read_text()
     assert text.startswith("# A classifier network")

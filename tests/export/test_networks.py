@@ -17,7 +17,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
-from exports import documented, without_dphead
+from exports import documented, resnet, without_dphead
 from numpy.testing import assert_allclose
 from PIL import Image
 
@@ -51,17 +51,10 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """A small timm network with random weights and statistics."""
-    import timm
     from safetensors.torch import save_file
 
-    torch.manual_seed(0)
-    model = timm.create_model("test_resnet", num_classes=7)
-    for part in model.modules():
-        if isinstance(part, torch.nn.BatchNorm2d):
-            part.running_mean.normal_(0, 0.1)
-            part.running_var.uniform_(0.5, 2)
     path = tmp_path_factory.mktemp("weights") / "w.safetensors"
-    save_file(model.state_dict(), path)
+    save_file(resnet(num_classes=7).state_dict(), path)
     return path
 
 

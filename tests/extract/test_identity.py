@@ -5,10 +5,11 @@ import pytest
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError
 from dphead_extract.index import ImageIndex
-from dphead_extract.normalization import RowNorm
-from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.run import extract
 from dphead_extract.shards import Shard
-from dphead_extract.sources.classes import Classes
+from pictures import encoded, pack
+
+from tests.extract.test_run import options as usual
 
 
 @pytest.fixture
@@ -23,21 +24,14 @@ def source(folder, images, name="a.npz"):
 
 def run(path, output, index, **changes):
     """Extraction by a small network; `network` says which one of two."""
-    scale = changes.pop("network", 1)
-    return extract(
-        ExtractOptions(
-            path,
-            output,
-            BackboneOptions("scatternet", scatter_j=(1,), scatter_l=scale),
-            classes=Classes.parse("10"),
-            normalize=RowNorm("none"),
-            block_rows=16,
-            workers=2,
-            check=False,
-            index=index,
-            **changes,
-        )
-    )
+    return extract(options(path, output, index, **changes))
+
+
+def options(path, output, index, network=1, image_size=None, **changes):
+    sizes = {"scatter_l": network, "image_size": image_size}
+    small = {"block_rows": 16, "batch_size": 16, "check": False, "index": index}
+    backbone = BackboneOptions("scatternet", scatter_j=(1,), **sizes)
+    return usual(path, output, backbone=backbone, **small | changes)
 
 
 @pytest.fixture
@@ -60,40 +54,12 @@ def test_the_order_the_container_and_a_few_images_do_not_matter(
     images, index, tmp_path
 ):
     """A clinic adds patients, and packs its files anew."""
-    from PIL import Image
-
     first = run(source(tmp_path, images[:40]), tmp_path / "one.h5", index)
     more = run(source(tmp_path, images[50:4:-1], "b.npz"), tmp_path / "two.h5", index)
-    folder = tmp_path / "folder" / "0"
-    folder.mkdir(parents=True)
-    for row, picture in enumerate(images[:40]):
-        Image.fromarray(picture).save(folder / f"{row}.png")
-    network = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), image_size=8)}
-    files = extract(
-        ExtractOptions(
-            folder.parent,
-            tmp_path / "three.h5",
-            classes=Classes.parse("10"),
-            index=index,
-            **network,
-        )
-    )
+    files = {f"0/{row}.png": encoded(image) for row, image in enumerate(images[:40])}
+    folder = pack(tmp_path / "folder", files)
+    files = run(folder, tmp_path / "three.h5", index, image_size=8)
     assert first.dataset_id == more.dataset_id == files.dataset_id
-
-
-def test_a_part_must_be_said_to_be_one(images, index, tmp_path):
-    first = run(source(tmp_path, images[:100]), tmp_path / "one.h5", index)
-    part = source(tmp_path, images[:30], "part.npz")
-    with pytest.raises(ExtractError, match="belong to a known data set") as error:
-        run(part, tmp_path / "part.h5", index)
-    assert first.dataset_id in str(error.value)
-    assert not (tmp_path / "part.h5").exists()
-    named = run(part, tmp_path / "named.h5", index, dataset_id=first.dataset_id)
-    assert named.dataset_id == first.dataset_id
-    apart = run(part, tmp_path / "part.h5", index, new_data_set=True)
-    assert apart.dataset_id != first.dataset_id
-    (overlap,) = apart.overlaps
-    assert (overlap.dataset_id, overlap.shared) == (first.dataset_id, 30)
 
 
 def test_a_run_that_has_begun_keeps_its_id(images, index, tmp_path):
@@ -117,20 +83,12 @@ def test_a_run_that_died_is_known_by_its_images(images, index, tmp_path):
         if phase == "extracting features" and done >= 16:
             raise KeyboardInterrupt
 
+    one = options(path, tmp_path / "one.h5", index)
     with pytest.raises(KeyboardInterrupt):
-        options = ExtractOptions(
-            path,
-            tmp_path / "one.h5",
-            BackboneOptions("scatternet", scatter_j=(1,)),
-            classes=Classes.parse("10"),
-            block_rows=16,
-            batch_size=16,
-            index=index,
-        )
-        extract(options, die)
+        extract(one, die)
     other = run(path, tmp_path / "two.h5", index, network=2)
     assert other.recognized
-    assert extract(options).dataset_id == other.dataset_id
+    assert extract(one).dataset_id == other.dataset_id
 
 
 def test_shards_of_a_second_network_keep_the_data_set(images, index, tmp_path):

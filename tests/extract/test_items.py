@@ -121,14 +121,6 @@ def test_one_item_changes_no_other(make, other):
     assert (ids[4] == -1) == (other is None)  # -1 as a value names a group
 
 
-@pytest.mark.parametrize("dtype", ["string", "str", "string[pyarrow]", "category"])
-def test_a_missing_text_is_a_group_of_its_own(dtype):
-    texts = ["a", "b", "a", None]
-    ids = group_ids(of_pandas(dtype)(texts), 4)
-    assert ids.tolist() == group_ids(texts, 4).tolist()
-    assert ids[3] == -1
-
-
 def test_missing_groups_of_any_kind_are_rows_on_their_own():
     pandas = pytest.importorskip("pandas")
     missing = [None, np.nan, np.float32("nan"), np.longdouble("nan"), pandas.NA]

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from commands import dphead
+from commands import dphead, fitted, refused
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import write_names
 from dphead_extract.run import extract
@@ -18,7 +18,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.image import Source
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from pictures import drawn, pack
 
 from tests.extract.test_run import options
 
@@ -87,10 +87,9 @@ def test_joined_shards_are_the_file_of_one_process(copy):
     assert extract(one).already_complete
 
 
-def test_a_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch):
+def test_a_shard_looks_at_its_own_images_only(tmp_path, monkeypatch):
     """Else every process would decode all images; size and channels are declared."""
-    for row in range(20):
-        Image.fromarray(digits[0][row]).save(tmp_path / f"{row:02}.png")
+    pack(tmp_path, {f"{i:02}.png": drawn(i) for i in range(20)})
     seen, raw = [], Source.raw
 
     def watched(source, row):
@@ -232,16 +231,12 @@ COMMAND += ("--block-rows", "64")
 
 def test_command_line(copy):
     out = copy / "cli.h5"
-
     for index in range(2):
         shard = ("--shard", f"{index}/2")
-        done = dphead("extract", copy / "digits.npz", "-o", out, *COMMAND, *shard)
-        assert done.code == 0, done.err
+        done = fitted("extract", copy / "digits.npz", "-o", out, *COMMAND, *shard)
     assert f"dphead features join {copy}/cli.shard-*-of-2.h5 -o {out}" in done.out
     parts = paths(copy, "cli.h5")
     missing = dphead("features", "join", parts[0], "-o", out)
-    assert missing.code == 2
-    assert "missing: cli.shard-1-of-2.h5" in missing.err
-    joined = dphead("features", "join", *parts, "-o", out)
-    assert joined.code == 0
-    assert "300 rows x 144 features of 2 shards" in joined.out
+    assert "missing: cli.shard-1-of-2.h5" in refused(missing)
+    joined = fitted("features", "join", *parts, "-o", out).out
+    assert "300 rows x 144 features of 2 shards" in joined

@@ -5,13 +5,12 @@ import pytest
 import torch
 from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.features.format import open_features
-from dphead_extract.loop import LoopSettings, with_equal_places
-from dphead_extract.normalization import RowNorm
-from dphead_extract.run import ExtractOptions, extract
-from dphead_extract.sources.classes import Classes
+from dphead_extract.run import extract
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import VECTOR, WholeVectors, are_alike
 from torch import nn
+
+from tests.extract.test_run import options
 
 ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
     "silu": nn.SiLU(),
@@ -126,18 +125,11 @@ def rows_of(monkeypatch, tmp_path, digits):
         images = np.tile(digits[0][:16], (8, 1, 1))
         labels = np.zeros(128, int)
         np.savez(tmp_path / "same.npz", images=images, labels=labels)
-        options = ExtractOptions(
-            tmp_path / "same.npz",
-            tmp_path / "same.h5",
-            BackboneOptions("own"),
-            classes=Classes.parse("2"),
-            normalize=RowNorm("none"),
-            batch_size=size,
-            block_rows=block_rows,
-            workers=1,
-        )
-        extract(options)
-        with open_features(options.output) as file:
+        sizes = {"batch_size": size, "block_rows": block_rows, "workers": 1}
+        own = BackboneOptions("own")
+        out = tmp_path / "same.h5"
+        extract(options(tmp_path / "same.npz", out, backbone=own, **sizes))
+        with open_features(out) as file:
             return file.rows(0, 128).reshape(8, 16, -1)
 
     return extracted
@@ -149,15 +141,6 @@ def test_an_image_has_the_same_features_at_every_place_of_a_file(
 ):
     rows = rows_of(Uneven(), (3, 49), size, block_rows)
     assert (rows == rows[0]).all()
-
-
-@pytest.mark.parametrize(
-    "module, parts, size", [(Uneven(), (3, 49), 32), (Placed(), (1, 64), 1)]
-)
-def test_a_batch_has_whole_vectors_or_one_image(module, parts, size):
-    given = LoopSettings(torch.device("cpu"), 5, 1, RowNorm("none"))
-    chosen = with_equal_places(backbone_of(module, parts), given)
-    assert chosen.batch_size == size
 
 
 def test_images_whose_bits_follow_their_place_go_alone(rows_of):

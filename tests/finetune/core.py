@@ -9,6 +9,16 @@ from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import make_plan
 from dphead.solvers.base import ProblemInfo
 
+# private statistics of maps of 81 channels
+CLIPS = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0}
+CLIPS |= {"noise_multiplier": 8.0}
+# a module with a network of one's own
+OWN = """
+from torch import nn
+def network(n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
+"""
+
 
 def images(n=40, size=8, channels=3, classes=3, seed=0):
     """Random images (n, channels, size, size) uint8, brighter for higher classes, and
@@ -18,6 +28,16 @@ def images(n=40, size=8, channels=3, classes=3, seed=0):
     y = rng.integers(0, classes, n)
     x = rng.integers(0, 120, (n, channels, size, size)) + 60 * y[:, None, None, None]
     return x.astype(np.uint8), y
+
+
+def images_file(path, n=60, names=(0, 1, 2), test=20, seed=0, **columns):
+    """The same as an npz file, the last `test` of them in another split."""
+    x, y = images(n, seed=seed)
+    if test:
+        columns["split"] = np.where(np.arange(n) < n - test, "train", "test")
+    named = np.array(names)[y]
+    np.savez(path, images=x.transpose(0, 2, 3, 1), labels=named, **columns)
+    return path
 
 
 def tiny(classes=3, size=8, channels=3, **options):
@@ -42,4 +62,4 @@ def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
     return solver, public, plan
 
 
-__all__ = ["ImageRows", "facts", "images", "tiny", "training"]
+__all__ = ["ImageRows", "facts", "images", "images_file", "tiny", "training"]

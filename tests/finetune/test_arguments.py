@@ -1,19 +1,13 @@
-"""Every argument of a network's training, by `dphead finetune` and by the estimator: a
-value that cannot be is refused before anything is charged.
+"""Every argument of `dphead finetune`: a value that cannot be is refused before the
+charge. Those of the estimator are in tests/estimators/test_arguments.py.
 """
 
-import inspect
-import math
-
 import click
-import numpy as np
 import pytest
-from commands import HOUSE_FORM, WRONG_FOR_ALL, charges, dphead, features_file
-from finetune.core import images
+from commands import charges, dphead, features_file
+from finetune.core import images_file
 
 from dphead.cli.finetune import finetune
-from dphead.finetune import DPFinetuneClassifier
-from dphead.privacy.ledger import Ledger
 
 NAMES = [o.name for o in finetune.get_params(click.Context(finetune))]
 # of each option a value that cannot be
@@ -98,14 +92,10 @@ INSTEAD = {"epochs": "--steps", "noise_multiplier": "--steps"}
 @pytest.fixture
 def places(tmp_path):
     """Images with two splits, a file that is none, and features of another shape."""
-    x, y = images(40)
-    split = np.where(np.arange(40) < 30, "train", "test")
-    path = tmp_path / "images.npz"
-    np.savez(path, images=x.transpose(0, 2, 3, 1), labels=y, split=split)
     (tmp_path / "file").write_bytes(b"no ledger, no folder, no weights" * 100)
     features_file(tmp_path / "other.h5", d=13)
     return {
-        "images": path,
+        "images": images_file(tmp_path / "images.npz", 40, test=10),
         "file": tmp_path / "file",
         "missing": tmp_path / "missing",
         "folder": tmp_path,
@@ -133,62 +123,3 @@ def test_what_cannot_be_is_refused_before_the_charge(name, tmp_path, places):
     assert "Error" in done.err
     assert charges() == 0
     assert not (tmp_path / "run").exists()
-
-
-# of each parameter of the estimator a value that cannot be
-WRONG = {
-    **WRONG_FOR_ALL,
-    "preset": "fc23",
-    "model": "wrn-5-1",
-    "noise_multiplier": 1e300,
-    "batch_size": 61,
-    "sampling": "allocation",
-    "steps": 2**21,
-    "epochs": 0,
-    "optimizer": "nothing",
-    "learning_rate": math.inf,
-    "learning_rate_schedule": "nothing",
-    "base_learning_rate": 0,
-    "momentum": 1,
-    "dampening": 2,
-    "beta2": 1,
-    "normalize": "no",
-    "decoupled": 0,
-    "standardize": "no",
-    "init_seed": 2**64,
-    "loss": "nothing",
-    "clip_norm": 0,
-    "weight_decay": -1.0,
-    "average": "nothing",
-    "ema_decay": 1,
-    "views": 2**17,
-    "augment": "nothing",
-    "weights": "nothing",
-    "layers": ("(",),
-    "norm": "nothing",
-    "groups": 3,
-    "mean": (0.5, math.nan, 0.5),
-    "std": 0,
-    "memory": 0,
-    "device": "nothing",
-    "bf16": "no",
-}
-WITH = {"nominal_n": {"relation": "add_remove"}, "epochs": {"steps": None}}
-
-
-def test_every_parameter_has_values_that_are_tried():
-    """A new parameter needs a line above."""
-    assert set(inspect.signature(DPFinetuneClassifier).parameters) == set(WRONG)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_parameter_that_cannot_be_is_refused_before_the_charge(name):
-    x, y = images(60)
-    right = {"model": "wrn-10-1", "groups": 4, "batch_size": 20, "steps": 1}
-    right |= {"classes": [0, 1, 2], "delta": 1e-3, "accountant": "rdp"}
-    book = Ledger()
-    given = right | {"ledger": book} | WITH.get(name, {}) | {name: WRONG[name]}
-    with pytest.raises(ValueError) as refusal:
-        DPFinetuneClassifier(**given).fit(x.transpose(0, 2, 3, 1), y)
-    assert HOUSE_FORM.fullmatch(str(refusal.value)), refusal.value
-    assert book.fits() == []

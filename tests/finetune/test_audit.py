@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import fitted, refusal
 from fits import with_noise
 from numpy.testing import assert_array_equal
 
 from dphead.analysis import audit as auditing
 from dphead.analysis.audit_rows import way_of
 from dphead.analysis.audit_transcript import worst_case
-from dphead.cli import cli
 from dphead.finetune.audit import audited
 from dphead.finetune.gradients import CLIP_INTEGERS
 from dphead.finetune.network import TorchSums
 from dphead.planning.plan import make_plan
-from dphead.privacy.contract import Block, SumTask
+from dphead.privacy.contract import SumTask
 from dphead.privacy.sampling import Allocation
 from dphead.privacy.statistic_base import Params
 from dphead.solvers.base import ProblemInfo
@@ -103,32 +102,11 @@ def test_the_audited_sum_is_that_of_the_training():
     assert 0 < int((total**2).sum()) <= (known * CLIP_INTEGERS) ** 2
 
 
-def test_the_audit_of_a_network_counts_no_row_without_a_class():
-    """Rows that only fill up are left out: what they hold changes no integer."""
-    solver, _, _ = prepared()
-    ask = SumTask(solver.statistic, next(solver.solve(FACTS)).params, 1e-3)
-    way = way_of(solver.statistic)
-    x = np.random.default_rng(0).normal(size=(20, FACTS.n_features))
-    y = np.where(np.arange(20) % 3 == 0, -1, np.arange(20) % 2)
-    sums = []
-    for other, label in ((0.0, -1), (np.nan, -1), (0.0, 2)):
-        filled = np.where((y < 0)[:, None], other, x).astype(np.float32)
-        block = Block(np.arange(20), filled, np.where(y < 0, label, y))
-        zero = np.zeros(solver.statistic.size, np.int64)
-        sums.append(way.add(ask, block, block.y, block.index >= 0, zero))
-    assert_array_equal(sums[1], sums[0])
-    assert_array_equal(sums[2], sums[0])
-
-
 def test_the_command_audits_a_network(tmp_path):
     sizes = "audit --n-rows 20 --n-features 192 --n-classes 2 --fits 5 --epsilon 4"
     network = "--network wrn-10-1 --shape 3,8,8 --clip-norm 0.001 --delta 1e-3"
-    command = f"{sizes} {network} -o {tmp_path}".split()
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert "tests of noise, samples and sums: 0 failed" in done.output
+    done = fitted(*f"{sizes} {network} -o {tmp_path}".split())
+    assert "tests of noise, samples and sums: 0 failed" in done.out
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["method"] == "network wrn-10-1"
-    done = CliRunner().invoke(cli, [*sizes.split(), "--network", "wrn-10-1"])
-    assert done.exit_code != 0
-    assert "needs `--shape`" in str(done.exception)
+    assert "needs `--shape`" in refusal(*sizes.split(), "--network", "wrn-10-1")

@@ -11,7 +11,6 @@ import torch
 from dphead.finetune.choose import schedule
 from dphead.finetune.settings import Settings, make_settings
 from dphead.finetune.solver import NetworkDescent
-from dphead.planning import presets
 from dphead.planning.plan import Target
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -112,18 +111,6 @@ def test_de22s_own_schedule_costs_what_its_table_says():
     target = Target(8.01, 1e-5, accountant="rdp")
     # 7.978: orders and conversion are not exactly the paper's
     assert schedule(45_000, target, **given).epsilon == pytest.approx(8.0, abs=0.03)
-
-
-def test_a_preset_without_a_place_for_a_setting_is_refused(monkeypatch):
-    """No setting of a paper is dropped in silence."""
-    table = presets.load("tan23")["dp-sgd"] | {"nesterov": True}
-    monkeypatch.setattr(
-        presets,
-        "load",
-        lambda _: {"network": "wrn-16-4", "source": "", "dp-sgd": table},
-    )
-    with pytest.raises(TypeError, match="nesterov"):
-        make_settings({}, "tan23", 8.0)
 
 
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
+from pictures import drawn, pack
 from PIL import Image
 
 from dphead.finetune.images import load_images
@@ -16,12 +17,7 @@ CLASSES = Classes.parse("a,b")
 @pytest.fixture
 def folder(tmp_path):
     """Six gray images of 8 x 8, of one class."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "a").mkdir()
-    for row in range(6):
-        pixels = rng.integers(0, 256, (8, 8)).astype(np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "a" / f"{row}.png")
-    return tmp_path
+    return pack(tmp_path, {f"a/{i}.png": drawn(i) for i in range(6)})
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])

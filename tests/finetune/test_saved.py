@@ -1,15 +1,20 @@
 """`dphead evaluate`, `predict` and `check` on the run folder of a network."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
-from commands import dphead, fitted, refused
+from commands import (
+    dphead,
+    fitted,
+    refusal,
+    refused,
+    table,
+    words,
+)
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
-from finetune.core import images
+from finetune.core import CLIPS, images, images_file
 from PIL import Image
 
 from dphead.finetune.options import FinetuneOptions
@@ -27,9 +32,8 @@ def folder(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("saved")
     for name, n, seed in (("train", 60, 0), ("test", N_TEST, 1)):
-        x, y = images(n, seed=seed)
-        named = np.array(NAMES)[y]  # a position is no name
-        np.savez(folder / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=named)
+        # a position is no name
+        images_file(folder / f"{name}.npz", n, NAMES, test=0, seed=seed)
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 3
     maps = (rng.random((40, 81 * 49)) + labels[:, None]).astype(np.float32)
@@ -49,14 +53,12 @@ def folder(tmp_path_factory):
             **fixed,
         )
     )
-    clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0}
-    clips |= {"noise_multiplier": 8.0}
     given = {"batch_size": 40, "steps": 10, "learning_rate": 0.1}
     finetune(
         FinetuneOptions(
             features=folder / "maps.h5",
             out=folder / "maps",
-            settings=Settings("tb21-sn-mnist", normalization=clips, **given),
+            settings=Settings("tb21-sn-mnist", normalization=CLIPS, **given),
             shape=(81, 7, 7),
             **fixed,
         )
@@ -69,7 +71,7 @@ def measured(*arguments):
 
 
 def predicted(*arguments):
-    return list(csv.DictReader(io.StringIO(fitted("predict", *arguments).out)))
+    return table(fitted("predict", *arguments).out)
 
 
 def test_evaluate_repeats_what_the_training_measured(folder):
@@ -80,7 +82,7 @@ def test_evaluate_repeats_what_the_training_measured(folder):
     assert found["n"] == N_TEST
     assert 0.5 < found["accuracy"] < 1
     assert found == theirs
-    text = " ".join(fitted("evaluate", folder / name, folder / "test.npz").out.split())
+    text = words(fitted("evaluate", folder / name, folder / "test.npz").out)
     worst = NAMES[int(np.argmin(found["per_class_accuracy"]))]
     assert f": {worst}" in text[text.index("Classes") :].split("%")[1]
     assert "the network's guarantee" in text
@@ -118,7 +120,7 @@ def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
     broken = sorted((tmp_path / "photos").rglob("*.png"))[2]
     broken.write_bytes(b"no image")
     done = fitted("predict", folder / "pixels", tmp_path / "photos")
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = table(done.out)
     assert rows[2]["class"] == rows[2]["probability"] == ""
     assert rows[:2] + rows[3:] == whole[:2] + whole[3:]
     assert "1 row is unreadable or not finite: no class" in done.err
@@ -147,30 +149,12 @@ def test_maps_go_through_the_released_normalization(folder):
 )
 def test_what_cannot_be_measured_is_refused(folder, arguments, message):
     run, source, *more = arguments.split()
-    x, _ = images(4)
-    np.savez(
-        folder / "unlabeled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7)
-    )
+    images_file(folder / "unlabeled.npz", 4, (7, 7, 7), test=0)
     (folder / "broken").mkdir(exist_ok=True)
     (folder / "broken" / "model.json").write_text("{}")
-    assert message in refused(dphead("evaluate", folder / run, folder / source, *more))
+    assert message in refusal("evaluate", folder / run, folder / source, *more)
     if source != "unlabeled.npz":
-        assert message in refused(
-            dphead("predict", folder / run, folder / source, *more)
-        )
-
-
-def test_a_network_without_a_key_is_one_line(folder, tmp_path):
-    """Of before there were digests, as a forged one would be."""
-    import shutil
-
-    run = shutil.copytree(folder / "pixels", tmp_path / "run")
-    facts = json.loads((run / "model.json").read_text())
-    for digest in ("sha256", "tensors_sha256", "class_names"):
-        del facts[digest]
-    (run / "model.json").write_text(json.dumps(facts))
-    said = refused(dphead("predict", run, folder / "test.npz"))
-    assert "is not a network in dphead's format" in said
+        assert message in refusal("predict", folder / run, folder / source, *more)
 
 
 def test_a_range_is_declared_of_images_alone(folder, tmp_path):

@@ -5,11 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from finetune.core import images
+from commands import dphead, refused, words
+from finetune.core import images_file
 
 from dphead.analysis.tan import Prediction
-from dphead.cli import cli
 from dphead.finetune.settings import Settings
 from dphead.finetune.tan import (
     Simulated,
@@ -97,47 +96,41 @@ def test_a_number_of_steps_is_recommended_only_if_its_interval_decides(
 
 
 def command(*arguments):
-    return CliRunner().invoke(cli, ["tan", *map(str, arguments)])
+    return dphead("tan", *arguments)
 
 
 def test_show_and_plan_print_their_tables():
     sizes = "--batch-size 4096 --noise-multiplier 3 --steps 2500"
     done = command(*f"show --n-rows 50000 --delta 1e-5 {sizes}".split())
-    assert done.exit_code == 0, done.output
     for part in ("0.9654", "7.484", "not a guarantee"):
-        assert part in done.output
+        assert part in done.out, done.err
     plan = "plan --n-rows 50000 --delta 1e-5 --epsilon 8 --steps 250"
     done = command(*plan.split())
-    assert done.exit_code == 0 and re.search(r"250 .* 8944 ", done.output), done.output
+    assert re.search(r"250 .* 8944 ", done.out), done
 
 
 def test_simulate_trains_on_public_images_and_refuses_private_ones(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
-    x, y = images(48)
-    path = tmp_path / "images.npz"
-    split = np.where(np.arange(48) < 32, "train", "test")
-    np.savez(path, images=x.transpose(0, 2, 3, 1), labels=y, split=split)
+    path = images_file(tmp_path / "images.npz", 48, test=16)
     fixed = (
         f"simulate {path} --model wrn-10-1 --classes 3 --split train --test-split test "
         "--batch-size 16 --noise-multiplier 2 --steps 1 --factors 2,4 --runs 2"
     ).split()
-    refused = command(*fixed)
-    assert refused.exit_code != 0
-    assert "need public data" in str(refused.exception)
+    assert "need public data" in refused(command(*fixed))
     out = tmp_path / "out.json"
     more = "--groups 4 --momentum 0.5 --learning-rate-schedule cosine --json"
     done = command(*fixed, "--data-is", "public", *more.split(), out)
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert "--momentum 0.5" in " ".join(done.output.split())
-    assert "predicted at B 16" in done.output
-    assert "are not private" in done.output
-    interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.output)
+    assert done.code == 0, done.err
+    assert "--momentum 0.5" in words(done.out)
+    assert "predicted at B 16" in done.out
+    assert "are not private" in done.out
+    interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.out)
     assert interval is not None
     assert 0 <= float(interval[1]) <= float(interval[2]) <= 100
     runs = json.loads(out.read_text())["runs"]
     assert [r["batch_size"] for r in runs] == [4, 4, 8, 8]
     planned = "plan --n-rows 50000 --delta 1e-5 --epsilon 1 --simulated"
     done = command(*planned.split(), out)
-    assert "Recommended: T = 1, no other number" in done.output, done.exception
+    assert "Recommended: T = 1, no other number" in done.out, done.err

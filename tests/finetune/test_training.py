@@ -279,15 +279,6 @@ def test_without_privacy_the_largest_gradient_of_the_batch_is_the_clip(prob):
     assert found.noise_sd == 0
 
 
-def test_another_networks_statistic_is_refused():
-    params = StepParams(weights=tiny(classes=4).start.astype(np.float32))
-    ask = SumTask(tiny(classes=4).statistic, params, 1.0)
-    x, y = images(8)
-    block = next(ImageRows(x, y).blocks())
-    with pytest.raises(ValueError, match="is not its network's gradient"):
-        TorchSums(tiny(), chunk=8).add(ask, block, block.y, y >= 0, np.zeros(1))
-
-
 def test_each_release_is_of_the_parameters_that_it_was_asked_at():
     """One object sums all steps of a training."""
     network = tiny()

@@ -1,7 +1,5 @@
 """A fit that chooses among several networks' features of the same images."""
 
-import json
-
 import numpy as np
 import pytest
 from commands import (
@@ -11,8 +9,11 @@ from commands import (
     features_file,
     fitted,
     ledger_of,
+    refusal,
     refused,
+    report_of,
     rows,
+    words,
 )
 from dphead_extract.features.format import open_features
 from features import edited
@@ -65,13 +66,11 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     run = tmp_path / "run"
     given = (*both(files), *NUMPY, *IMAGES, "--epsilon", 8)
     done = fitted("fit", *given, "--test-split", "test", "-o", run)
-    report = json.loads((run / "report.json").read_text())
+    report = report_of(run)
     selection = report["selection"]
     assert selection["chosen"] == 1
     assert [one["n_features"] for one in selection["networks"]] == [12, 20]
-    assert "on the backbone resnet34 (20 features), chosen by" in " ".join(
-        done.out.split()
-    )
+    assert "on the backbone resnet34 (20 features), chosen by" in words(done.out)
     assert report["data"]["n_features"] == 20
     with open_features(files[1]) as file:
         assert report["data"]["feature_space"] == file.feature_space
@@ -85,7 +84,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     head, _ = load_head(run)
     assert head.weights.shape == (20, 3)
     fitted("evaluate", run, files[1], "--split", "test")
-    refused(dphead("evaluate", run, files[0], "--split", "test"))
+    refusal("evaluate", run, files[0], "--split", "test")
     assert "Backbones tried" in (run / "report.html").read_text()
     repeated = ("--config", run / "run.toml", "-o", tmp_path / "again", "--dry-run")
     assert "network 2" in fitted("fit", *repeated).out
@@ -101,7 +100,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
 def test_groups_and_a_private_n_are_charged_whole(files, tmp_path, more):
     run = tmp_path / "run"
     fitted("fit", files[0], "--backbones", files[1], *NUMPY, *more, "-o", run)
-    guarantee = json.loads((run / "report.json").read_text())["guarantee"]
+    guarantee = report_of(run)["guarantee"]
     assert guarantee["epsilon"] == pytest.approx(1, rel=1e-6)
     assert read_run(run).plan.private
     assert charges() == 1
@@ -122,7 +121,7 @@ def test_a_run_that_died_goes_on_under_its_charge(files, tmp_path, monkeypatch):
         assert dphead(*given).code != 0
     assert charges() == 1
     other = ("fit", *both(files[::-1]), *NUMPY, *IMAGES, "-o", run)
-    assert "widths must be [12, 20], as in the interr" in refused(dphead(*other))
+    assert "widths must be [12, 20], as in the interr" in refusal(*other)
     fitted(*given)
     assert charges() == 1
 
@@ -170,30 +169,17 @@ def test_files_that_are_no_choice_are_refused(files, tmp_path, other, message):
 
 
 @pytest.mark.parametrize(
-    "more, message",
-    [
-        (("--method", "dp-ls"), "needs --method auto"),
-        (("--test", "b.h5"), "cannot be combined with --test"),
-    ],
-)
-def test_what_a_choice_does_not_go_with_is_refused(
-    files, tmp_path, monkeypatch, more, message
-):
-    monkeypatch.chdir(tmp_path)
-    done = dphead("fit", *both(files), *NUMPY, *IMAGES, "-o", "run", *more)
-    assert message in refused(done)
-    assert charges() == 0
-
-
-@pytest.mark.parametrize(
     "given, message",
     [
-        ((), "Missing argument 'FEATURES'"),
-        (("--backbones", "a.h5"), "needs at least two files"),
+        ("--backbones a.h5,b.h5 --method dp-ls", "needs --method auto"),
+        ("--backbones a.h5,b.h5 --test b.h5", "cannot be combined with --test"),
+        ("--backbones a.h5", "needs at least two files"),
+        ("", "Missing argument 'FEATURES'"),
     ],
 )
-def test_files_that_are_not_named_are_asked_for(
-    files, tmp_path, monkeypatch, given, message
-):
+@pytest.mark.usefixtures("files")
+def test_what_is_no_choice_of_files_is_refused(tmp_path, monkeypatch, given, message):
     monkeypatch.chdir(tmp_path)
-    assert message in refused(dphead("fit", *given, *NUMPY, "-o", "run"))
+    said = refusal("fit", *given.split(), *NUMPY, *IMAGES, "-o", "run")
+    assert message in said
+    assert charges() == 0

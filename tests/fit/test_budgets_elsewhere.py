@@ -3,8 +3,19 @@
 import threading
 
 import pytest
-from commands import OF_IMAGES, dphead, features_file, fitted, refused, report_of
-from dphead_extract.features.format import open_features
+from commands import (
+    OF_IMAGES,
+    dphead,
+    features_file,
+    fitted,
+    id_of,
+    refusal,
+    refused,
+    report_of,
+    words,
+)
+from core import reserve
+from ledgers import specs
 
 from dphead import DPLeastSquaresClassifier
 from dphead.fit import ledgers
@@ -19,11 +30,6 @@ INSIDE = "pass the ledger with the budget"
 @pytest.fixture
 def features(tmp_path):
     return features_file(tmp_path / "f.h5", **OF_IMAGES)
-
-
-def id_of(path):
-    with open_features(path) as file:
-        return file.dataset_id
 
 
 def fit(features, out, *more):
@@ -63,7 +69,7 @@ def test_no_budget_is_fixed_after_fits_elsewhere(features, tmp_path, gone):
     assert fit(features, tmp_path / "run", "--ledger", other).code == 0
     if gone:
         other.unlink()
-    said = refused(dphead("ledger", "budget", features, *BUDGET))
+    said = refusal("ledger", "budget", features, *BUDGET)
     assert "must count every fit" in said and str(other) in said
     assert ("gone or unreadable" if gone else "1 fits") in said
 
@@ -105,8 +111,8 @@ def test_other_data_sets_with_the_images_keep_the_budget_too(
     index.add(id_of(other), np.arange(200 - shared, 400 - shared, dtype=np.uint64))
     fitted("ledger", "budget", features, *BUDGET)
     assert INSIDE in refused(fit(other, tmp_path / "run"))
-    refusal = refused(dphead("ledger", "budget", other, *BUDGET))
-    assert "These images have the budget" in refusal
+    said = refusal("ledger", "budget", other, *BUDGET)
+    assert "These images have the budget" in said
 
 
 def test_an_estimator_keeps_the_budget_too(features, tmp_path):
@@ -136,29 +142,10 @@ def test_no_budget_is_fixed_between_the_check_and_the_charge(features, tmp_path)
     with charging(book):
         other.start()
         other.join(0.5)  # it waits for the lock, or is slow: either way it comes later
-        book.reserve(
-            [RELEASE],
-            epsilon=1.0,
-            delta=1e-5,
-            relation="zero_out",
-            description="test",
-            plan_hash="hash",
-        )
+        reserve(specs(), book)
     other.join()
     assert fixed and "must count every fit" in fixed[0]
     assert Ledger(own).budget() is None
-
-
-RELEASE = {
-    "label": "a",
-    "statistic": "b",
-    "clip_norm": 1.0,
-    "noise_multiplier": 4.0,
-    "n_rows": 9,
-    "sampling_prob": 1.0,
-    "relation": "zero_out",
-    "group_cap": None,
-}
 
 
 def test_a_resumed_fit_goes_on_in_its_own_ledger(features, tmp_path, monkeypatch):
@@ -184,6 +171,6 @@ def test_show_names_the_ledgers_that_are_not_counted(features, tmp_path):
     other = tmp_path / "other.sqlite"
     assert fit(features, tmp_path / "run", "--ledger", other).code == 0
     assert fit(features, tmp_path / "run2").code == 0
-    shown = " ".join(fitted("ledger", "show", features).out.split())
+    shown = words(fitted("ledger", "show", features).out)
     assert "not counted here: the ledger" in shown and "other.sqlite" in shown
     assert ledgers.noted_ledgers(id_of(features)) == [str(other)]

@@ -14,11 +14,12 @@ from commands import (
     dphead,
     features_file,
     fitted,
+    id_of,
     ledger_path_of,
-    refused,
+    refusal,
     report_of,
+    words,
 )
-from dphead_extract.features.format import open_features
 
 from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
@@ -42,11 +43,6 @@ def features(tmp_path):
     return features_file(tmp_path / "f.h5", **OF_IMAGES)
 
 
-def id_of(path):
-    with open_features(path) as file:
-        return file.dataset_id
-
-
 def findings(run, *more):
     found = json.loads(dphead("check", run, "--json", *more).out)
     return {f["name"]: f["what"] for f in found["findings"]}
@@ -63,12 +59,12 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert FINDING not in findings(tmp_path / "one")
     fresh = tmp_path / "fresh.sqlite"
     command = ("fit", features, *FIT, "--ledger", fresh, "-o", tmp_path / "two")
-    said = refused(dphead(*command, "--tuning", "none"))
+    said = refusal(*command, "--tuning", "none")
     assert "--tuning none needs" in said
     assert charges() == 1
     assert not fresh.exists()
     done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
-    said, report = " ".join(done.out.split()), report_of(tmp_path / "two")
+    said, report = words(done.out), report_of(tmp_path / "two")
     assert "charged to the ledger fresh.sqlite" in said
     assert "1 fit, in this ledger only" in said
     card = (tmp_path / "two/report.html").read_text()

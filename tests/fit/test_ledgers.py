@@ -4,12 +4,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import dphead, features_file, fitted, ledger_path_of, refused, report_of
+from commands import (
+    LS,
+    dphead,
+    features_file,
+    fit,
+    ledger_path_of,
+    refusal,
+    report_of,
+    words,
+)
 
 from dphead.fit import ledgers
 from dphead.privacy.ledger import Ledger, LedgerError
-
-LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +30,7 @@ def test_a_relative_home_is_refused(variable, value, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, value)
     monkeypatch.chdir(tmp_path)
-    said = refused(dphead("fit", features, "-o", tmp_path / "run", *LS))
+    said = refusal("fit", features, "-o", tmp_path / "run", *LS)
     assert f"{variable} must be an absolute path" in said
     assert not (tmp_path / "here").exists()
     assert not (tmp_path / "run").exists()
@@ -47,7 +54,7 @@ def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):
     assert ledgers.open_ledger("book.sqlite").path == str(tmp_path / "book.sqlite")
     assert ledgers.open_ledger(":memory:").path == ":memory:"
     features = features_file(tmp_path / "f.h5")
-    fitted("fit", features, "-o", "run", *LS, "--ledger", "mine.sqlite")
+    fit(features, "run", "--ledger", "mine.sqlite")
     assert report_of(tmp_path / "run")["ledger"]["path"] == "../mine.sqlite"
     monkeypatch.chdir("/")
     assert ledger_path_of(tmp_path / "run").samefile(tmp_path / "mine.sqlite")
@@ -62,7 +69,7 @@ def test_no_file_of_a_run_holds_an_absolute_path(tmp_path, monkeypatch):
     for ledger in (None, tmp_path / "b.sqlite", secret / "c.sqlite"):
         given = () if ledger is None else ("--ledger", ledger)
         run = tmp_path / f"run{len(starts)}"
-        fitted("fit", features, "-o", run, *LS, *given)
+        fit(features, run, *given)
         for name in ("report.json", "report.html", "ledger.json", "head.json"):
             text = (run / name).read_text()
             assert str(tmp_path) not in text and "secret" not in text
@@ -72,5 +79,5 @@ def test_no_file_of_a_run_holds_an_absolute_path(tmp_path, monkeypatch):
     assert starts == ["$DP", "../", "~/c"]
     # a run that is moved does not lose a ledger that its home knows
     moved = (tmp_path / "run1").rename(tmp_path / "secret" / "run1")
-    said = " ".join(dphead("check", moved).out.split())
+    said = words(dphead("check", moved).out)
     assert "recomputed" in said and "not reachable" not in said

@@ -7,7 +7,13 @@ import textwrap
 
 import numpy as np
 import pytest
-from commands import charges, dphead, features_file, fitted, refused, report_of
+from commands import (
+    charges,
+    features_file,
+    fitted,
+    refusal,
+    report_of,
+)
 from core import python
 from dphead_extract.features.format import FeaturesWriter, Header
 
@@ -112,7 +118,7 @@ def test_a_bound_that_is_too_small_is_refused_before_the_charge(tmp_path):
     features = features_file(tmp_path / "f.h5")
     run = tmp_path / "run"
     command = ("fit", features, "-o", run, "--method", "dp-ls", "--memory")
-    need = re.search(r"Use --memory (\d+)MB", refused(dphead(*command, "100MB")))[1]
+    need = re.search(r"Use --memory (\d+)MB", refusal(*command, "100MB"))[1]
     assert charges() == 0
     assert not run.exists()
     fitted(*command, f"{need}MB")

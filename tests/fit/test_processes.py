@@ -10,7 +10,14 @@ import textwrap
 
 import numpy as np
 import pytest
-from commands import Fork, charges, dphead, features_file, fitted, refused, report_of
+from commands import (
+    Fork,
+    charges,
+    features_file,
+    fitted,
+    refusal,
+    report_of,
+)
 from features import edited
 
 from dphead.fit.head_file import load_head
@@ -255,7 +262,7 @@ def test_a_place_that_is_none_is_refused(given):
 def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
     """It would be a fit of its own, with a charge of its own."""
     for given in (("--num-processes", 2), ("--process-id", 1)):
-        assert "need --coordinator" in refused(
-            dphead("fit", features, "-o", tmp_path / "run", *FC, *given)
+        assert "need --coordinator" in refusal(
+            "fit", features, "-o", tmp_path / "run", *FC, *given
         )
     assert charges() == 0

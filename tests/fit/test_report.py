@@ -188,19 +188,3 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
     assert "only if no fit's settings were chosen" in text["free"]
     assert all("plain sum of" in t and "total" not in t for t in text.values())
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
-
-
-@pytest.mark.parametrize(
-    "test_is, part",
-    [
-        ("private", "does not cover the test accuracy"),
-        ("public", "declared public"),
-        (None, "may be published"),
-    ],
-)
-def test_the_statement_says_what_the_test_rows_are(test_is, part):
-    text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)[
-        "statement"
-    ]
-    assert part in text
-    assert ("test" in text.replace("latest", "")) == (test_is is not None)

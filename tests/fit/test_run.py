@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import os
 import subprocess
 import sys
@@ -14,11 +13,11 @@ from commands import (
     CLASSES,
     charges,
     contents,
-    dphead,
     features_file,
+    fit,
     fitted,
     ledger_of,
-    refused,
+    refusal,
     report_of,
     rows,
 )
@@ -112,8 +111,8 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
         "--seed 1",
         "--epsilon inf --i-know-this-is-not-private",
     ):
-        refused(dphead("fit", features, "-o", run, *FC, *change.split()))
-    refused(dphead("fit", other, "-o", run, *FC))
+        refusal("fit", features, "-o", run, *FC, *change.split())
+    refusal("fit", other, "-o", run, *FC)
     before.pop(
         "lock"
     )  # of the killed process: nobody holds it, and the next removes it
@@ -133,8 +132,8 @@ def test_a_fit_that_another_process_runs_is_refused(features, run):
     killed("after", 3, "fit", features, "-o", run, *FC)
     with open(run / "releases" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "Another process runs the fit" in refused(
-            dphead("fit", features, "-o", run, *FC)
+        assert "Another process runs the fit" in refusal(
+            "fit", features, "-o", run, *FC
         )
 
 
@@ -146,36 +145,24 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     alone.
     """
     x, y = rows(300, 10)
-    split = np.arange(300) % 3 == 2
-    write_features(
-        tmp_path / "both.h5",
-        x,
-        y,
-        CLASSES,
-        split=split.astype(np.uint8),
-        split_names=("train", "test"),
-    )
-    write_features(tmp_path / "train.h5", x[~split], y[~split], CLASSES)
-    write_features(tmp_path / "test.h5", x[split], y[split], CLASSES)
-    options = "--method dp-ls --backend numpy --seed 2 --test-is public"
-    none = dphead(
-        "fit", tmp_path / "both.h5", "-o", tmp_path / "none", *options.split()
-    )
-    assert "--split" in refused(none)
-    test = ("--test", tmp_path / "test.h5")
-    fitted(
-        "fit", tmp_path / "train.h5", "-o", tmp_path / "alone", *options.split(), *test
-    )
+    split = np.arange(300) % 3 // 2
+    both, alone = tmp_path / "both.h5", tmp_path / "alone"
+    names = {"split": split, "split_names": ("train", "test")}
+    write_features(both, x, y, CLASSES, **names)
+    for k, name in enumerate(names["split_names"]):
+        here = split == k
+        write_features(tmp_path / f"{name}.h5", x[here], y[here], CLASSES)
+    given = ("--seed", 2, "--test-is", "public")
+    assert "--split" in refusal("fit", both, "-o", tmp_path / "none", *given)
+    fit(tmp_path / "train.h5", alone, *given, "--test", tmp_path / "test.h5")
     for memory in (1 << 30, 1000):
         monkeypatch.setattr("dphead.fit.memory.DEFAULT_BYTES", memory)
-        both = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test")
         run = tmp_path / str(memory)
-        fitted(*both, "-o", run, *options.split())
+        fit(both, run, *given, "--split", "train", "--test-split", "test")
         assert report_of(run)["data"]["n_rows"] == 200
-        assert report_of(run)["test"] == report_of(tmp_path / "alone")["test"]
-        assert np.array_equal(
-            load_head(run)[0].weights, load_head(tmp_path / "alone")[0].weights
-        )
+        assert report_of(run)["test"] == report_of(alone)["test"]
+        heads = [load_head(folder)[0].weights for folder in (run, alone)]
+        assert np.array_equal(*heads)
 
 
 @pytest.mark.parametrize("method", [("dp-newton",), ("auto",)])
@@ -204,10 +191,7 @@ def test_what_will_be_released_is_announced_before_the_charge(features, run):
         ),
     )
     assert seen == [(0, result["report"]["guarantee"]["releases"], "dphead's defaults")]
-    assert (
-        json.loads((run / "report.json").read_text())["statement"]
-        == result["report"]["statement"]
-    )
+    assert report_of(run)["statement"] == result["report"]["statement"]
 
 
 def test_processes_agree_on_every_block_of_their_features(tmp_path):

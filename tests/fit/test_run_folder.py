@@ -7,13 +7,20 @@ import stat
 from pathlib import Path
 
 import pytest
-from commands import charges, dphead, fitted, ledger_of, refused
+from commands import (
+    LS,
+    charges,
+    dphead,
+    fit,
+    fitted,
+    ledger_of,
+    refusal,
+    report_of,
+)
 
 from dphead.fit import run as fit_files
 from dphead.fit import run_folder
 from dphead.privacy.ledger import Ledger
-
-LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
 class Crash(BaseException):
@@ -46,7 +53,7 @@ def test_a_run_that_dies_at_its_charge_is_charged_once(
     assert charges() == (when == "after")
     fitted(*command)
     assert [fit["fit_id"] for fit in ledger_of(features).fits()] == [held]
-    assert json.loads((run / "report.json").read_text())["ledger"]["fit_id"] == held
+    assert report_of(run)["ledger"]["fit_id"] == held
 
 
 def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(
@@ -57,7 +64,7 @@ def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(
     crashed(monkeypatch, "reserve", "before", *command)
     crashed(monkeypatch, "reserve", "after", *command, "--epsilon", 2)
     assert charges() == 1
-    refused(dphead(*command))
+    refusal(*command)
     fitted(*command, "--epsilon", 2)
     assert charges() == 1
 
@@ -68,7 +75,7 @@ def test_an_interrupted_fit_is_not_charged_again_in_another_ledger(
     command = ("fit", features, "-o", run, *LS)
     other = tmp_path / "other.sqlite"
     crashed(monkeypatch, "reserve", "before", *command)
-    said = refused(dphead(*command, "--ledger", other))
+    said = refusal(*command, "--ledger", other)
     assert "lacks the interrupted fit" in said
     assert Ledger(other).fits() == []
     fitted(*command)
@@ -85,11 +92,11 @@ def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
     crashed(monkeypatch, "reserve", "before", *command)
     link.unlink()
     link.symlink_to(books[1])
-    said = refused(dphead(*command))
+    said = refusal(*command)
     assert f"the ledger {books[1]} lacks the interrupted fit" in said
     assert f"Pass --ledger {books[0]}" in said
     assert Ledger(books[1]).fits() == []
-    fitted("fit", features, "-o", run, *LS, "--ledger", books[0])
+    fit(features, run, "--ledger", books[0])
     assert len(Ledger(books[0]).fits()) == 1
 
 
@@ -105,27 +112,27 @@ def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
     book = tmp_path / "book.sqlite"
     text = json.dumps({"fit_id": "a" * 32, "ledger": str(book)})
     (run / "fit.json").write_text(text)
-    said = refused(dphead("fit", features, "-o", run, *LS, "--ledger", book))
+    said = refusal("fit", features, "-o", run, *LS, "--ledger", book)
     assert "lacks the interrupted fit" in said
     assert Ledger(book).fits() == []
 
 
 def test_a_refused_charge_leaves_neither_folder_nor_marker(features, run):
     fitted("ledger", "budget", features, "--epsilon", 0.5, "--delta", 1e-5)
-    refused(dphead("fit", features, "-o", run, *LS))
+    refusal("fit", features, "-o", run, *LS)
     assert not run.exists()
     run.mkdir()
-    refused(dphead("fit", features, "-o", run, *LS))
+    refusal("fit", features, "-o", run, *LS)
     assert list(run.iterdir()) == []
 
 
 def test_one_process_writes_a_run_folder(features, run):
     with run_folder.locked(run):
-        said = refused(dphead("fit", features, "-o", run, *LS))
+        said = refusal("fit", features, "-o", run, *LS)
         assert "another process writes" in said
         assert charges() == 0
     assert not run.exists()
-    fitted("fit", features, "-o", run, *LS)
+    fit(features, run)
     assert not (run / "lock").exists()
     with (
         pytest.raises(ValueError, match="holds a finished run"),
@@ -164,7 +171,7 @@ def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", partly)
-    said = refused(dphead("fit", features, "-o", run, *LS))
+    said = refusal("fit", features, "-o", run, *LS)
     assert f"The file system of {run.parent} cannot flush a folder" in said
     assert "-o for runs, --ledger or DPHEAD_HOME" in said
     assert charges() == 0
@@ -186,7 +193,7 @@ def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkey
     spy(os, "fsync", lambda _: "sync")
     spy(os, "replace", lambda _, path: Path(path).name)
     spy(run_folder.shutil, "rmtree", lambda path: Path(path).name)
-    fitted("fit", features, "-o", run, *LS)
+    fit(features, run)
     records = ["head.safetensors", "head.json", "run.toml", "ledger.json"]
     records += ["report.html", "report.json"]
     wanted = [part for name in records for part in ("sync", name, "sync")]
@@ -213,7 +220,7 @@ def test_a_run_that_died_after_its_report_is_tidied(features, run, monkeypatch):
     crashed(monkeypatch, "_tidy", "before", *command)
     assert (run / "report.json").exists()
     assert (run / "releases").exists()
-    assert "holds a finished run" in refused(dphead(*command))
+    assert "holds a finished run" in refusal(*command)
     assert not {p.name for p in run.iterdir()} & {"releases", "fit.json", "lock"}
     assert charges() == 1
 
@@ -227,7 +234,7 @@ def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
     held = json.loads(whole)["fit_id"]
     for text in (whole.replace(held, held[::-1]), "[]", "{", '{"ledger": "x"}'):
         marker.write_text(text)
-        assert "fit.json" in refused(dphead(*command))
+        assert "fit.json" in refusal(*command)
     marker.write_text(whole)
     fitted(*command)
     assert charges() == 1

@@ -3,7 +3,12 @@
 import datetime
 
 import pytest
-from commands import dphead, features_file, fitted, refused
+from commands import (
+    dphead,
+    features_file,
+    fitted,
+    refusal,
+)
 
 from dphead.analysis.card.about import About, read_about, verdict
 from dphead.analysis.records import read_run
@@ -37,11 +42,8 @@ def made(tmp_path_factory):
     [
         ("date = 2026-11-27", "", "lacks date"),
         ("patients = 60", "patients = -1", "must be a positive number"),
-        ("max_epsilon = 5", "max_epsilon = 0", "must be a positive number"),
-        ("min_accuracy = 0.8", "min_accuracy = 80", "must be a positive number up to"),
         ("", 'color = "red"\n', "unknown keys: color"),
         ("", 'signatory = ""\n', "`signatory` in .* must be a text"),
-        ("", "signatory = 3\n", "`signatory` in .* must be a text"),
         ("", "signatory\n", "is not a TOML file"),
     ],
 )
@@ -95,4 +97,4 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     (made / "other.toml").write_text(ABOUT.replace("60", "62"))
     fitted("report", run, "--dpia", "--about", made / "other.toml")
     assert "private metrics stored" not in dphead("check", run).out
-    assert "exclude each other" in refused(dphead("report", run, "--card", "--dpia"))
+    assert "exclude each other" in refusal("report", run, "--card", "--dpia")

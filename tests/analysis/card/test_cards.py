@@ -4,8 +4,15 @@ import json
 
 import pytest
 import yaml
-from commands import dphead as run_dphead
-from commands import features_file, fitted, refused
+from commands import (
+    dphead as run_dphead,
+)
+from commands import (
+    features_file,
+    fitted,
+    refused,
+    words,
+)
 
 from dphead.analysis.card.model_card import metadata, model_card
 from dphead.analysis.records import read_run
@@ -56,13 +63,11 @@ def test_a_model_card_has_results_where_test_rows_are_public_alone(folder):
 def test_a_model_card_holds_the_guarantee_the_hazards_and_no_folder(folder):
     report = read_run(folder / "private").report
     text = model_card(report)
-    words = " ".join(text.split())
+    said = words(text)
     assert report["ledger"]["path"] not in text and "ledger.sqlite" in text
-    assert "(1, 1e-05)-differentially private" in words
+    assert "(1, 1e-05)-differentially private" in said
     assert "| ε, δ | 1, 1e-05 |" in text
     assert "| Side channels | not covered |" in text
-    assert max(len(x) for x in text.splitlines() if not x.startswith("|")) <= 100
-    assert "\n\n\n" not in text
 
 
 def test_names_in_a_model_card_are_text(folder):

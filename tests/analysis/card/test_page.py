@@ -6,7 +6,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from commands import CLASSES, dphead, features_file, fitted, rows
+from commands import (
+    CLASSES,
+    dphead,
+    features_file,
+    fitted,
+    report_of,
+    rows,
+)
 from dphead_extract.features.format import write_features
 
 from dphead.analysis.card.kept import altered, rendered
@@ -177,7 +184,7 @@ def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, valu
     """Whoever wrote it: `check` and `report` end without a traceback."""
     run = tmp_path / "run"
     shutil.copytree(folder / "public", run)
-    report = json.loads((run / "report.json").read_text())
+    report = report_of(run)
     for broken in (
         report | {name: value},
         {key: report[key] for key in report if key != name},

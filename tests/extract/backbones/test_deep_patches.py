@@ -6,7 +6,6 @@ import torch
 from dphead_extract.backbones import deep_patches
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.deep_patches import FLOOR, SIDE, DeepPatches
-from dphead_extract.backbones.fixed_filters import OPPONENT
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
@@ -96,20 +95,6 @@ def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
     assert both.module(images(3, 1, 24)).std(dim=0).median() > 0
 
 
-def test_filters_whiten_the_patches_that_they_were_drawn_from():
-    """Of unit filters of whitened patches, responses have about the spread of one, less
-    what is added to the eigenvalues; those of patches as they are differ in size.
-    """
-    maps = torch.randn(50, 4, 6, 6, generator=torch.Generator().manual_seed(1))
-    maps[:, 0] *= 30
-    patches = torch.nn.functional.unfold(maps, SIDE).transpose(1, 2).flatten(0, 1)
-    kernels, offset = deep_patches._filters(patches, FILTERS)
-    spread = (patches @ kernels - offset).std(dim=0)
-    assert 0.1 < spread.min() < spread.max() < 1.5
-    alone = patches.std(dim=0)
-    assert alone.max() > 20 * alone.min()
-
-
 def test_a_seed_makes_all_of_it_and_no_image_of_the_data_any(monkeypatch):
     def kernels():
         return [layer.kernels for layer in network(layers=2).layers]
@@ -132,19 +117,6 @@ def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place(layers):
     others = x.clone()
     others[1:] = 1 - others[1:]
     assert torch.equal(net(others)[0], whole[0])
-
-
-def test_opponent_colors_are_of_the_images_and_of_the_synthetic_ones():
-    """A network of turned images is not that of plain ones, and both are of unit
-    channels on synthetic images.
-    """
-    plain, turned = (network(basis=basis).layers[0] for basis in (None, OPPONENT))
-    assert plain.mean.shape == turned.mean.shape
-    assert not torch.allclose(plain.mean, turned.mean)
-    (leaves, noise) = deep_patches._synthetic((14, 14), 3, OPPONENT)
-    assert leaves.shape == noise.shape == (20, 3, 14, 14)
-    luminance = noise[:, 0] * 3**0.5 / 3  # of pixels from 0 to 1, the mean color
-    assert 0.3 < luminance.mean() < 0.7
 
 
 def test_what_deep_patches_cannot_do_is_refused():

@@ -1,9 +1,7 @@
 """One small table through every reader: the same classes, splits and groups."""
 
 import csv
-import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +12,8 @@ from dphead_extract.importing import ImportOptions, import_features
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
-from PIL import Image
+from pictures import drawn as png
+from pictures import pack
 from pyarrow import feather, parquet
 
 from dphead.data.arrays import group_ids
@@ -40,18 +39,15 @@ def texts(values):
     return ["" if value is None else str(value) for value in values]
 
 
-def png(seed):
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8)).astype(np.uint8)
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG")
-    return data.getvalue()
-
-
 def write_csv(path, first, names=("label", "group", "split")):
+    columns = (first[1], *map(texts, (LABEL, GROUP, SPLIT)))
+    if path.suffix == ".parquet":
+        named = dict(zip((first[0], *names), columns, strict=True))
+        parquet.write_table(pa.table(named), path)
+        return
     with path.open("w", newline="") as file:
         table = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         table.writerow([first[0], *names])
-        columns = (first[1], texts(LABEL), texts(GROUP), texts(SPLIT))
         table.writerows(zip(*columns, strict=True))
 
 
@@ -165,16 +161,13 @@ def images_dataset(kind, header=None):
 
 def images_webdataset(with_cls):
     def read(folder):
-        with tarfile.open(folder / "t.tar", "w") as archive:
-            for i in range(N):
-                fields = {"patient": GROUP[i], "part": SPLIT[i], "grade": LABEL[i]}
-                members = {"png": png(i), "json": json.dumps(fields).encode()}
-                if with_cls:
-                    members["cls"] = texts(LABEL)[i].encode()
-                for ending, data in members.items():
-                    info = tarfile.TarInfo(f"{i}.{ending}")
-                    info.size = len(data)
-                    archive.addfile(info, io.BytesIO(data))
+        members = {}
+        for i in range(N):
+            fields = {"patient": GROUP[i], "part": SPLIT[i], "grade": LABEL[i]}
+            members |= {f"{i}.png": png(i), f"{i}.json": json.dumps(fields).encode()}
+            if with_cls:
+                members[f"{i}.cls"] = texts(LABEL)[i].encode()
+        pack(folder / "t.tar", members)
         label = None if with_cls else "grade"
         columns = Columns(label=label, group="patient", split="part")
         return listed(folder / "t.tar", "webdataset", columns)
@@ -192,6 +185,7 @@ READERS = {
     "npy": embeddings_npy,
     "manifest": images_manifest("t.csv"),
     "manifest, other names": images_manifest("t.tsv", "file", "dx", "mrn", "part"),
+    "manifest, Parquet": images_manifest("t.parquet", "file", "dx", "mrn", "part"),
     "npz of images": images_npz("labels", "group", "split"),
     "npz of images, other names": images_npz("label", "groups", "splits"),
     "Hugging Face": images_dataset("numbers"),

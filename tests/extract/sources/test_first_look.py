@@ -1,7 +1,5 @@
 """Images that cannot be read are named before a backbone is loaded."""
 
-import io
-
 import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError
@@ -9,21 +7,15 @@ from dphead_extract.sources import first_look as module
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.first_look import first_look
 from dphead_extract.sources.opening import open_source
-from PIL import Image
-
-
-def encoded(kind: str) -> bytes:
-    data = io.BytesIO()
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3)).astype(np.uint8)
-    Image.fromarray(pixels).save(data, kind)
-    return data.getvalue()
+from pictures import encoded
 
 
 @pytest.fixture
 def folder(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3)).astype(np.uint8)
     for i in range(3):
-        (tmp_path / f"{i}.png").write_bytes(encoded("png"))
-        (tmp_path / f"{i}.jpg").write_bytes(encoded("jpeg"))
+        (tmp_path / f"{i}.png").write_bytes(encoded(pixels))
+        (tmp_path / f"{i}.jpg").write_bytes(encoded(pixels, "JPEG"))
     return tmp_path
 
 

@@ -1,7 +1,5 @@
 """Image files of folders and archives: which become rows, and what is counted."""
 
-import io
-import tarfile
 import zipfile
 
 import numpy as np
@@ -9,25 +7,21 @@ import pytest
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
+from pictures import encoded, pack
 from PIL import Image
 
 CATS_AND_DOGS = Classes.parse("cat,dog")
 
 
 def picture(kind: str = "PNG") -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).save(data, kind)
-    return data.getvalue()
+    return encoded(np.arange(256, dtype=np.uint8).reshape(16, 16), kind)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Two images of each class, in a folder `data`."""
-    for name in ("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"):
-        path = tmp_path / "data" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture())
-    return tmp_path / "data"
+    names = ("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")
+    return pack(tmp_path / "data", dict.fromkeys(names, picture()))
 
 
 def test_a_class_folder_that_is_a_link_is_followed(folder, tmp_path):
@@ -83,19 +77,11 @@ def test_what_a_folder_leaves_out_is_counted_by_reason(folder):
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_what_an_archive_leaves_out_is_counted_by_reason(tmp_path, kind):
-    path = tmp_path / f"a.{kind}"
     names = ("cat/1.png", *OTHERS)
+    path = pack(tmp_path / f"a.{kind}", [(name, picture()) for name in names])
     if kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
+        with zipfile.ZipFile(path, "a") as archive:
             archive.mkdir("cat")
-            for name in names:
-                archive.writestr(name, picture())
-    else:
-        with tarfile.open(path, "w") as archive:
-            for name in names:
-                info = tarfile.TarInfo(name)
-                info.size = len(picture())
-                archive.addfile(info, io.BytesIO(picture()))
     source = open_source(path, CATS_AND_DOGS)
     assert source.names == ["cat/1.png"]
     assert source.left_out == COUNTS
