@@ -65,9 +65,7 @@ def sweep(
             for seed in range(draws[method] if np.isfinite(epsilon) else 1):
                 if (method, epsilon, seed) in done:
                     continue
-                result = fit_head(
-                    solver, rows, facts, plan, Run(noise=NoiseSource(seed))
-                )
+                result = fit_head(plan, rows, Run(noise=NoiseSource(seed)))
                 row = {
                     "method": method,
                     "settings": repr(solver),

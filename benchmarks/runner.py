@@ -22,14 +22,14 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.fit.loop import Run, fit_head
 from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
-from dphead.planning.plan import Plan, make_plan
+from dphead.planning.plan import FitPlan, make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
 OUT = RESULTS / "claims"
 # Seconds for one feature of one row, where nothing is stored yet. Measured on 2 cores.
 SPEED = 1.5e-9
-_PLANS: dict[Any, Plan] = {}
+_PLANS: dict[Any, FitPlan] = {}
 Task = tuple[Job, int, Path]  # a job, its noise draw, and the file of its row
 
 
@@ -40,7 +40,7 @@ def fit(job: Job, seed: int) -> dict[str, Any]:
     noise = (
         ShuffledBatches(seed, plan) if job.sampling == "shuffle" else NoiseSource(seed)
     )
-    result = fit_head(solver, data.rows, data.facts, plan, Run(noise=noise))
+    result = fit_head(plan, data.rows, Run(noise=noise))
     metrics = evaluate_scores(result.head.scores(data.x), data.y)
     spent = guarantee(plan)
     shuffled = job.sampling == "shuffle"
@@ -63,7 +63,7 @@ def fit(job: Job, seed: int) -> dict[str, Any]:
     }
 
 
-def prepared(job: Job, data: features.Loaded) -> tuple[Solver, Plan]:
+def prepared(job: Job, data: features.Loaded) -> tuple[Solver, FitPlan]:
     """Return the job's solver and its plan, with noise."""
     settings = dict(job.settings)
     solver = make_method(job.method, data.facts, settings, job.preset).solver
@@ -78,7 +78,7 @@ def prepared(job: Job, data: features.Loaded) -> tuple[Solver, Plan]:
             delta=job.delta,
             accountant=job.accountant,
         )
-    plan = _PLANS[key]
+    plan = replace(_PLANS[key], solver=solver)
     if job.clip_only:
         # A plan without noise does not clip, unless it is told to.
         pairs = zip(plan.specs, wanted, strict=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import FitResult, Run, fit_head
-from dphead.planning.plan import Plan, make_plan
+from dphead.planning.plan import FitPlan, make_plan
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
@@ -25,7 +25,7 @@ def plan_and_fit(
     """
     target = {"epsilon": epsilon, "delta": delta, "relation": relation}
     plan = make_plan(solver, facts, group_cap=rows.group_cap, **target)
-    return fit_head(solver, rows, facts, plan, Run(**run))
+    return fit_head(plan, rows, Run(**run))
 
 
 def head_of(solver, x, y, n_classes, epsilon=1.0, seed=0, *, n_rows=None, **more):
@@ -54,7 +54,7 @@ def answered(solver, facts, answer):
 
 def with_noise(
     solver, facts, noise=1.0, *, relation="zero_out", epsilon=8.0, group_cap=None
-) -> Plan:
+) -> FitPlan:
     """The plan of a noise multiplier. To find that of a budget takes seconds for random
     batches, and is tested elsewhere.
     """
@@ -72,4 +72,5 @@ def with_noise(
         )
         for p in solver.plan(facts)
     ]
-    return Plan(epsilon, 1e-5, relation, "pld", group_cap, specs=specs)
+    own = {"specs": specs, "solver": solver, "facts": facts}
+    return FitPlan(epsilon, 1e-5, relation, "pld", group_cap, **own)

@@ -151,10 +151,8 @@ def heads() -> None:
         plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
         one, other = (
             fit_head(
-                solver,
-                rows,
-                facts,
                 plan,
+                rows,
                 Run(noise=NoiseSource(3), summer=VerifiedSum(way, memory=1 << 28)),
             ).head.weights.tobytes()
             for way in (JaxSums(), CpuSums())
@@ -338,7 +336,7 @@ def head_accuracy(
     facts = ProblemInfo(rows.n_rows, rows.n_features, 10)
     solver = make_method(method, facts, {}).solver
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
-    head = fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(seed))).head
+    head = fit_head(plan, rows, Run(noise=NoiseSource(seed))).head
     scores = head.scores(features["test"])
     return float((scores.argmax(1) == labels["test"]).mean())
 

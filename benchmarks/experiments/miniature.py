@@ -110,10 +110,10 @@ def trained(
     network = Network(network_spec(settings, x.shape[1:], 10))
     facts = ProblemInfo(len(x), int(np.prod(x.shape[1:])), 10)
     target = Target(epsilon, 1e-5, accountant="rdp")
-    method, plan, found = make_training(settings, target, facts, network)
+    _, plan, found = make_training(settings, target, facts, network)
     sums = VerifiedSum(TorchSums(network, batch=128))
     how = Run(noise=NoiseSource(seed), summer=sums)
-    state: Any = fit_head(method.solver, ImageRows(x, y), facts, plan, how).head
+    state: Any = fit_head(plan, ImageRows(x, y), how).head
     last, average = (
         float((network.scores(weights, tested[0]).argmax(axis=1) == tested[1]).mean())
         for weights in (state.weights, state.average)

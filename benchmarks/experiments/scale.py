@@ -126,7 +126,7 @@ def timed(rows: Any) -> dict[str, float]:
     solver = LeastSquares(centering=Centering(share=0))
     facts = ProblemInfo(n, COLUMNS, CLASSES)
     plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
-    fit_head(solver, rows, facts, plan, Run(summer=summer))
+    fit_head(plan, rows, Run(summer=summer))
     return seconds | {"further": time.perf_counter() - start}
 
 

@@ -209,7 +209,6 @@ class DPClassifier(PrivateClassifier):
         self._keep_run(
             result,
             source=data.source,
-            facts=data.facts,
             method=method,
             name=self.method,
             settings=asdict(method.solver),  # type: ignore[call-overload]

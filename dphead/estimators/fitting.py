@@ -25,7 +25,6 @@ from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
 from dphead.fit.loop import (
     FitResult,
-    Planned,
     Run,
     fit_head,
     reserve,
@@ -41,13 +40,14 @@ from dphead.fit.run_folder import (
     write_report,
 )
 from dphead.planning import presets
-from dphead.planning.plan import large_delta, make_plan
+from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
+from dphead.sums.verified import VerifiedSum
 
 _BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
 _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
@@ -193,7 +193,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _plan_head(
         self, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
-    ) -> Planned:
+    ) -> tuple[FitPlan, VerifiedSum]:
         """Return a linear head's plan and its summation backend."""
         plan = make_plan(
             solver,
@@ -205,7 +205,7 @@ class PrivateEstimator(BaseEstimator):
             group_cap=self.group_cap,  # type: ignore[attr-defined]
             group_mean=self.group_mean,  # type: ignore[attr-defined]
         )
-        return Planned(solver, plan, verified_sum_for(solver, plan, facts))
+        return plan, verified_sum_for(plan)
 
     def _fit_unclassed(
         self, solver: Solver, rows: Any, groups: Any, notice: Callable[[], str]
@@ -223,7 +223,7 @@ class PrivateEstimator(BaseEstimator):
     def _carry_out(
         self,
         data: TrainingData,
-        prepare: Callable[[], Planned],
+        prepare: Callable[[], tuple[FitPlan, VerifiedSum]],
         *,
         description: str,
         notes: Sequence[str] = (),
@@ -237,7 +237,7 @@ class PrivateEstimator(BaseEstimator):
         data : TrainingData
             The rows and their identity. The rows are read after the charge.
         prepare : callable
-            Function that returns the solver, plan and summation backend.
+            Function that returns the plan and the summation backend.
         description : str
             Text for this fit's entry in the ledger.
         notes : sequence of str, default ()
@@ -256,8 +256,7 @@ class PrivateEstimator(BaseEstimator):
         seed = None if self.random_state is None else int(self.random_state)
         noise = NoiseSource(seed)
         large = self._confirmed_delta(data.facts.n_rows)
-        planned = prepare()
-        solver, plan = planned.solver, planned.plan
+        plan, summer = prepare()
         ledger = _ledger_of(self.ledger, data.dataset_id)
         counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
         weaker: dict[str, str] = {}
@@ -273,15 +272,14 @@ class PrivateEstimator(BaseEstimator):
                 warnings.warn(text, PrivacyWarning, stacklevel=3)
         weaker.pop("seed", None)  # `privacy_of` adds this note
         charged = reserve(
-            solver,
             plan,
             ledger,
             feature_space=data.feature_space,
             seed=seed,
             description=description,
         )
-        run = Run(charged=charged, noise=noise, summer=planned.summer)
-        result = fit_head(solver, data.rows(), data.facts, plan, run)
+        run = Run(charged=charged, noise=noise, summer=summer)
+        result = fit_head(plan, data.rows(), run)
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=data.facts.n_rows,

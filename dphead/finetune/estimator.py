@@ -33,11 +33,10 @@ from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.saved import load_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
-from dphead.fit.loop import Planned, check_fit
+from dphead.fit.loop import check_fit
 from dphead.fit.run_folder import public_facts
-from dphead.planning.plan import Plan, Target, check_unit
+from dphead.planning.plan import FitPlan, Target, check_unit
 from dphead.privacy.contract import Rows
-from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.verified import VerifiedSum
 
@@ -173,7 +172,7 @@ class DPFinetuneClassifier(PrivateClassifier):
                 names,
                 notice=lambda: unmatched_labels(given_labels, names),
             ),
-            lambda: self._checked(method.solver, plan, network, rows, facts),
+            lambda: self._checked(plan, network, rows),
             description=f"finetune {settings.model}",
             notes=ungrouped,
         )
@@ -192,7 +191,6 @@ class DPFinetuneClassifier(PrivateClassifier):
         self._keep_run(
             result,
             source=source,
-            facts=facts,
             method=method,
             name=f"finetune {settings.model}",
             settings=settings.record(),
@@ -220,13 +218,14 @@ class DPFinetuneClassifier(PrivateClassifier):
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 
     def _checked(
-        self, solver: Any, plan: Plan, network: Network, rows: Rows, facts: ProblemInfo
-    ) -> Planned:
-        """Return the training and its checked sums."""
-        batch = round(facts.n_rows * solver.sampling_prob / solver.epoch_steps)
+        self, plan: FitPlan, network: Network, rows: Rows
+    ) -> tuple[FitPlan, VerifiedSum]:
+        """Return the plan and its checked sums."""
+        solver: Any = plan.solver
+        batch = round(plan.facts.n_rows * solver.sampling_prob / solver.epoch_steps)
         verified = VerifiedSum(TorchSums(network, self.memory, batch=batch))
-        check_fit(verified, solver, rows, plan, facts)
-        return Planned(solver, plan, verified)
+        check_fit(verified, plan, rows)
+        return plan, verified
 
     def save(self, folder: str | Path, tuning: str | None = None) -> None:
         """Write a run folder, as `dphead finetune` does.

@@ -47,7 +47,7 @@ from dphead.fit.run_folder import (
     write_report,
 )
 from dphead.planning.methods import Method
-from dphead.planning.plan import Plan, Target, check_unit, make_plan
+from dphead.planning.plan import FitPlan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
@@ -187,7 +187,6 @@ def _prepare(
     return PreparedNetwork(
         options=options,
         source=data.source,
-        facts=facts,
         method=method,
         plan=plan,
         name=f"finetune {settings.model}",
@@ -215,7 +214,7 @@ def _lead(
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
     summer = VerifiedSum(run.sums)
-    check_fit(summer, solver, run.data.rows, run.plan, run.facts)
+    check_fit(summer, run.plan, run.data.rows)
     charged = charge(run, ledger)
     lost = _about_lost_steps(out, charged, run.schedule, solver.before())
     run.warnings.extend(lost)
@@ -254,8 +253,8 @@ def _lead(
         progress=told,
         done=done,
     )
-    resuming = replace(solver, resumed=resumed, after=after)
-    return fit_head(resuming, run.data.rows, run.facts, run.plan, how), history
+    plan = replace(run.plan, solver=replace(solver, resumed=resumed, after=after))
+    return fit_head(plan, run.data.rows, how), history
 
 
 def _about_lost_steps(
@@ -346,7 +345,7 @@ def make_training(
     facts: ProblemInfo,
     network: Network,
     source: str = "dphead's defaults",
-) -> tuple[Method, Plan, Schedule]:
+) -> tuple[Method, FitPlan, Schedule]:
     """Return the solver, its plan and the schedule.
 
     Parameters
@@ -364,7 +363,7 @@ def make_training(
 
     Returns
     -------
-    tuple of (Method, Plan, Schedule)
+    tuple of (Method, FitPlan, Schedule)
         The solver with the source of its settings, the planned releases, and noise,
         batch size and steps.
 

@@ -7,7 +7,7 @@ is charged.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +24,11 @@ from dphead.fit.loop import Run, fit_head
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning import presets
 from dphead.planning.methods import make_method
-from dphead.planning.plan import Plan, check_facts, make_plan
-from dphead.planning.stand_in import StandIn, on_fewer_rows
+from dphead.planning.plan import FitPlan, Plan, check_facts, make_plan
+from dphead.planning.stand_in import on_fewer_rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.sampling import NO_GROUP
-from dphead.solvers.base import ProblemInfo, Solver
+from dphead.solvers.base import ProblemInfo
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
@@ -341,7 +341,7 @@ def forecast(
         draw = _drawn(look_alike, question, question.seed + i)
         sizes = draw.train.n_rows, len(draw.y)
         for plan, accuracies in zip(plans, found, strict=True):
-            accuracies.append(_measured(method.solver, facts, plan, draw, verified))
+            accuracies.append(_measured(plan, draw, verified))
             if progress is not None:
                 made, wanted = sum(map(len, found)), len(plans) * question.draws
                 progress(made, wanted, "fits on public rows")
@@ -431,18 +431,14 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> _Draw:
     return _Draw(rows, x[labeled[held_out]], y[labeled[held_out]], seed)
 
 
-def _measured(
-    solver: Solver, facts: ProblemInfo, plan: Plan, draw: _Draw, verified: VerifiedSum
-) -> float:
+def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
     """Return the held-out accuracy of a head that stands in for the private head.
 
-    `facts` and `plan` describe the private fit.
+    `plan` is the plan of the private fit.
     """
-    n = draw.train.n_rows
-    stand_in = StandIn(solver, plan.budgeted(facts), n)
-    own = replace(facts, n_rows=n)
+    small = on_fewer_rows(plan, draw.train.n_rows)
     how = Run(noise=NoiseSource(draw.seed), summer=verified)
-    head = fit_head(stand_in, draw.train, own, on_fewer_rows(plan, n), how).head
+    head = fit_head(small, draw.train, how).head
     return accuracy(draw.y, predicted_classes(head.scores(draw.x)))[0]
 
 

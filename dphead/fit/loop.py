@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dphead.fit.duration import (
@@ -18,7 +18,7 @@ from dphead.fit.duration import (
 )
 from dphead.fit.ledgers import charging
 from dphead.fit.memory import DEFAULT_BYTES
-from dphead.planning.plan import Plan
+from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
@@ -30,15 +30,6 @@ from dphead.sums.hosts import Hosts, follow
 from dphead.sums.verified import VerifiedSum
 
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """Hold a solver, its plan and a verified sum, before the charge."""
-
-    solver: Solver
-    plan: Plan
-    summer: VerifiedSum
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class FitResult:
     """
 
     head: LinearHead
-    plan: Plan
+    plan: FitPlan
     ledger: Ledger
     fit_id: str
     private_noise: bool
@@ -92,25 +83,17 @@ class FitResult:
 
 
 def fit_head(
-    solver: Solver,
-    rows: Rows | Sequence[Rows],
-    facts: ProblemInfo,
-    plan: Plan,
-    run: Run | None = None,
+    plan: FitPlan, rows: Rows | Sequence[Rows], run: Run | None = None
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     Parameters
     ----------
-    solver : Solver
-        The solver of the method.
+    plan : FitPlan
+        The plan from `make_plan`, with its solver.
     rows : Rows or sequence of Rows
         The training rows. A solver with several sources needs one entry per backbone.
         The caller must ensure that all sources hold the same rows in the same order.
-    facts : ProblemInfo
-        The public facts that the plan was made with.
-    plan : Plan
-        The plan from `make_plan(solver, facts, ...)`.
     run : Run, optional
         How the fit is carried out. Default: a private fit with its own ledger.
 
@@ -135,12 +118,11 @@ def fit_head(
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
-    summer = run.summer or _verified_sum(solver, plan, facts)
+    summer = run.summer or _verified_sum(plan)
     sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
-        for source, own in zip(sources, infos_of_sources(solver, facts), strict=True):
-            check_fit(summer, solver, source, plan, own)
-        charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
+        check_fit(summer, plan, *sources)
+        charged = reserve(plan, run.ledger or Ledger(), seed=noise.seed)
     specs = (plan if noise.seed is None else plan.marked(private=False)).specs
 
     def released(ask: Request, i: int) -> Released:
@@ -160,16 +142,14 @@ def fit_head(
         return found
 
     start = time.perf_counter()
-    head = _solved(solver, plan, facts, released, run.done)
+    head = _solved(plan, released, run.done)
     seconds = time.perf_counter() - start
     return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
 
 
 def follow_fit(
-    solver: Solver,
+    plan: FitPlan,
     rows: Rows,
-    facts: ProblemInfo,
-    plan: Plan,
     summer: VerifiedSum,
     hosts: Hosts,
     seed: int | None = None,
@@ -190,21 +170,11 @@ def follow_fit(
         )
         return follow(task, summer, hosts)
 
-    return _solved(solver, plan, facts, released)
-
-
-def infos_of_sources(solver: Solver, facts: ProblemInfo) -> list[ProblemInfo]:
-    """Return the public facts of each source of rows that a solver reads."""
-    widths = getattr(solver, "widths", (facts.n_features,))
-    return [replace(facts, n_features=width) for width in widths]
+    return _solved(plan, released)
 
 
 def _solved(
-    solver: Solver,
-    plan: Plan,
-    facts: ProblemInfo,
-    released: Callable[[Request, int], Released],
-    done: int = 0,
+    plan: FitPlan, released: Callable[[Request, int], Released], done: int = 0
 ) -> LinearHead:
     """Run a solver to its end and return its head.
 
@@ -212,8 +182,8 @@ def _solved(
     first `done` releases were made by an earlier run. Raises RuntimeError unless the
     requests are the plan's releases in their order.
     """
-    labels = [spec.label for spec in plan.specs]
-    steps = solver.solve(plan.budgeted(facts))
+    solver, labels = plan.solver, [spec.label for spec in plan.specs]
+    steps = solver.solve(plan.budgeted(plan.facts))
     answer: Response | None = None
     while True:
         try:
@@ -237,10 +207,8 @@ def _solved(
         done += 1
 
 
-def check_fit(
-    verified: VerifiedSum, solver: Solver, rows: Rows, plan: Plan, facts: ProblemInfo
-) -> None:
-    """Check a fit's rows and sums before the charge.
+def check_fit(verified: VerifiedSum, plan: FitPlan, *sources: Rows) -> None:
+    """Check a fit's rows, one object for each source, and its sums before the charge.
 
     Under add_remove the number of rows is private and not compared.
 
@@ -252,17 +220,19 @@ def check_fit(
     RuntimeError
         If the sums are wrong on hostile rows (`_check_sums`).
     """
-    n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
-    found = (n_rows, rows.n_features, rows.group_cap)
-    planned = (facts.n_rows, facts.n_features, plan.group_cap)
-    if found != planned:
-        raise ValueError(
-            "rows must have the plan's n_rows, n_features and group_cap "
-            f"{planned}, got {found}. Make a plan with the sizes of these rows."
-        )
-    if getattr(rows, "has_sets", False):
-        check_takes_sets(solver, plan.budgeted(facts))
-    _check_sums(verified, solver, plan, facts)
+    facts = plan.facts
+    for rows, width in zip(sources, plan.widths, strict=True):
+        n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
+        found = (n_rows, rows.n_features, rows.group_cap)
+        planned = (facts.n_rows, width, plan.group_cap)
+        if found != planned:
+            raise ValueError(
+                "rows must have the plan's n_rows, n_features and group_cap "
+                f"{planned}, got {found}. Make a plan with the sizes of these rows."
+            )
+        if getattr(rows, "has_sets", False):
+            check_takes_sets(plan.solver, plan.budgeted(facts))
+    _check_sums(verified, plan)
 
 
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
@@ -276,39 +246,37 @@ def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
             )
 
 
-def verified_sum_for(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
+def verified_sum_for(plan: FitPlan) -> VerifiedSum:
     """Return this host's verified sum for a fit, checked on hostile rows.
 
     Call this before the charge, so that a failed check spends no budget.
     """
-    verified = _verified_sum(solver, plan, facts)
-    _check_sums(verified, solver, plan, facts)
+    verified = _verified_sum(plan)
+    _check_sums(verified, plan)
     return verified
 
 
-def _verified_sum(solver: Solver, plan: Plan, facts: ProblemInfo) -> VerifiedSum:
-    sums = cpu_sums(solver.plan(plan.budgeted(facts)), facts)
+def _verified_sum(plan: FitPlan) -> VerifiedSum:
+    sums = cpu_sums(plan.releases, plan.facts)
     return VerifiedSum(sums, memory=DEFAULT_BYTES)
 
 
-def _check_sums(
-    verified: VerifiedSum, solver: Solver, plan: Plan, facts: ProblemInfo
-) -> None:
+def _check_sums(verified: VerifiedSum, plan: FitPlan) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows.
 
     Warn if the fit takes long, and raise ValueError if it takes hours (`duration`).
     """
-    releases = solver.plan(plan.budgeted(facts))
-    seconds = check_duration(releases, facts, solver.name)
+    releases = plan.releases
+    seconds = check_duration(releases, plan.facts, plan.solver.name)
     if seconds > LONG_SECONDS:
         took = time_in_words(seconds)
         warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
-    verified.check((r.statistic for r in releases), facts.n_features)
+    for width in plan.widths:
+        verified.check((r.statistic for r in releases), width)
 
 
 def reserve(
-    solver: Solver,
-    plan: Plan,
+    plan: FitPlan,
     ledger: Ledger,
     *,
     feature_space: str = "",
@@ -321,9 +289,7 @@ def reserve(
 
     Parameters
     ----------
-    solver : Solver
-        The solver of the plan.
-    plan : Plan
+    plan : FitPlan
         The plan to charge.
     ledger : Ledger
         The ledger to charge.
@@ -357,9 +323,9 @@ def reserve(
             epsilon=plan.epsilon if charged.private else math.inf,
             delta=plan.delta,
             relation=plan.relation,
-            description=(description or solver.name)
+            description=(description or plan.solver.name)
             + ("" if seed is None else f" (seed {seed}: not private)"),
-            plan_hash=plan.digest(solver, feature_space, seed),
+            plan_hash=plan.digest(feature_space, seed),
             store=store,
             fit_id=fit_id,
         )

@@ -41,7 +41,6 @@ from dphead.fit.loop import (
     Run,
     fit_head,
     follow_fit,
-    infos_of_sources,
 )
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
@@ -64,7 +63,6 @@ from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.auto import Auto
 from dphead.solvers.backbones import BackboneSelection
-from dphead.solvers.base import PlannedRelease
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, SumOfParts, bounds
@@ -86,8 +84,6 @@ class _PreparedHead(Prepared):
         The training rows.
     file : FeaturesFile
         The open features file.
-    releases : list of PlannedRelease
-        The releases, in the order of the solver's requests.
     networks : tuple of _PreparedHead
         One prepared fit per backbone, in the order of the solver's sources, if the fit
         chooses among backbones; else empty.
@@ -96,7 +92,6 @@ class _PreparedHead(Prepared):
     options: FitOptions
     rows: FeaturesRows
     file: FeaturesFile
-    releases: list[PlannedRelease]
     networks: tuple["_PreparedHead", ...] = field(default=(), kw_only=True)
 
 
@@ -155,8 +150,8 @@ def fit_files(
         tests = [_open_test(one) for one in run.networks or (run,)]
         n_test = sum(len(test[0]) for test in tests if test is not None)
         # a resume needs the values of each release
-        width = run.facts.n_features + 1
-        stored = [int(np.prod(r.statistic.shape(width))) for r in run.releases]
+        width = run.plan.facts.n_features + 1
+        stored = [int(np.prod(r.statistic.shape(width))) for r in run.plan.releases]
         check_folder(options.out, stored)
         run = beside_others(run)
         with locked(options.out):
@@ -233,8 +228,8 @@ def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
     """
     first, options = runs[0], runs[0].options
     check_same_images([(one.file, one.source.class_names) for one in runs])
-    widths = tuple(one.facts.n_features for one in runs)
-    facts = replace(first.facts, n_features=max(widths))
+    widths = tuple(one.plan.facts.n_features for one in runs)
+    facts = replace(first.plan.facts, n_features=max(widths))
     method = first.method
     assert isinstance(method.solver, Auto)  # `check_options` refused other methods
     solver = BackboneSelection(widths, method.solver)
@@ -242,12 +237,10 @@ def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
     plan = make_plan(solver, facts, **vars(target))
     return replace(
         first,
-        facts=facts,
         method=replace(method, solver=solver),
         plan=plan,
         settings=asdict(solver),
         space=" ".join(one.space for one in runs),
-        releases=solver.plan(plan.budgeted(facts)),
         networks=tuple(runs),
     )
 
@@ -278,7 +271,6 @@ def prepare(
     return _PreparedHead(
         options=options,
         source=source,
-        facts=facts,
         method=method,
         plan=plan,
         name=options.method,
@@ -288,7 +280,6 @@ def prepare(
         warnings=check_delta(options, plan, facts) + ungrouped,
         rows=rows,
         file=file,
-        releases=method.solver.plan(plan.budgeted(facts)),
     )
 
 
@@ -296,12 +287,9 @@ def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
     """Run the solver on values released by process 0, and sum this process's rows."""
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
-    summer.check((r.statistic for r in run.releases), run.facts.n_features)
+    summer.check((r.statistic for r in run.plan.releases), run.plan.facts.n_features)
     agree(hosts, agreed(run))
-    seed = run.options.seed
-    return follow_fit(
-        run.method.solver, run.rows, run.facts, run.plan, summer, hosts, seed
-    )
+    return follow_fit(run.plan, run.rows, summer, hosts, run.options.seed)
 
 
 def _lead(
@@ -312,19 +300,19 @@ def _lead(
     progress: Progress | None,
 ) -> FitResult:
     """Make all checks that can fail, then charge the plan, then fit."""
-    facts, options = run.facts, run.options
+    options, plan = run.options, run.plan
     own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:
         agree(hosts, agreed(run))
     seconds = 0.0
     if options.backend != "jax":  # an accelerator's rates are not known
-        seconds = check_duration(run.releases, facts, run.method.solver.name)
+        seconds = check_duration(plan.releases, plan.facts, plan.solver.name)
     if announce is not None:
         announce(run, seconds)
     parts = None if hosts is None else SumOfParts(hosts, own)
     verified = VerifiedSum(sums, parts=parts, memory=memory)
-    for each in infos_of_sources(run.method.solver, facts):
-        verified.check((r.statistic for r in run.releases), each.n_features)
+    for width in plan.widths:
+        verified.check((r.statistic for r in plan.releases), width)
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     how = Run(
         charged=charge(run, ledger),
@@ -336,7 +324,7 @@ def _lead(
     rows = own if hosts is None else run.rows
     if run.networks:
         rows = [one.rows for one in run.networks]
-    return fit_head(run.method.solver, rows, facts, run.plan, how)
+    return fit_head(plan, rows, how)
 
 
 def _measure(run: _PreparedHead, head: LinearHead, test: _TestRows | None) -> Tested:
@@ -344,7 +332,7 @@ def _measure(run: _PreparedHead, head: LinearHead, test: _TestRows | None) -> Te
     if test is None:
         return NOT_TESTED
     x, y, origin = test
-    metrics = evaluate_head(head, (x, y), run.facts.n_classes)
+    metrics = evaluate_head(head, (x, y), run.plan.facts.n_classes)
     return Tested(metrics, run.options.test_is, origin)
 
 
@@ -382,8 +370,8 @@ def _own_rows(
     start, stop = bounds(run.rows.n_rows, count)[index : index + 2]
     room = share(
         options.memory,
-        run.facts,
-        run.releases,
+        run.plan.facts,
+        run.plan.releases,
         n_rows=stop - start,
         n_test=n_test,
         backend=options.backend,
@@ -392,7 +380,7 @@ def _own_rows(
     )
     sums, kept = block_sum(options.backend, room.kept)
     if isinstance(sums, CpuSums):
-        sums = cpu_sums(run.releases, run.facts)
+        sums = cpu_sums(run.plan.releases, run.plan.facts)
     return run.rows.part(start, stop, room.features), sums, kept
 
 
@@ -407,9 +395,7 @@ def agreed(run: _PreparedHead) -> dict[str, str]:
         "n_features": f"{file.n_features} {file.dtype}",
         "dataset_id": file.dataset_id,
         "config": file.config_hash,
-        "settings": run.plan.digest(
-            run.method.solver, f"{run.space} {options.backend}", options.seed
-        ),
+        "settings": run.plan.digest(f"{run.space} {options.backend}", options.seed),
         "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
     }
 

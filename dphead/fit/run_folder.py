@@ -31,7 +31,7 @@ from dphead.fit.loop import FitResult, reserve
 from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
 from dphead.planning.methods import Method
-from dphead.planning.plan import Plan, check_facts, large_delta, public_n_rows
+from dphead.planning.plan import FitPlan, Plan, check_facts, large_delta, public_n_rows
 from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
@@ -53,11 +53,9 @@ class Prepared:
         The run's options.
     source : Source
         Public facts of the source.
-    facts : ProblemInfo
-        The sizes used by the plan.
     method : Method
         The method and its solver.
-    plan : Plan
+    plan : FitPlan
         The planned releases.
     name, settings : str and dict
         The method's name and settings, for the report.
@@ -71,9 +69,8 @@ class Prepared:
 
     options: RunOptions
     source: Source
-    facts: ProblemInfo
     method: Method
-    plan: Plan
+    plan: FitPlan
     name: str
     settings: dict[str, Any]
     space: str
@@ -363,7 +360,7 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         if marker is not None:
             if ledger.holds(marker["fit_id"]):
                 _check_same(marker.get("asked", {}), _asked(run), out)
-                plan = run.plan.digest(run.method.solver, run.space, options.seed)
+                plan = run.plan.digest(run.space, options.seed)
                 return ledger.resume(plan, marker["fit_id"], store)
             _check_uncharged(marker, ledger, out)
         fit_id = new_fit_id() if marker is None else marker["fit_id"]
@@ -378,7 +375,6 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         )
     try:
         return reserve(
-            run.method.solver,
             run.plan,
             ledger,
             feature_space=run.space,
@@ -465,7 +461,7 @@ def write_report(
     dict
         The report.
     """
-    options, facts, out = run.options, run.facts, run.options.out
+    options, facts, out = run.options, run.plan.facts, run.options.out
     config = options.config
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build(

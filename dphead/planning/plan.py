@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Plan(Target):
         """
         return all(s.private and s.noise_multiplier > 0 for s in self.specs)
 
-    def marked(self, private: bool) -> "Plan":
+    def marked(self, private: bool) -> Self:
         """Return the plan with every release marked private or not (`ReleaseSpec`)."""
         return replace(self, specs=[replace(s, private=private) for s in self.specs])
 
@@ -104,23 +104,6 @@ class Plan(Target):
         if not self.private:
             return float("inf")
         return accounting.compose_epsilon(self.events(), self.delta, self.relation)
-
-    def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
-        """Return a hash that identifies the plan for a resume.
-
-        The hash covers the solver's settings, every release, the features, the seed and
-        epsilon.
-        """
-        text = json.dumps(
-            [
-                repr(solver),
-                [s.row() for s in self.specs],
-                feature_space,
-                seed,
-                repr(self.epsilon),
-            ]
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def summary(self) -> list[dict[str, Any]]:
         """Return one row for each kind of release, with its fields, count and mu.
@@ -140,6 +123,44 @@ class Plan(Target):
         return list(rows.values())
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitPlan(Plan):
+    """Hold a plan with the solver that requests its releases, and the public sizes.
+
+    `facts` are without the budget, which `budgeted` adds.
+    """
+
+    solver: Solver
+    facts: ProblemInfo
+
+    @property
+    def releases(self) -> list[PlannedRelease]:
+        """Return the solver's releases, in the order of its requests."""
+        return self.solver.plan(self.budgeted(self.facts))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the number of features in each source that the solver reads."""
+        return getattr(self.solver, "widths", (self.facts.n_features,))
+
+    def digest(self, feature_space: str, seed: int | None) -> str:
+        """Return a hash that identifies the plan for a resume.
+
+        The hash covers the solver's settings, every release, the features, the seed and
+        epsilon.
+        """
+        text = json.dumps(
+            [
+                repr(self.solver),
+                [s.row() for s in self.specs],
+                feature_space,
+                seed,
+                repr(self.epsilon),
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
 def make_plan(
     solver: Solver,
     facts: ProblemInfo,
@@ -150,7 +171,7 @@ def make_plan(
     accountant: str = "auto",
     group_cap: int | None = None,
     group_mean: bool = False,
-) -> Plan:
+) -> FitPlan:
     """Calibrate the solver's releases to (epsilon, delta).
 
     Parameters
@@ -166,7 +187,7 @@ def make_plan(
 
     Returns
     -------
-    Plan
+    FitPlan
         Every release with its noise.
 
     Raises
@@ -206,7 +227,7 @@ def make_plan(
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers
-    return Plan(**vars(target), specs=specs)
+    return FitPlan(**vars(target), specs=specs, solver=solver, facts=facts)
 
 
 def check_budget(epsilon: float, delta: float) -> None:

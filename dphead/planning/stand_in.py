@@ -6,7 +6,7 @@ private fit, because its releases are not charged.
 
 from dataclasses import dataclass, replace
 
-from dphead.planning.plan import Plan
+from dphead.planning.plan import FitPlan
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Response, Solver, Steps
 
 
@@ -57,14 +57,16 @@ class StandIn:
             return stop.value
 
 
-def on_fewer_rows(plan: Plan, n_rows: int) -> Plan:
+def on_fewer_rows(plan: FitPlan, n_rows: int) -> FitPlan:
     """Return a plan on n_rows rows, with the same noise relative to the sums.
 
-    epsilon and delta keep the values of the larger plan, although the new releases
-    spend more.
+    Its solver is a stand-in for the plan's solver. epsilon and delta keep the values of
+    the larger plan, although the new releases spend more.
     """
     specs = []
     for spec in plan.specs:
         noise = spec.noise_multiplier * (n_rows / spec.n_rows)
         specs.append(replace(spec, n_rows=n_rows, noise_multiplier=noise))
-    return replace(plan, specs=specs)
+    solver = StandIn(plan.solver, plan.budgeted(plan.facts), n_rows)
+    facts = replace(plan.facts, n_rows=n_rows)
+    return replace(plan, specs=specs, solver=solver, facts=facts)

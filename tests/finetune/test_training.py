@@ -241,7 +241,7 @@ def test_views_are_averaged_before_the_clip():
 
 def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports():
     network, (x, y) = tiny(), images()
-    solver, public, plan = training(network)
+    _, _, plan = training(network)
     ledger = Ledger()
     rows = ImageRows(x, y)
     original = rows.blocks
@@ -252,7 +252,7 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
 
     rows.blocks = watched
     summer = VerifiedSum(TorchSums(network, chunk=20))
-    result = fit_head(solver, rows, public, plan, Run(ledger=ledger, summer=summer))
+    result = fit_head(plan, rows, Run(ledger=ledger, summer=summer))
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
     assert result.plan.events() == ledger.events()

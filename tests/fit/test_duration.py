@@ -33,7 +33,7 @@ def test_a_matrix_for_each_class_takes_hours_and_is_refused_before_the_charge():
     with pytest.raises(
         ValueError, match=r"got an estimate of \d+ hours? .*dp-fc` or `--method auto"
     ):
-        fit_head(solver, rows, facts, plan, Run(ledger=book))
+        fit_head(plan, rows, Run(ledger=book))
     assert book.fits() == []
 
 
@@ -63,7 +63,7 @@ x = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
 y = np.arange(300) % 10
 facts = ProblemInfo(*x.shape, 10)
 plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)
-fit_head(Auto(), ArrayRows(x, y), facts, plan)
+fit_head(plan, ArrayRows(x, y))
 print("numba" in sys.modules)
 facts = ProblemInfo(50_000, 512, 10)
 plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)

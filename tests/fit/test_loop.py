@@ -134,7 +134,7 @@ def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts
     ledger = Ledger()
     plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="rows must have the plan"):
-        fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
+        fit_head(plan, rows, Run(ledger=ledger))
     assert ledger.fits() == []
 
 

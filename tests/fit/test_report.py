@@ -39,10 +39,8 @@ def built(
     solver = solver or LeastSquares()
     made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
     result = fit_head(
-        solver,
-        ArrayRows(X, Y),
-        FACTS,
         made,
+        ArrayRows(X, Y),
         Run(ledger=ledger, noise=NoiseSource(seed)),
     )
     return report.build(

@@ -128,8 +128,8 @@ def test_the_delta_of_groups_is_held_against_the_most_groups_that_rows_can_be():
 def test_the_digest_changes_with_everything_that_a_resume_must_share():
     def digest(solver=None, space="space", seed=None, facts=FACTS, epsilon=1.0):
         solver = solver or LeastSquares()
-        plan = make_plan(LeastSquares(), facts, epsilon=epsilon, delta=1e-5)
-        return plan.digest(solver, space, seed)
+        plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
+        return plan.digest(space, seed)
 
     assert digest() == digest()
     others = {

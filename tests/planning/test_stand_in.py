@@ -11,7 +11,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.loop import Run, fit_head
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
-from dphead.planning.stand_in import StandIn, on_fewer_rows
+from dphead.planning.stand_in import on_fewer_rows
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
@@ -70,11 +70,9 @@ def carried_out(solver, plan, cap=None):
         told = Told(solver)
         run = Run(noise=NoiseSource(0), summer=quick_sums())
         if times == 1:
-            stand_in = StandIn(told, plan.budgeted(FACTS), N)
-            own = replace(FACTS, n_rows=N)
-            fit = fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
+            fit = fit_head(on_fewer_rows(replace(plan, solver=told), N), rows, run)
         else:
-            fit = fit_head(told, rows, FACTS, plan, run)
+            fit = fit_head(replace(plan, solver=told), rows, run)
         found.append((told, fit.head))
     return found
 
@@ -116,10 +114,11 @@ def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
     solver = make_method("auto", FACTS, {}).solver
     plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
     fewer = on_fewer_rows(plan, N)
-    assert replace(fewer, specs=plan.specs) == plan
+    own = {"solver": solver, "facts": FACTS}
+    assert replace(fewer, specs=plan.specs, **own) == plan
     for one, other in zip(fewer.specs, plan.specs, strict=True):
         assert one.noise_multiplier == pytest.approx(other.noise_multiplier / TIMES)
         assert one.n_rows == N
         same = {"n_rows": other.n_rows, "noise_multiplier": other.noise_multiplier}
         assert replace(one, **same) == other
-    assert on_fewer_rows(plan, FACTS.n_rows) == plan
+    assert on_fewer_rows(plan, FACTS.n_rows).specs == plan.specs

@@ -135,7 +135,7 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
     ledger = Ledger(tmp_path / "ledger.sqlite")
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
     run = Run(ledger=ledger, noise=NoiseSource(seed))
-    result = fit_head(solver, ArrayRows(X, Y), FACTS, plan, run)
+    result = fit_head(plan, ArrayRows(X, Y), run)
     return result, ran, charged(tmp_path / "ledger.sqlite")
 
 

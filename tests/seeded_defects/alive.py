@@ -29,5 +29,5 @@ def test_the_copy_fits(solver, epsilon):
     )
     facts = ProblemInfo(40, 4, 3)
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
-    head = fit_head(solver, rows, facts, plan).head
+    head = fit_head(plan, rows).head
     assert np.isfinite(head.weights).all()

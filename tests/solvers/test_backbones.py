@@ -37,9 +37,9 @@ def fit(signals, seed=0, widths=WIDTHS, epsilon=2.0):
     rows = [
         rows_of(*of, seed) for seed, of in enumerate(zip(widths, signals, strict=True))
     ]
-    solver, facts, plan = planned(widths, epsilon)
+    _, _, plan = planned(widths, epsilon)
     how = Run(noise=NoiseSource(seed), summer=quick_sums())
-    return fit_head(solver, rows, facts, plan, how)
+    return fit_head(plan, rows, how)
 
 
 @pytest.mark.parametrize("signals", [(3.0, 0.0), (0.0, 3.0)])

@@ -56,9 +56,7 @@ def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_an
         for p in (None, prior)
     ]
     assert plans[0].specs == plans[1].specs
-    assert plans[0].digest(Auto(), "", None) != plans[1].digest(
-        Auto(prior=prior), "", None
-    )
+    assert plans[0].digest("", None) != plans[1].digest("", None)
     rates = [
         Auto(prior=p).descent_for(plans[0].budgeted(facts)).learning_rate
         for p in (None, prior)
