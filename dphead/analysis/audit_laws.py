@@ -212,7 +212,7 @@ class NoiseRecord:
                 yield _normality(f"{self.label}, scores {name} the canary", part)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
-        """Count draws that repeat or mirror each other; correct noise has none."""
+        """Count draws that repeat or mirror each other. Correct noise has none."""
         step = self.sd_units / self._scale[self.watched]
         units = np.rint(draws * step)
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]

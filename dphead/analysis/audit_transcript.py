@@ -150,7 +150,7 @@ def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Hold one release of a fit: the request, the value, and the secret sample.
+    """Hold the request, the value and the secret sample of one release.
 
     `sample` has the summed slots, or None for all.
     """

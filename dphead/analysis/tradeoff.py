@@ -191,10 +191,10 @@ def _tradeoff_function(
 
 
 def is_replaced(relation: str) -> bool:
-    """Return whether the default comparison replaces an unused row by another.
+    """Return whether the default comparison puts another row in an unused row's place.
 
-    With a public number of rows, another row replaces it. With a private number
-    (add_remove), an unused row is absent.
+    With a public number of rows, it does. With a private number (add_remove), an unused
+    row is absent.
     """
     return relation != "add_remove"
 

@@ -163,10 +163,17 @@ def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
     own = PixelRange.of(trained)
     if given != own:
         raise ValueError(
-            "`--bits` and `--intensity` must match the training images "
-            f"({own.record() or 'not declared'}), got {given.record()}. Remove "
-            "`--bits` and `--intensity`."
+            "`--bits` and `--intensity` must match the training images, which have "
+            f"{_typed(own)}, got {_typed(given)}. Remove the option, and dphead uses "
+            "the range of the training images."
         )
+
+
+def _typed(pixels: Any) -> str:
+    """Return a declared range as options of the command line."""
+    if pixels.intensity is not None:
+        return "`--intensity {:g},{:g}`".format(*pixels.intensity)
+    return f"`--bits {pixels.bits}`" if pixels.bits else "neither"
 
 
 def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:

@@ -241,7 +241,7 @@ from dphead.cli.text import say, tied
         "--workers",
         type=values.MANY,
         help="Number of threads. Default: one per processor core, and at most 8 "
-        "beside a GPU.",
+        "with a GPU.",
     ),
     BLOCK_ROWS,
     click.option(

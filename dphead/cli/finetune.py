@@ -98,8 +98,8 @@ class WithTraining(WithSettings):
     click.option(
         "--accountant",
         type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
-        help="Accountant that computes the omitted one of --noise-multiplier, "
-        "--batch-size and --steps. Default: auto.",
+        help="Accountant that computes the missing option: --noise-multiplier, "
+        "--batch-size or --steps. Default: auto.",
     ),
 )
 @option_group(

@@ -44,8 +44,8 @@ GROUP_CAP = click.option(
 GROUP_MEAN = click.option(
     "--group-mean",
     is_flag=True,
-    help="Use the means of a group's images in each class, for at most --group-cap "
-    "classes, instead of its first images.",
+    help="For each group and class, use the mean of the features instead of single "
+    "images. At most --group-cap classes of a group count.",
 )
 PROTECT = click.option(
     "--protect",
@@ -193,9 +193,10 @@ NORM = click.option(
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
-    help="Levels of folders, outermost first: class, split/class, any/class or "
-    "any/split/class. webdataset: tar files of samples. Default: split/class "
-    "with --split, else class.",
+    help="Meaning of each folder level, outermost first: class, split/class, "
+    "any/class or any/split/class. The name of an `any` folder is ignored. Use "
+    "webdataset for WebDataset tar files. Default: split/class with --split, and class "
+    "without.",
 )
 COLUMNS = click.option(
     "--columns",

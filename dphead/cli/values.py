@@ -42,10 +42,10 @@ def check_there(what: str, path: Path) -> None:
 
 
 class NamedPath(click.Path):
-    """Accept a path; refuse an empty path, which would mean the working folder.
+    """Accept a path, and refuse an empty path, which would mean the working folder.
 
-    With `existing`, a description, the path must exist. This is checked before the
-    libraries of a command are loaded, which takes seconds.
+    With `existing`, a description, the path must exist. The check comes before a
+    command loads its libraries, which takes seconds.
     """
 
     def __init__(self, existing: str = "", *, dir_okay: bool = True) -> None:

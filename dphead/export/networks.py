@@ -62,7 +62,7 @@ class _Classifier(nn.Module):
         return rows
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the answers for images."""
+        """Return scores, probabilities and classes of images."""
         return _answers(self.head, self.features(images))
 
 
@@ -74,7 +74,7 @@ class Answers(nn.Module):
         self.head = head
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the answers for rows."""
+        """Return scores, probabilities and classes of feature rows."""
         return _answers(self.head, rows)
 
 
@@ -148,7 +148,7 @@ def write_timm(trained: Trained, folder: Path) -> str:
 def _timm_facts(
     model: nn.Module, classifier: str, extraction: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the facts that rebuild the model and its transform.
+    """Return the settings that rebuild the model and its transform.
 
     `classifier` is the submodule's name.
     """

@@ -71,12 +71,12 @@ def schedule(
     Returns
     -------
     Schedule
-        The given values with the missing one.
+        The given values and the computed value.
 
     Raises
     ------
     ValueError
-        If the given values exceed the budget, or no value of the missing one fits.
+        If the given values exceed the budget, or no missing value fits.
 
     Notes
     -----

@@ -258,7 +258,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         reason = str(error).split("\n")[0]
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
-            f"work under torch.func.vmap: {reason}"
+            f"work under torch.func.vmap: {reason} Remove layers that keep "
+            "tensors, and branches that depend on values."
         ) from error
     for before, after in zip(first, again, strict=True):
         one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)

@@ -91,7 +91,7 @@ def load_images(
     if source.class_names is None:
         raise ValueError(
             "--classes is required, because classes must be declared public. Type "
-            "--classes a,b,c, or their number."
+            "--classes A,B,C (names) or --classes N (number of classes)."
         )
     labels = source.labels.astype(np.int64)
     readable = np.ones(source.n_rows, bool)

@@ -113,14 +113,16 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
     """
     place, function = name.split(":")
     sys.path.append("")
+    doing, remedy = "import", "Install the package, or run dphead in its folder."
     try:
-        made = getattr(import_module(place), function)(n_classes)
+        make = getattr(import_module(place), function)
+        doing = f"call with {n_classes} classes"
+        remedy = "Correct the function: it takes the number of classes."
+        made = make(n_classes)
     except Exception as error:  # the user's code may raise anything
         raise ValueError(
-            f"--model {name} must be a function of the number of classes that "
-            f"dphead can call, got {type(error).__name__}: {first_line(error)}. "
-            "Install the package with this function, or start dphead in the "
-            "folder of the package."
+            f"--model {name} must be a function that dphead can {doing}, got "
+            f"{type(error).__name__}: {first_line(error)}. {remedy}"
         ) from error
     finally:
         sys.path.remove("")

@@ -51,13 +51,15 @@ class Progress:
 
     @property
     def transform(self) -> RowTransform:
-        """Return the transform of rows before the network."""
+        """Return the transform that is applied to inputs before the network."""
         return RowTransform(center=self.center, scale=self.scale)
 
 
 @dataclass(frozen=True)
 class NetworkDescent(Step):
     """Train a network's weights by DP-SGD (with momentum) or DP-Adam(W).
+
+    All parameters of `Step` are accepted too.
 
     Parameters
     ----------
@@ -66,11 +68,12 @@ class NetworkDescent(Step):
     start : ndarray of shape (size,)
         Initial weights, public.
     steps : int, default 100
-        Number of gradients.
+        Number of gradient steps.
     sampling_prob : float, default 1.0
         Sampling rate of each step.
     epoch_steps : int, default 1
-        Steps per epoch of random allocation, where each image is in one step; else 1.
+        Number of steps per epoch under random allocation, in which each image is used
+        in exactly one step. 1 means no random allocation.
     noise_multiplier : float, optional
         Fixed noise multiplier; None sets it from the budget.
     normalization : ChannelNormalization, optional
@@ -82,7 +85,7 @@ class NetworkDescent(Step):
 
     References
     ----------
-    [De22] equation 3; [TB21] Algorithm 1. The settings of `Step` apply too.
+    [De22] equation 3; [TB21] Algorithm 1.
     """
 
     statistic: ModelGradient

@@ -143,7 +143,7 @@ class Elsewhere:
         return {"path": path, "fits": self.fits, "of": whose}
 
     def __str__(self) -> str:
-        """Return all facts about the ledger, for the data holder only."""
+        """Return path, fits and data set of the ledger, for the data holder only."""
         whose = "this data set"
         if (o := self.overlap) is not None:
             whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"

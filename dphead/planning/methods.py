@@ -166,9 +166,10 @@ def _preset_settings(
             if k in ("epsilon", *missing)
         ]
         why = f"several values ({'; '.join(printed)})" if printed else "no value"
+        needed = " and ".join(f"`{k}`" for k in missing)
         raise ValueError(
-            f"The preset {preset} needs {' and '.join(f'`{k}`' for k in missing)}: the "
-            f"paper has {why}."
+            f"The preset {preset} needs {needed}, for which the paper has {why}. Pass "
+            f"{needed}."
         )
     if settings.pop("equal_noise", False):
         newton = name == "dp-newton"

@@ -258,7 +258,7 @@ def upper_tail(x: Fraction, bits: int) -> int:
 
 @cache
 def _density_at_zero(places: int) -> int:
-    """Return 2**places/√(2π), with an error of at most 1: Machin's π, and a root."""
+    """Return 2**places/√(2π), with an error of at most 1."""
     unit = 1 << 2 * places + 64
     # Machin: pi / 4 = 4 arctan(1/5) - arctan(1/239).
     pi = 4 * (4 * _arccot(5, unit) - _arccot(239, unit))

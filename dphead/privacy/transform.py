@@ -1,17 +1,18 @@
 """Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
-The sums of a head use numbers that are not integers only here and in five places of
-`predictions`, `statistic_base` and `statistics`. These are moments, a score's unit,
+All sums of a head are integer sums. Floating-point numbers occur only here and in five
+places of `predictions`, `statistic_base` and `statistics`: moments, a score's unit,
 predictions, a Hessian's weights and the factors of residuals.
 
 Each operation on a row is one IEEE operation on one number, or a sum of integers, which
 is the same in any order. A row's integers are therefore a function of that row and of
 public numbers, not of its position or of other rows (proofs/exactness.md has the list).
 
-The arithmetic does not prove that the integers are within the clip norm. A check in
-integers proves this.
+The arithmetic does not prove that the integers are within the clip norm. An integer
+check proves the bound.
 
-`dphead.sums.kernels.rows` repeats this one row at a time, and tests compare both.
+`dphead.sums.kernels.rows` is a second implementation for one row at a time, and tests
+compare the two.
 """
 
 from dataclasses import dataclass

@@ -96,7 +96,7 @@ class BackboneSelection:
         return 1 - self.trials_share
 
     def _facts(self, facts: ProblemInfo, share: float) -> list[ProblemInfo]:
-        """Return the facts of each backbone, with this share of μ²."""
+        """Return the `ProblemInfo` of each backbone, with this share of μ²."""
         # mu² is additive over releases, so a share of mu² is sqrt(share) of mu
         part = replace(facts, mu=facts.mu * math.sqrt(share))
         return [replace(part, n_features=width) for width in self.widths]

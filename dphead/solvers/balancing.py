@@ -18,8 +18,8 @@ BALANCED = Setting(
     option=True,
 )
 COUNTS = "rows of classes"  # label of the release
-# Share of mu² for the counts, beside the gradients. Their noise is 10/mu rows: 37 at
-# ε = 1. Chosen.
+# Share of mu² for the counts, in addition to the gradients. Their noise is 10/mu rows:
+# 37 at ε = 1. Chosen.
 _COUNT_SHARE = 0.01
 
 

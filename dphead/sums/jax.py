@@ -44,7 +44,7 @@ class PlacedRows:
     scale: Any
 
     def part(self, run: slice) -> IntegerRows:
-        """Return a run of the rows on the host."""
+        """Return consecutive rows on the host."""
         q = np.asarray(self.q[run])
         scale = np.asarray(self.scale[run])
         return IntegerRows(q, scale)

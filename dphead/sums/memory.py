@@ -50,7 +50,7 @@ def largest_sum_bytes(
     """Return the bytes of the largest of these sums with its copies.
 
     The statistics are in the order of the requests. A sum has a copy on each thread,
-    further copies while a run of rows is compared, then the noise and the released
+    further copies while the secret rows are compared, then the noise and the released
     value. A thread that sums by numpy also holds some rows in float64, and a product in
     float64 and in int64. With a matrix for each class, the product is of one class.
     """

@@ -1,7 +1,7 @@
 """Sum a statistic in one pass over the rows, each slot once, in integers.
 
 A pass returns a sum only after it counted its slots. If the block sum `is_compared`,
-the pass also compares a secret run of rows with the reference.
+the pass also compares secret rows with the reference.
 """
 
 import os
@@ -74,14 +74,14 @@ def checked_sum(
     Raises
     ------
     RuntimeError
-        If a slot is not used exactly once, or if the secret run's integers differ from
-        the reference's.
+        If a slot is not used exactly once, or if the integers of the secret rows
+        differ from the reference's.
 
     Guarantee
     ---------
     Each slot counts once, or the pass raises RuntimeError. If the block sum
-    `is_compared`, the contribution of a random secret run of rows must equal the
-    reference's integers, or the pass raises RuntimeError. Whether a fit stops reveals
+    `is_compared`, the contribution of random secret rows must equal the reference's
+    integers, or the pass raises RuntimeError. Whether a fit stops reveals
     one bit per attempt about a defect and its rows.
     """
     rows, indices = ask.rows, ask.indices
@@ -151,7 +151,7 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
 
 
 def _part_of(rows: Any, run: slice) -> Any:
-    """Return a run of rows made by a `BlockSum`."""
+    """Return consecutive rows made by a `BlockSum`."""
     if isinstance(rows, IntegerRows):
         return IntegerRows(rows.q[run], rows.scale[run])
     return rows.part(run)
@@ -195,11 +195,12 @@ def _add_checked(
     slot: int,
     out: Any,
 ) -> Any:
-    """Add a block, and compare the run of rows around the secret slot.
+    """Add a block, and compare the secret rows around the slot.
 
-    The run's share is the piece's contribution minus the contribution of the piece
-    without the run. Therefore the check covers the used sum. Raises RuntimeError unless
-    this share and the sum over only the run equal the reference's integers.
+    The secret rows' share is the piece's contribution minus the contribution of the
+    piece without them. Therefore the check covers the used sum. Raises RuntimeError
+    unless this share and the sum over the secret rows alone equal the reference's
+    integers.
     """
     n_features = block.x.shape[1]
     place = int(np.flatnonzero(block.index == slot)[0])
@@ -220,12 +221,12 @@ def _add_checked(
         others[run.start - start : run.stop - start] = False
         empty = empty_sum(ask, n_features)
         without = block_sum.add(ask, part, y, others, empty)
-        # share = (sum with the piece) - (sum before it) - (piece without the run)
+        # share = (sum with the piece) - (sum before it) - (piece without secret rows)
         before += np.asarray(without)
         del empty, without  # keep three copies of a large sum in memory, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
-        # The run alone too: a kernel may treat a short block in another way.
+        # The secret rows alone too: a kernel may treat a short block in another way.
         alone = empty_sum(ask, n_features)
         alone = block_sum.add(ask, _part_of(made, run), own.y, used[run], alone)
         check_equal(ask, block_sum, [share, np.array(alone)], own)

@@ -31,7 +31,7 @@ SCORE_WEIGHTS = 1 << 18  # entries of weights: 512 KB, the L2 cache; chosen
 
 # Checks.
 KNOWN_ANSWER_PRODUCTS = 1 << 24  # products of one trial: about 0.02 s; chosen
-CHECKED_ROWS = 32  # rows of the secret run, also added by the reference; chosen
+CHECKED_ROWS = 32  # secret rows, also added by the reference; chosen
 CHECKED_PIECE_ROWS = 2048  # rows around it, added twice: 4 % of 50,000; chosen
 
 # Copies.

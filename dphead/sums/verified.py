@@ -43,7 +43,7 @@ class VerifiedSum:
     Guarantee
     ---------
     For statistics with `block_sum.is_compared`, `check` compares the sums of hostile
-    rows with the reference before the charge. In each pass, a secret run of rows must
+    rows with the reference before the charge. In each pass, secret rows must
     give the reference's integers (`checked_sum`).
     """
 

@@ -133,7 +133,7 @@ def _check_declared(table: Table, options: ImportOptions) -> None:
     if "label" in table.roles and classes.names is None and not classes.ignore_labels:
         raise ExtractError(
             "--classes is required because the table has labels. Type --classes A,B,C "
-            "or their number, or --ignore-labels."
+            "(names), --classes N (number of classes), or --ignore-labels."
         )
 
 

@@ -46,8 +46,8 @@ from dphead_extract.sources.image import Source
 from dphead_extract.sources.opening import open_source
 from dphead_extract.views import Views
 
-# Decoding threads beside a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most images a
-# second (ViT-B/16, H200): more threads wait for the interpreter's lock.
+# Decoding threads of a process with a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most
+# images a second (ViT-B/16, H200): more threads wait for the interpreter's lock.
 _GPU_WORKERS = 8
 
 LabeledProgress = Callable[[int, int, str], None]
@@ -93,7 +93,7 @@ class ExtractOptions:
     block_rows : int
         Rows of a block of the file.
     workers : int or None
-        Number of threads. None is one per core, and at most 8 beside a GPU.
+        Number of threads. None is one per core, and at most 8 with a GPU.
     skip_unreadable : bool
         Keep unreadable images as masked rows.
     dataset_id : str or None
@@ -316,7 +316,7 @@ def _loop_settings(
 
 
 def _usual_workers(device: torch.device) -> int:
-    """Return this process's share of the cores, or fewer beside a GPU."""
+    """Return this process's share of the cores, or at most 8 with a GPU."""
     share = (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)
     return max(1, share if device.type == "cpu" else min(share, _GPU_WORKERS))
 
@@ -422,7 +422,10 @@ def _check_images(
     if not options.skip_unreadable:
         refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
-        raise ExtractError(f"None of the {source.n_rows} images is readable.")
+        raise ExtractError(
+            f"--skip-unreadable needs at least one readable image, got {source.n_rows} "
+            "unreadable images. Type the path of another source."
+        )
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_color:
         raise ExtractError(

@@ -25,8 +25,8 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
     """Return a pool whose threads have one torch thread each, from the first operation.
 
     A new thread takes over torch's number only when torch first splits an operation. A
-    product before that adds on as many threads as there are cores. So a thread's first
-    batch had other last bits than the same images later
+    product before that adds on as many threads as there are cores. So the rounding of a
+    thread's first batch differed from the rounding of the same images later
     (`extract/threads::the_first_batch_has_the_bits_of_later_ones`).
     """
     return ThreadPoolExecutor(workers, initializer=_alone)

@@ -1,12 +1,12 @@
 """Find batch sizes at which torch rounds a row equally at every position.
 
 torch processes an array in whole vectors, and the numbers that are left at its end one
-by one. A sum, a product or a root is the same number either way. A sigmoid need not be:
-a row at a batch's end had other last bits than the same row before it. No number is
-left if the length of every such array is a whole number of vectors.
+by one. A sum, a product or a root is the same number either way. A sigmoid need not be
+the same: a row at a batch's end was rounded differently from the same row before it. No
+number is left if the length of every such array is a whole number of vectors.
 
-Products may depend on the place too. MKL's products of rows whose length is no multiple
-of 4 have other last bits, depending on where a row begins in memory. So the result is
+Products may depend on the place too. MKL rounds products of rows whose length is no
+multiple of 4 differently, depending on where a row begins in memory. So the result is
 tried too (`are_alike`).
 """
 
@@ -19,8 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Numbers in two AVX-512 registers, which torch's loops process at once. Among lengths
-# from 1 to 259, SiLU, sigmoid, tanh-GELU, softplus, mish, ELU, SELU and x**0.3 had
-# other last bits at many lengths, but at no multiple of 32 (torch 2.14, float32 and
+# from 1 to 259, SiLU, sigmoid, tanh-GELU, softplus, mish, ELU, SELU and x**0.3 were
+# rounded differently at many lengths, but at no multiple of 32 (torch 2.14, float32 and
 # bfloat16, forward and backward).
 VECTOR = 32
 

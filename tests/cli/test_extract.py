@@ -131,7 +131,7 @@ def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     for command in ("predict", "evaluate"):
         for given in (("--bits", 10), ("--intensity", "0,4095")):
             said = refusal(command, run, source, *given)
-            assert "match the training images ({'bits': 12}), got" in said
+            assert "training images, which have `--bits 12`, got `--" in said
         assert "the head's backbone" in refusal(command, run, plain)
 
 

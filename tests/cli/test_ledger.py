@@ -107,7 +107,7 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
     )
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
-    assert "already fixed" in refusal(
+    assert "budget cannot change" in refusal(
         "ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5
     )
     assert ledger_of(features).budget()["epsilon"] == 3

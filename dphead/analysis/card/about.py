@@ -54,7 +54,7 @@ _LARGEST = {"patients": 10**9, "max_epsilon": 10**6, "min_accuracy": 1}
 
 
 def read_about(path: Path) -> About:
-    """Return the facts in a TOML file.
+    """Read an institution's statement about a run from a TOML file.
 
     Raises
     ------

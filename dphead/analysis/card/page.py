@@ -86,7 +86,7 @@ def _html(name: str, report: dict[str, Any], about: About | None) -> str:
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts about a report that all cards share."""
+    """Return the values of a report that all cards show."""
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
     replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)

@@ -130,13 +130,13 @@ class Ledger(LedgerFile):
             if kept is None and record.plans:
                 raise LedgerError(
                     "A budget can be set only before the first fit, and this ledger "
-                    f"has {len(record.plans)} fits."
+                    f"has {len(record.plans)} fits. Keep the ledger without a budget."
                 )
             if kept not in (None, wanted):
                 raise LedgerError(
-                    "The budget of this ledger is already fixed: epsilon "
-                    f"{kept['epsilon']:g} at delta {kept['delta']:g}. It cannot change "
-                    f"to epsilon {epsilon:g} at delta {delta:g}."
+                    f"A budget cannot change. It is epsilon {kept['epsilon']:g} at "
+                    f"delta {kept['delta']:g}, got epsilon {epsilon:g} at delta "
+                    f"{delta:g}. `dphead ledger show` prints the epsilon that remains."
                 )
             self.set_once("budget", json.dumps(wanted))
             seals.seal(self)
@@ -181,7 +181,7 @@ class Ledger(LedgerFile):
         The further fit is like `kind` (`budget.remaining`). Return None if there is no
         budget.
         """
-        # Read in one snapshot, so that all four are of the same moment.
+        # One snapshot, so that all four values are of the same moment.
         events, number, relation, budget = self._totals()
         if budget is None:
             return None
@@ -432,7 +432,7 @@ class Ledger(LedgerFile):
         target, delta = budget["epsilon"], budget["delta"]
         number = len(record.plans) + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
-        # After the last of a budget, nothing more: not even what rounds to no spend.
+        # A spent budget admits no further fit, even if its epsilon rounds to zero.
         before = 0.0
         if old and total >= target:
             before = spent(old, number - 1, delta, relation, budget).epsilon
@@ -440,7 +440,8 @@ class Ledger(LedgerFile):
         if not total <= target * (1 + 1e-9) or before >= target:
             raise _ExceededError(
                 "The fit would exceed the budget: the total would be epsilon "
-                f"{total:.6g}, and the limit is {target:g} at delta {delta:g}."
+                f"{total:.6g}, and the limit is {target:g} at delta {delta:g}. Use a "
+                "smaller epsilon. `dphead ledger show` prints the epsilon that remains."
             )
 
     def fits(self) -> list[dict[str, Any]]:

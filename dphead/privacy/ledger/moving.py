@@ -55,8 +55,8 @@ def _check_target(source: Ledger, target: Ledger) -> None:
     if len(ids) != 1 or None in ids:
         raise LedgerError(
             "A ledger can move only to a ledger of the same data set, got the "
-            f"data sets {source.meta('dataset_id')} and "
-            f"{target.meta('dataset_id')}."
+            f"data sets {source.meta('dataset_id')} and {target.meta('dataset_id')}. "
+            "Pass another target, or a new one."
         )
     if set(target.facts()) - {"dataset_id"} and not holds_all(source, target):
         raise LedgerError(

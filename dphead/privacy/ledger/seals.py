@@ -135,7 +135,7 @@ def _checked(file: LedgerFile) -> Record:
     found = file.structure()
     if found != "ok":
         raise _DamagedError(f"the file is not as SQLite wrote it ({found})")
-    # All rows are read in one transaction, so a charge beside it is no damage.
+    # All rows are read in one transaction, so a charge at the same time is no damage.
     meta = file.facts()
     charges, stray = _charges(file, 0)
     done, digest, sealed = 0, "", dict[str, str]()

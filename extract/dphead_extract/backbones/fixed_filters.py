@@ -140,7 +140,7 @@ def _channel_tensor(
         return None
     if len(values) not in (1, channels):
         raise ExtractError(
-            f"--mean and --std must have 1 or {channels} values, got {list(values)}."
+            f"--mean and --std must have 1 or {channels} values, got {len(values)}."
         )
     return (
         torch.tensor(values, dtype=torch.float32)

@@ -106,7 +106,10 @@ def _build(options: BackboneOptions) -> nn.Module:
 
     local = options.weights is not None or options.random_weights
     if options.weights is not None and not Path(options.weights).is_file():
-        raise ExtractError(f"--weights {str(options.weights)!r} is not a file.")
+        raise ExtractError(
+            f"--weights must be a file, got {str(options.weights)!r}. Type the path of "
+            "a file of weights, or --random-weights for a trial."
+        )
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of `random_weights`
@@ -160,7 +163,7 @@ def _timm_transform(
     for key in ("mean", "std"):
         if len(config[key]) not in (1, channels):
             raise ExtractError(
-                f"--{key} must have 1 or {channels} values, got {list(config[key])}."
+                f"--{key} must have 1 or {channels} values, got {len(config[key])}."
             )
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")

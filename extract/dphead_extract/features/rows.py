@@ -79,7 +79,7 @@ class Header:
         if names is not None and (not names or len(set(names)) != len(names)):
             raise FormatError(
                 "--classes must list at least one name, and each name once, got "
-                f"{list(names)[:8]}."
+                f"{','.join(map(str, names[:8])) or 'none'}."
             )
         check_dataset_id(self.dataset_id)
 

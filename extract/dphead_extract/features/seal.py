@@ -37,7 +37,10 @@ def read_seal(path: Path) -> bool:
     with open(path, "rb") as file:
         held = file.read(BYTES)
     if not held.startswith(MAGIC):
-        raise FormatError(f"{str(path)!r} is not a features file of `dphead extract`.")
+        raise FormatError(
+            f"{str(path)!r} is not a features file. Type the path of a file that "
+            "`dphead extract` or `dphead features import` wrote."
+        )
     try:
         said = json.loads(held[len(MAGIC) :])
         columns = [(int(first), int(size)) for first, size in said["columns"]]

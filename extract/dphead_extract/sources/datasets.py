@@ -194,7 +194,10 @@ def _manifest(
             cell.strip() if isinstance(cell, str) else cell for cell in row
         )
         if not name:
-            raise ExtractError(f"line {line} of {str(path)!r} has no path of an image.")
+            raise ExtractError(
+                f"Line {line} of {str(path)!r} has no image path. Add the path, or "
+                "remove the line."
+            )
         file = root / name
         size = file.stat().st_size if is_plain(file) else -1
         rows.append((name, size, label, its_split, group))

@@ -91,9 +91,9 @@ def list_rows(
     names = possible_splits(splits)
     kept, said = interpreted(columns, len(rows), classes, names, split)
     if len(kept) == 0:
+        where = "" if split == "all" else f" in split {split}"
         raise ExtractError(
-            f"{str(path)!r} has no "
-            f"image{'' if split == 'all' else f' in split {split}'}."
+            f"{str(path)!r} has no image{where}. Type the path of a source with images."
         )
     own = [rows[row] for row in kept]
     files = [row[0] for row in own]

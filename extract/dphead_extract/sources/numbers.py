@@ -40,7 +40,8 @@ def width_and_dtype(
         if not (_is_number(kind) or (file.separator and is_text(kind)))
     ]
     if not kinds or wrong or (lists and len(kinds) > 1):
-        got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else f"{list(kinds)}"
+        got = ", ".join(map(str, kinds)) or "none"
+        got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else got
         raise ExtractError(
             "--features must name columns of numbers or one column of lists of "
             f"numbers, got {got} in {str(file.path)!r}."

@@ -153,4 +153,4 @@ def _beside(folder: Path, kind: str) -> Counter[str]:
     else:  # the reader of image files counts them itself
         return Counter()
     others = set(listing.files_below(folder)) - opened
-    return Counter({f"files beside those of the {kind} format": len(others)})
+    return Counter({f"files that are not of the {kind} format": len(others)})

@@ -206,7 +206,7 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(path):
     ledger.set_budget(1.0, DELTA)
     ledger.set_budget(1.0, DELTA)
     for other in ((2.0, DELTA), (1.0, 1e-6)):
-        with pytest.raises(LedgerError, match="already fixed"):
+        with pytest.raises(LedgerError, match="budget cannot change"):
             ledger.set_budget(*other)
     free = Ledger()
     reserve(specs(), free)

@@ -87,7 +87,7 @@ def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
             charge(ledger, sigma=0.1)
         with pytest.raises(LedgerError, match="already charged"):
             charge(ledger, "first")
-        with pytest.raises(LedgerError, match="already fixed"):
+        with pytest.raises(LedgerError, match="budget cannot change"):
             ledger.set_budget(4.0, DELTA)
         charge(ledger, "second", sigma=1e300)  # which leaves nothing of the last bit
         first._lock.close()
