@@ -33,6 +33,7 @@ def loaded_after(code: str) -> set[str]:
             "import dphead_extract.importing, dphead.cli.features",
             HEAVY | {"PIL", "pyarrow", "rich"},
         ),
+        ("import dphead_extract.backbones.families", HEAVY | {"PIL", "numpy"}),
         ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
         (
             "import dphead.cli.fit, dphead.cli.account, dphead.cli.plan",
@@ -58,6 +59,7 @@ def loaded_after(code: str) -> set[str]:
         "estimators",
         "dphead_extract.features.format",
         "dphead_extract.importing",
+        "families",
         "methods",
         "options",
         "full batches",

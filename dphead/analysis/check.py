@@ -236,9 +236,9 @@ def _of_extraction(facts: dict[str, Any] | None) -> Iterator[Finding]:
             "Use --normalize local, synthetic, group, unit or none",
         )
     mean = transform.get("mean")
-    if mean is not None and (
-        "scatternet" in backbone or tuple(mean) not in _PUBLIC_MEANS
-    ):
+    # fixed filters have no weights, so no mean belongs to them
+    common = facts.get("weights_sha256") and tuple(mean or ()) in _PUBLIC_MEANS
+    if mean is not None and not common:
         todo = "Show that mean and std are public, or extract with the model's mean"
         yield Finding(
             name,

@@ -81,8 +81,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--backbone",
         required=True,
-        metavar="NAME",
-        help="Backbone: scatternet, deep-patches, or a timm model.",
+        type=values.BACKBONE,
+        help="Backbone: fixed filters of one of these names, or a timm MODEL.",
     ),
     click.option(
         "--weights",
@@ -106,9 +106,8 @@ from dphead.cli.text import say, tied
         "--image-size",
         callback=values.image_size,
         metavar="N|H,W",
-        help="Size of the backbone's input in pixels. Required for scatternet and "
-        "deep-patches with image files. Default: the size of the model, or of the "
-        "array's images.",
+        help="Size of the backbone's input in pixels. Required for fixed filters "
+        "with image files. Default: the size of the model, or of the array's images.",
     ),
     click.option(
         "--channels",
@@ -133,8 +132,7 @@ from dphead.cli.text import say, tied
         "--interpolation",
         type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
         help="Interpolation that resizes images. none: images must have the "
-        "declared size (scatternet and deep-patches only). Default: the "
-        "interpolation of the model.",
+        "declared size (fixed filters only). Default: the interpolation of the model.",
     ),
     click.option(
         "--crop-pct",
@@ -143,7 +141,7 @@ from dphead.cli.text import say, tied
     ),
 )
 @option_group(
-    "scatternet and deep-patches",
+    "Fixed filters",
     click.option(
         "--scatter-j",
         default="2",
@@ -193,7 +191,7 @@ from dphead.cli.text import say, tied
     click.option(
         "--normalize",
         default=None,
-        show_default="local for scatternet and deep-patches, else none",
+        show_default="local for fixed filters, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
         help="Per-image normalization of the feature map. synthetic: scale "
         "channels by statistics of random images. local: signed square root, "
@@ -235,7 +233,7 @@ from dphead.cli.text import say, tied
         "--batch-size",
         type=values.COUNT,
         help="Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "
-        "ScatterNet.",
+        "fixed filters.",
     ),
     click.option(
         "--workers",

@@ -104,6 +104,21 @@ class KeptChoice(click.Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
+class _Backbone(KeptChoice):
+    """Accept any name, and list the registered backbones in help and completion."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the registered names, and MODEL for all others."""
+        return "|".join((*self.choices, "MODEL"))
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the name. `check_options` checks it."""
+        return value
+
+
+BACKBONE = _Backbone("dphead_extract.backbones.families:TRAITS")
 METHODS = KeptChoice("dphead.planning.registry:names")
 RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
 ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")

@@ -155,6 +155,7 @@ def test_tuning_that_was_charged(tmp_path):
         (
             {
                 "normalization": {"kind": "unit"},
+                "weights_sha256": "00",
                 "transform": {"mean": [0.485, 0.456, 0.406]},
             },
             False,
@@ -162,8 +163,12 @@ def test_tuning_that_was_charged(tmp_path):
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
         ({"backbone": "arrays", "transform": {}}, True),
         ({"normalization": {"kind": "standardize"}}, True),
-        ({"backbone": "scatternet", "transform": {"mean": [0.5, 0.5, 0.5]}}, True),
-        ({"transform": {"mean": [0.491, 0.482, 0.446]}}, True),  # CIFAR-10's own
+        ({"backbone": "deep-patches", "transform": {"mean": [0.5, 0.5, 0.5]}}, True),
+        # CIFAR-10's own
+        (
+            {"weights_sha256": "00", "transform": {"mean": [0.491, 0.482, 0.446]}},
+            True,
+        ),
     ],
 )
 def test_preprocessing_that_depends_on_the_data(run, extraction, fires):

@@ -1,7 +1,8 @@
 """Define the interface of a family of backbones, and its registration.
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
-registry imports every file of this folder. `families.py` lists the options of a family.
+registry imports every file of this folder. `TRAITS` in `families.py` names each family
+with its options, for checks and help texts.
 No parameter of a backbone may depend on the images that are extracted.
 """
 

@@ -1,7 +1,7 @@
-"""Check the options of a backbone without PyTorch.
+"""Register families, and check the options of a backbone without PyTorch.
 
 PyTorch takes seconds to import. A wrong name or option, or a missing connection to the
-hub, is refused before.
+hub, is refused before. Help texts read `TRAITS`, so this file needs no package.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError
+
+if TYPE_CHECKING:
+    from dphead_extract.backbones.base import BackboneOptions
 
 _HUB_SECONDS = 3.0  # the longest wait for a connection to the hub; a choice
 
@@ -60,10 +62,13 @@ def check_options(options: BackboneOptions) -> None:
 
     Also if the weights are neither local nor cached, and the hub is unreachable.
     """
-    usual = BackboneOptions(options.name)
+    if options.name not in TRAITS:
+        _check_model(options.name)
+    usual = type(options)(options.name)
+    some = _TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))
     given: dict[str, Any] = {
         name: getattr(options, name)
-        for name in sorted(_TIMM.takes | _FILTERS.takes - {"interpolation=none"})
+        for name in sorted(some - {"interpolation=none"})
         if getattr(options, name) != getattr(usual, name)
     }
     if options.interpolation == "none":
@@ -77,10 +82,9 @@ def check_options(options: BackboneOptions) -> None:
                 f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
                 f"{flag}."
             )
-    if options.name not in TRAITS:
-        _check_model(options.name)
-        if options.weights is None and not options.random_weights:
-            _check_hub(options.name)
+    timm = options.name not in TRAITS
+    if timm and options.weights is None and not options.random_weights:
+        _check_hub(options.name)
 
 
 def _check_model(name: str) -> None:
@@ -96,8 +100,13 @@ def _check_model(name: str) -> None:
     # "hf-hub:owner/name" is looked up by timm, and old names are keys of a mapping
     if ":" in name or stem in models or f"'{name}':" in text or not text:
         return
-    close = get_close_matches(stem, models, 5)
-    raise ExtractError(
+    raise unknown_backbone(name, models)
+
+
+def unknown_backbone(name: str, models: list[str]) -> ExtractError:
+    """Return the error for a name that is neither registered nor a timm model."""
+    close = get_close_matches(name.split(".")[0], models, 5)
+    return ExtractError(
         f"--backbone must be {', '.join(TRAITS)} or a timm model, got {name!r}. "
         f"Similar models: {', '.join(close) or 'none'}."
     )

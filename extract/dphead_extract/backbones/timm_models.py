@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from torch import nn
 
 from dphead_extract.backbones.axes import class_axes
-from dphead_extract.backbones.base import FAMILIES, Backbone, BackboneOptions, Family
+from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
+from dphead_extract.backbones.families import unknown_backbone
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.weights import (
     file_sha256,
@@ -89,11 +89,7 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
 
     # "hf-hub:owner/name" is looked up by timm
     if ":" not in options.name and not timm.is_model(options.name):
-        close = get_close_matches(options.name.split(".")[0], timm.list_models(), 5)
-        raise ExtractError(
-            f"--backbone must be {', '.join(FAMILIES)} or a timm model, got "
-            f"{options.name!r}. Similar models: {', '.join(close) or 'none'}."
-        )
+        raise unknown_backbone(options.name, timm.list_models())
     model = _build(options)
     if options.weights is None:
         return model, state_sha256(model)

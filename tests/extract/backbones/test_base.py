@@ -9,6 +9,10 @@ from dphead_extract.backbones.registry import load_backbone
 from torch import nn
 
 
+def test_each_family_has_its_traits_and_the_other_way_round():
+    assert set(FAMILIES) == set(TRAITS)
+
+
 def test_a_registered_family_is_loaded_by_its_name(monkeypatch):
     monkeypatch.setitem(TRAITS, "channel-means", TRAITS["scatternet"])
 
