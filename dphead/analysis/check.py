@@ -271,7 +271,7 @@ def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
 
 
 def _private_metrics(run: Run) -> Iterator[Finding]:
-    """Yield a finding if report or run folder have exact figures on private rows."""
+    """Yield a finding for exact figures on private rows in the report or run folder."""
     name, why = (
         "private metrics stored",
         "They are exact functions of private rows, without noise",

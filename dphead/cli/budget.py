@@ -62,9 +62,9 @@ def budget_lines(
 
 
 def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
-    """Yield the epsilon that a prepared run asks for, and its data set's budget.
+    """Yield lines on the epsilon of a prepared run and the budget of its data set.
 
-    Unless the run was `refused`, the last line says why the ledger would refuse it.
+    The last line says why the ledger would refuse the run, unless it was `refused`.
     """
     from dphead.fit.run_folder import interrupted, try_runs
 

@@ -113,7 +113,7 @@ TEST = click.option(
 )
 _TEST_SPLIT = click.option(
     "--test-split",
-    help="Split to test on, in the source of --test or in the training source.",
+    help="Name of the test split, in the source of --test or in the training source.",
 )
 _TEST_IS = click.option(
     "--test-is",

@@ -262,8 +262,8 @@ def settings(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
 def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, Any]:
     """Parse NAME=VALUE pairs.
 
-    A value is read as JSON if it is JSON (1001, true, 0.5), else as one of the words,
-    else as text.
+    A value is read as JSON if it is JSON (1001, true, 0.5). Any other value is one of
+    the words, or a text.
     """
     found: dict[str, Any] = {}
     for pair in pairs:

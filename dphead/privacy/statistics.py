@@ -381,7 +381,7 @@ class ChannelMoment(Statistic):
     def rows(
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
-        """Return the moments on a grid: sums of integers, divided and clipped."""
+        """Return the rows' moments as integers on a grid, clipped."""
         if transform.append:
             raise ValueError(
                 "Channel moments need rows without an appended constant, got a "

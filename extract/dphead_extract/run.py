@@ -449,9 +449,9 @@ def _make_header(
     settings: LoopSettings,
     identity: Identity,
 ) -> Header:
-    """Return the sizes and attributes of the file of `source`, part of n_rows rows.
+    """Return the header of the file of `source`, which is a part of n_rows rows.
 
-    Its configuration holds everything that can change a value in the file.
+    The header's configuration holds everything that can change a value in the file.
     """
     import PIL
 

@@ -1,4 +1,4 @@
-"""Read an institution's facts about a run (about.toml), and compare its limits.
+"""Read an institution's statement about a run (about.toml), and compare its limits.
 
 A report has no institution, purpose or contact. The card shows them as they were
 typed, so they must be public.
@@ -19,7 +19,7 @@ _NORMAL_90 = 1.645  # two-sided 90 % quantile of the normal distribution
 
 @dataclass(frozen=True)
 class About:
-    """Hold the public facts that an institution states about a run.
+    """Hold the public statement of an institution about a run.
 
     Attributes
     ----------

@@ -122,8 +122,8 @@ class Charge(Generic[_Book]):
         ------
         LedgerError
             If the release is not the next reserved one or an earlier one is not
-            committed. If its states are unknown ones, or if a committed value is
-            missing or another.
+            committed. If the ledger has an unknown state for it. If a committed value
+            is missing or differs.
 
         Guarantee
         ---------

@@ -1,7 +1,9 @@
-"""Write a features file block by block; a resumed run gives the same bytes.
+"""Write a features file block by block.
+
+A resumed extraction gives the same bytes.
 
 Every dataset has its final size and place in the file from the start. Later writes
-change values in place, without HDF5: a full disk makes HDF5 crash. A block counts as
+change values in place without HDF5, because HDF5 crashes on a full disk. A block counts as
 written if its digest is in `/block_digest`. The digest is written after the block
 itself was forced to the disk.
 """
