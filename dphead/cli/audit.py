@@ -13,7 +13,7 @@ from dphead.cli.text import filled, table, tied
 
 
 @click.command(cls=WithSettings)
-@click.option("--method", type=values.METHODS, default="dp-fc")
+@click.option("--method", type=values.METHODS, default="dp-fc", help="Method to audit.")
 @click.option(
     "--network",
     help="Audit the training of this network instead of a head. Needs --shape. "

@@ -112,6 +112,7 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
     Python imports the package from its path or from the working directory.
     """
     place, function = name.split(":")
+    before = sys.path.copy()
     sys.path.append("")
     doing, remedy = "import", "Install the package, or run dphead in its folder."
     try:
@@ -125,7 +126,7 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
             f"{type(error).__name__}: {first_line(error)}. {remedy}"
         ) from error
     finally:
-        sys.path.remove("")
+        sys.path[:] = before
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"--model {name} must return a torch.nn.Module, got "

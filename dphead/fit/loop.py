@@ -113,8 +113,8 @@ def fit_head(
 
     Notes
     -----
-    `run.charged` skips the checks before the charge, so the caller must call
-    `check_fit`.
+    `run.charged` skips the checks of `check_fit`, so the caller makes them before it
+    charges.
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
@@ -262,9 +262,10 @@ def _verified_sum(plan: FitPlan) -> VerifiedSum:
 
 
 def _check_sums(verified: VerifiedSum, plan: FitPlan) -> None:
-    """Raise RuntimeError unless the plan's sums are right on hostile rows.
+    """Check the duration of a fit, and its sums on hostile rows, before the charge.
 
-    Warn if the fit takes long, and raise ValueError if it takes hours (`duration`).
+    Warn if the fit takes long. Raise ValueError if it takes hours (`duration`), and
+    RuntimeError if a sum is wrong.
     """
     releases = plan.releases
     seconds = check_duration(releases, plan.facts, plan.solver.name)

@@ -2,6 +2,8 @@
 name.
 """
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -105,9 +107,12 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
         ({"model": "wrn-16-1", "layers": ("blocks[",)}, "regular expressions"),
     ],
 )
-def test_what_cannot_be_built_is_refused(spec, message):
+def test_what_cannot_be_built_is_refused(spec, message, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a notebook
+    before = sys.path.copy()
     with pytest.raises(ValueError, match=message):
         build(ModelSpec(**spec), 10)
+    assert sys.path == before
 
 
 def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():

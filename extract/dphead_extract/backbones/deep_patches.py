@@ -1,7 +1,7 @@
 """Convolve ScatterNet's maps with random patches of synthetic images.
 
 Each layer's filters are the previous layer's responses to random patches, whitened, of
-synthetic images (dead leaves, `backbones.patches`, and 1/frequency, `synthetic`).
+synthetic images (dead leaves and 1/frequency, `synthetic`).
 Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
 2013) comes first. A seed generates all filters, without a file and without budget. No
 private image may be used here.

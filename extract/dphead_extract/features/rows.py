@@ -222,10 +222,12 @@ def prepare_block(
             block[name] = values.astype(dtype, copy=False)
     finite = np.isfinite(block["features"]).all(axis=1)
     if not finite.all():
+        remedy = "Check the weights for NaN."
+        if header.dtype == "float16":
+            remedy = "Use --dtype float32 for values above 65504, or check the weights."
         raise FormatError(
             f"{int((~finite).sum())} rows of a block are not finite in {header.dtype}. "
-            "If values exceed 65504, use --dtype float32. Otherwise check the weights "
-            "for NaN."
+            f"{remedy}"
         )
     return block
 
