@@ -151,8 +151,8 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
     -----
     The link "softmax" is the softmax of the scores. For "sigmoid" each class's sigmoid
     is divided by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that
-    rows keep the order of the scores. Scores of the squared loss are not log-odds: the
-    order is right, but the values are not calibrated.
+    rows keep the order of the scores. If `Loss.calibrated` is false, scores are not
+    log-odds: the order is right, but the values are not calibrated.
     """
     z = np.where(classified(scores)[:, None], scores, np.nan).astype(np.float64)
     if loss_named(loss).link == "sigmoid":

@@ -344,8 +344,8 @@ class DPClassifier(PrivateClassifier):
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
         """Return probabilities of the classes, by softmax or normalized sigmoids.
 
-        For a squared loss and for prototypes, the order of the probabilities is right,
-        but the probabilities are not calibrated.
+        For prototypes, and for losses without calibration (parameter `loss`), the order
+        of the probabilities is right, but not their values.
 
         Parameters
         ----------

@@ -360,7 +360,8 @@ class DPFeatureCovarianceClassifier(DPClassifier):
         Fraction of mu² for the Gram matrix; None: every release has the same noise.
         Default: 0.15 (trials on training rows, not stored).
     loss : one of softmax, sigmoid, squared, default=None
-        Training loss. Default: 'softmax' (chosen, not measured).
+        Training loss. With squared, probabilities are not calibrated. Default:
+        'softmax' (chosen, not measured).
     clip_norm : positive, at most 1e+15, default=None
         Clip norm of gradients. Default: 1.0 (chosen, not measured).
     feature_clip : positive, at most 1e+15, default=None
@@ -623,7 +624,8 @@ class DPSGDClassifier(_GradientClassifier):
     beta2 : in [0, 1), default=None
         Decay of Adam's squared gradients. Default: 0.999 (Kingma, Ba 2015).
     loss : one of softmax, sigmoid, squared, default=None
-        Training loss. Default: 'softmax' (chosen, not measured).
+        Training loss. With squared, probabilities are not calibrated. Default:
+        'softmax' (chosen, not measured).
     clip_norm : positive, at most 1e+15, default=None
         Clip norm of gradients. Default: 1.0 (chosen, not measured).
     sampling_prob : in (0, 1], default=None
@@ -748,7 +750,8 @@ class DPAdamClassifier(_GradientClassifier):
     beta2 : in [0, 1), default=None
         Decay of Adam's squared gradients. Default: 0.999 (Kingma, Ba 2015).
     loss : one of softmax, sigmoid, squared, default=None
-        Training loss. Default: 'softmax' (chosen, not measured).
+        Training loss. With squared, probabilities are not calibrated. Default:
+        'softmax' (chosen, not measured).
     clip_norm : positive, at most 1e+15, default=None
         Clip norm of gradients. Default: 1.0 (chosen, not measured).
     sampling_prob : in (0, 1], default=None

@@ -1,10 +1,18 @@
 """Define the training losses of a linear head, one class each.
 
 A loss is a function p of the scores, with the residual p - y. Each class defines p, the
-bound on the residual, and three facts for solvers, predictions and exports. Other
+bound on the residual, and four facts for solvers, predictions and exports. Other
 modules find a loss by its name in `LOSSES`. A new loss needs its class, its bound in
-proofs/sensitivity.md, and a slow definition in `tests/definitions.py`, which
-tests/privacy/test_loss.py compares with the class.
+proofs/sensitivity.md, and a slow definition in `tests/definitions.py`. The tests derive
+their cases from `LOSSES`.
+
+The residual p - y admits losses whose slopes for y = 1 and y = 0 differ by -1 at every
+score. For a loss h of the margin, h'(u) + h'(-u) = -1 must hold. The logistic loss and
+the huberized hinge of width 2 satisfy this equation. Hinges of other widths do not.
+
+All backends must compute the same integers. `predictions` therefore uses only the
+operations in proofs/exactness.md. Do not add a float to a product: a compiler may fuse
+both operations, and round once. Round first, and add a whole number.
 """
 
 from abc import ABC, abstractmethod
@@ -35,13 +43,18 @@ class Loss(ABC):
         noise and clipping: the Hessian is at most the Gram matrix divided by this
         length.
     link : {"softmax", "sigmoid"}
-        How scores become probabilities that add to 1, here and in exports.
+        How scores become probabilities that add to 1, here and in exports. "sigmoid"
+        fits losses that predict each class on its own, and "softmax" all other losses.
+    calibrated : bool
+        Whether p is the link: the softmax of the scores, or each score's sigmoid. Other
+        losses keep the order of the probabilities, but not their values.
     """
 
     name: ClassVar[str]
     takes_sets: ClassVar[bool] = False
     monotone_step: ClassVar[float]
     link: ClassVar[_Link] = "softmax"
+    calibrated: ClassVar[bool] = True
 
     @abstractmethod
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
@@ -120,6 +133,7 @@ class Squared(Loss):
     """Define half the squared distance of the scores from 0 and 1."""
 
     name = "squared"
+    calibrated = False
     monotone_step = 1.0  # the Hessian is the Gram matrix
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:

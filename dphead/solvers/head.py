@@ -87,8 +87,7 @@ class LinearHead:
     transform : RowTransform
         Transform of rows before scoring, as in training.
     loss : str, default "softmax"
-        Name of the training loss, which maps scores to probabilities. Scores of
-        "squared" are not calibrated.
+        Name of the training loss, which maps scores to probabilities.
     estimate : AccuracyEstimate, optional
         Expected accuracy, or None without released counts.
     error_bars : ErrorBars, optional

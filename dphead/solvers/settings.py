@@ -100,7 +100,12 @@ GRAM_SHARE = Setting(
     TRIALS,
     option=True,
 )
-LOSS = Setting("Training loss.", option=True, choices=tuple(LOSSES))
+_UNCALIBRATED = " or ".join(n for n, loss in LOSSES.items() if not loss.calibrated)
+LOSS = Setting(
+    f"Training loss. With {_UNCALIBRATED}, probabilities are not calibrated.",
+    option=True,
+    choices=tuple(LOSSES),
+)
 CLIP_NORM = Setting("Clip norm of gradients.", POSITIVE, option=True)
 FEATURE_CLIP = Setting(
     "Clip norm of features.", POSITIVE, "the norm of unit rows", option=True

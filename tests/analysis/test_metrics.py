@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics as reference
 
 from dphead.analysis import metrics
+from dphead.privacy.loss import LOSSES
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_calibration_error_of_a_hand_example():
     )
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
     scores = (

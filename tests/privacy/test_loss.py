@@ -6,6 +6,7 @@ from core import D, M, integer_sum
 from definitions import predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit, softmax
 
 from dphead.privacy.loss import LOSSES, loss_named
 from dphead.privacy.predictions import PROBABILITY_SCALE
@@ -66,6 +67,13 @@ def test_the_monotone_step_is_the_largest_for_which_the_hessian_bound_holds(loss
     assert np.isclose(max(slopes) * loss.monotone_step, 1.0, atol=1e-4)
 
 
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_loss_is_calibrated_if_its_predictions_are_its_link(loss):
+    z = np.random.default_rng(0).standard_normal(M) * 3
+    link = {"softmax": softmax, "sigmoid": expit}[loss.link]
+    assert loss.calibrated == np.allclose(predictions(z, loss.name), link(z))
+
+
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e9, 1e12, 1e16])
 @pytest.mark.parametrize("compiled_from", [0, 1 << 12])
 def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
@@ -84,7 +92,7 @@ def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
 
 def test_a_loss_that_is_not_defined_is_refused_by_name():
     """A new one would be summed as another loss."""
-    with pytest.raises(ValueError, match="squared, got 'new'"):
+    with pytest.raises(ValueError, match=f"{list(LOSSES)[-1]}, got 'new'"):
         loss_named("new")
     with pytest.raises(ValueError, match="got 'new'"):
         Gradient(M, "new")

@@ -3,15 +3,28 @@ bounds are reached.
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from core import NAMES, STATISTICS, D, M, clipped_sum, integer_sum, sensitivity, toy
+from core import (
+    BOUNDED,
+    NAMES,
+    STATISTICS,
+    D,
+    M,
+    clipped_sum,
+    integer_sum,
+    sensitivity,
+    toy,
+)
 from definitions import per_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.privacy import statistics
 from dphead.privacy.accounting import RELATIONS
+from dphead.privacy.loss import LOSSES
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -371,7 +384,22 @@ def steer(*signs, bias=None):
 FIRST, SECOND, BOTH = 9 * E[0], 9 * E[1], 9 * (E[0] + E[1])
 NONE, EYE = np.zeros((D, M)), np.eye(D, M)
 GONE = None
-SOFTMAX, SIGMOID = (Gradient(M, loss, "features") for loss in ("softmax", "sigmoid"))
+
+
+def worst_residuals(loss):
+    """A wrong class has all probability. If each class is predicted on its own, all but
+    the row's class are predicted, or that class alone.
+    """
+    statistic, sets = Gradient(M, loss, "features"), LOSSES[loss].takes_sets
+    signs = (-1, 1, 1) if sets else (-1, 1, 0)
+    yield statistic, 0, 9 * RIGHT, GONE, steer(*signs)
+    yield statistic, 0.7, FIRST, GONE, steer(*signs, bias=True)
+    if sets:
+        yield statistic, 0, 9 * RIGHT, (-9 * LEFT, 0), steer(*signs)
+        yield statistic, 0.1, FIRST, (-FIRST, 0), steer(*signs, bias=True)
+    else:
+        yield statistic, 0, 9 * RIGHT, (9 * LEFT, 1), steer(*signs)
+
 
 # statistic, append, the row (of class 0), what replaces it (row, class) or that it is
 # gone, weights
@@ -401,16 +429,8 @@ WORST = [
     (RowCounts(M), 0, FIRST, GONE, NONE),
     (RowCounts(M), 0, FIRST, (FIRST, -1), NONE),
     (Gradient(M), 0.7, FIRST, GONE, np.zeros((D + 1, M))),
-    (Gradient(M), 0, FIRST, (-FIRST, 0), NONE),
-    (Gradient(M, "sigmoid"), 0, FIRST, (-FIRST, 0), NONE),
-    (Gradient(M, "squared"), 0, FIRST, (-FIRST, 0), NONE),
-    (SOFTMAX, 0, 9 * RIGHT, GONE, steer(-1, 1, 0)),
-    (SOFTMAX, 0.7, FIRST, GONE, steer(-1, 1, 0, bias=True)),
-    (SOFTMAX, 0, 9 * RIGHT, (9 * LEFT, 1), steer(-1, 1, 0)),
-    (SIGMOID, 0, 9 * RIGHT, GONE, steer(-1, 1, 1)),
-    (SIGMOID, 0.7, FIRST, GONE, steer(-1, 1, 1, bias=True)),
-    (SIGMOID, 0, 9 * RIGHT, (-9 * LEFT, 0), steer(-1, 1, 1)),
-    (SIGMOID, 0.1, FIRST, (-FIRST, 0), steer(-1, 1, 1, bias=True)),
+    *((Gradient(M, loss), 0, FIRST, (-FIRST, 0), NONE) for loss in LOSSES),
+    *(case for loss in BOUNDED for case in worst_residuals(loss)),
 ]
 
 
@@ -454,10 +474,10 @@ def test_every_statistic_and_relation_has_a_worst_case():
         assert sensitivity(statistic, 0.3, "add_remove", 0.2) == sensitivity(
             statistic, 0.3, "zero_out", 0.2
         )
-        assert any(q == statistic and other for q, _, _, other, _ in WORST)
-        assert any(
-            type(q) is type(statistic) and other is GONE for q, _, _, other, _ in WORST
-        )
+    replaced = {q for q, _, _, other, _ in WORST if other}
+    gone = {type(q) for q, _, _, other, _ in WORST if other is GONE}
+    assert [q.name for q in STATISTICS if q not in replaced] == []
+    assert [q.name for q in STATISTICS if type(q) not in gone] == []
 
 
 @pytest.mark.parametrize("clip_norm, append", [(1.0, 0.0), (0.5, 0.25), (2.0, 1.0)])
@@ -472,8 +492,8 @@ def test_the_table_of_sensitivities(clip_norm, append):
     r = math.sqrt(r2)
     two = math.sqrt(2)
     table = {
-        ChannelMoment(m): (c, 2 * c),
-        ChannelMoment(m, 2): (c, two * c),
+        **{ChannelMoment(m, 1, channels): (c, 2 * c) for channels in (0, 2)},
+        **{ChannelMoment(m, 2, channels): (c, two * c) for channels in (0, 2)},
         Gram(m): (r2, two * r2),
         ClassGrams(m): (r2, two * r2),
         SigmoidHessians(m): (math.sqrt(m) * r2 / 4, math.sqrt(2 * m) * r2 / 4),
@@ -482,15 +502,25 @@ def test_the_table_of_sensitivities(clip_norm, append):
         CorrectCounts(m): (1.0, two),
         ClassCorrectCounts(m): (1.0, two),
         RowCounts(m): (1.0, 1.0),
-        Gradient(m): (c, 2 * c),
-        SOFTMAX: (two * r, 2 * two * r),
-        SIGMOID: (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
+        **{Gradient(m, loss): (c, 2 * c) for loss in LOSSES},
     }
+    for loss in BOUNDED:
+        longest = math.sqrt(m) if LOSSES[loss].takes_sets else two
+        table[Gradient(m, loss, "features")] = (longest * r, 2 * longest * r)
+    assert set(table) == set(STATISTICS)
     for statistic, (single, replaced) in table.items():
         rel = 1e-3 if isinstance(statistic, ClassSums) else 1e-12
         for relation, size in (("zero_out", single), ("replace_one", replaced)):
             found = sensitivity(statistic, c, relation, append)
             assert found == pytest.approx(size, rel=rel)
+
+
+def test_the_proof_has_a_line_for_every_statistic_and_bounded_loss():
+    page = Path(statistics.__file__).parent / "proofs/sensitivity.md"
+    lines = {f"`Gradient({loss}, " for loss in BOUNDED}
+    lines |= {f"`{type(statistic).__name__}" for statistic in STATISTICS}
+    found = page.read_text()
+    assert [line for line in sorted(lines) if f"\n| {line}" not in found] == []
 
 
 @pytest.mark.parametrize("d, channels", [(1, 0), (4, 0), (4, 2)])
