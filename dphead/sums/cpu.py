@@ -49,8 +49,12 @@ class CpuSums:
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of transformed rows."""
-        return row_norms(ask.params, block)
+        """Return the norms of transformed rows, by compiled loops for many columns."""
+        if not self._compiles_rows(block):
+            return row_norms(ask.params, block)
+        from dphead.sums.kernels import rows
+
+        return rows.norms(ask.params.transform, block.x)
 
     def rows(self, ask: SumTask, block: Block) -> IntegerRows:
         """Return a block's rows as integers, by compiled loops for many columns."""
@@ -61,9 +65,8 @@ class CpuSums:
             looped = statistic.n_channels in (0, features)  # each feature is a channel
         else:
             looped = type(statistic).rows is Statistic.rows
-        if not looped or ENTRIES_PER_FEATURE * features < self._least:
+        if not (looped and self._compiles_rows(block)):
             return _rows_by_numpy(ask, block.x)
-        # here, because numba takes a second to load, and small fits do without
         from dphead.sums.kernels import rows
 
         if isinstance(statistic, ChannelMoment):
@@ -72,6 +75,10 @@ class CpuSums:
             return rows.moment_rows(statistic, transform, block.x, ask.clip_norm)
         clip_norm = ask.clip_norm if statistic.clips == "features" else None
         return rows.integer_rows(transform, block.x, clip_norm)
+
+    def _compiles_rows(self, block: Block) -> bool:
+        # numba takes a second to load, and small fits do without
+        return ENTRIES_PER_FEATURE * block.x.shape[1] >= self._least
 
     def add(
         self,

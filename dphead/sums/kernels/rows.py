@@ -67,6 +67,11 @@ def moment_rows(
     return _filled(_make_moments, transform, x, limits, q)
 
 
+def norms(transform: RowTransform, x: np.ndarray) -> np.ndarray:
+    """Return the norms (k,) of transformed rows x (k, d) float32, 0 if not finite."""
+    return _filled(_norms, transform, x, (), np.empty(0)).scale
+
+
 def _filled(
     make: Any, transform: RowTransform, x: np.ndarray, limits: tuple, q: np.ndarray
 ) -> IntegerRows:
@@ -151,6 +156,15 @@ def _make_moments(x, plan, limits, q, sizes):
             continue
         _round(values, factor, 0.0, True, MOMENT_RADIUS**2, q[i])
         sizes[i] = 1.0
+
+
+@compiled
+def _norms(x, plan, limits, q, sizes):
+    """Write the norms of transformed rows x (k, d) to sizes (k,)."""
+    values = np.empty(x.shape[1])
+    for i in range(len(x)):
+        _, squared, size = _transformed(x[i], plan, values)
+        sizes[i] = size * math.sqrt(squared)
 
 
 @compiled

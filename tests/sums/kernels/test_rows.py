@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy import transform
+from dphead.privacy.contract import Block
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.transform import MAX_FEATURES, RADIUS, RowTransform
 from dphead.sums.kernels import rows
+from dphead.sums.reference import row_norms
 
 
 def check(way, x, clip_norm):
@@ -22,6 +25,8 @@ def check(way, x, clip_norm):
         assert (fast.q.astype(np.int64) ** 2).sum(axis=1).max() <= RADIUS**2
         np.testing.assert_array_equal(fast.q, slow.q)
         np.testing.assert_array_equal(fast.scale, slow.scale)
+    block = Block(np.arange(len(x)), x, np.zeros(len(x), np.int32))
+    np.testing.assert_array_equal(rows.norms(way, x), row_norms(Params(way), block))
 
 
 @settings(max_examples=150)
