@@ -24,10 +24,8 @@ from dphead.solvers.auto_rules import (
     SCALE_SHARE,
     SHARE_SD,
     UNNOISED_DECAY,
-    UNNOISED_DESCENT_STEPS,
+    UNNOISED_DESCENTS,
     UNNOISED_INTERCEPT,
-    UNNOISED_MOMENTUM,
-    UNNOISED_RATE,
     UNNOISED_RIDGE,
     UNNOISED_SIGMOID_STEPS,
     UNNOISED_STEPS,
@@ -218,11 +216,12 @@ class Auto:
         """Return the gradient descent for these public sizes and this budget."""
         centering = self._centering(facts)
         if _exact(facts):
+            steps, step_size, momentum = UNNOISED_DESCENTS[self.descent.loss]
             return replace(
                 self.descent,
-                steps=self.steps or UNNOISED_DESCENT_STEPS,
-                learning_rate=UNNOISED_RATE,
-                momentum=UNNOISED_MOMENTUM,
+                steps=self.steps or steps,
+                learning_rate=step_size,
+                momentum=momentum,
                 # a penalty on the sum over rows, so it fades as rows grow
                 weight_decay=UNNOISED_DECAY / facts.n_rows,
                 intercept=UNNOISED_INTERCEPT,

@@ -29,7 +29,7 @@ from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
-from dphead.sums.reference import GramAndSums, row_norms
+from dphead.sums.reference import GramAndSums
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
 
 _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
@@ -73,7 +73,7 @@ class JaxSums:
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
         """Return the norms of transformed rows."""
-        return row_norms(ask.params, block)
+        return self._host.norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> PlacedRows:
         """Return the block's rows as integers on the devices."""
