@@ -32,6 +32,7 @@ from dphead.solvers.auto_rules import (
     WIDEST_UNNOISED_GRAM,
     center_share,
     count_share,
+    is_faint,
     is_strong,
     number_of_steps,
     rate,
@@ -108,6 +109,8 @@ class Auto:
       signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
+    - The head is the last iterate, not the moving average, if noise hides many classes
+      (`is_faint`).
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
@@ -241,9 +244,11 @@ class Auto:
         softmax = self.descent.loss == "softmax"
         near = self.prior is not None and softmax and not is_strong(facts)
         move = self.move or (PRIOR_MOVE_LOGITS if near else MOVE_LOGITS)
+        last = softmax and self.prior is None and is_faint(facts)
         return replace(
             self.descent,
             steps=steps,
+            average="last" if last else self.descent.average,
             learning_rate=rate(strength, steps, self.descent.momentum, move),
             balanced=self.balanced,
             centering=centering,

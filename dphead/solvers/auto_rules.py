@@ -5,6 +5,8 @@ row of the table. "trials" ran on held-out training rows of CIFAR-10 and digits;
 results are not stored. "chosen" means chosen, not measured.
 """
 
+import math
+
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.gradient import GradientDescent
 
@@ -35,6 +37,11 @@ PRIOR_MOVE_LOGITS = 0.6
 # Longest step on normalized gradients of unit rows, in logits; trials: with little
 # noise, longer steps were not better.
 LONGEST_STEP = 640.0
+
+# From _FAINT_CLASSES classes on, the last iterate replaces the moving average if n·mu
+# is below _FAINT · classes · sqrt(features). Noise then hides the classes to the end,
+# and the average gives less weight to the last steps; ablation, "the last iterate".
+_FAINT, _FAINT_CLASSES = 1.5, 20
 
 # Number of steps: STEPS at an n·mu of STEPS_AT, in proportion to n·mu, within bounds.
 # The lower bound is FEW_STEPS from FEW_STEPS_AT on, and falls to FEWEST_STEPS below.
@@ -117,6 +124,12 @@ NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 def is_strong(facts: ProblemInfo) -> bool:
     """Return whether the budget is large relative to the number of features."""
     return facts.mu * facts.n_rows >= _SCALE_FROM * facts.n_features
+
+
+def is_faint(facts: ProblemInfo) -> bool:
+    """Return whether noise hides many classes to the end of the descent."""
+    most = _FAINT * facts.n_classes * math.sqrt(facts.n_features)
+    return facts.n_classes >= _FAINT_CLASSES and facts.mu * facts.n_rows < most
 
 
 def number_of_steps(facts: ProblemInfo) -> int:

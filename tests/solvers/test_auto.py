@@ -1,5 +1,7 @@
 """`auto` sets itself from public numbers, and knows how well it did."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from core import toy
@@ -10,10 +12,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import Auto, ProblemInfo
-from dphead.solvers.auto_rules import (
-    NORMAL_95,
-    WIDEST_UNNOISED_GRAM,
-)
+from dphead.solvers.auto_rules import DESCENT, NORMAL_95, WIDEST_UNNOISED_GRAM
 from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import counted, interval, on_new, overfit
@@ -167,6 +166,24 @@ def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest):
             halves.append((found.high - found.low) / 2)
     assert np.mean(held) >= 0.88
     assert np.mean(halves) < widest
+
+
+@pytest.mark.parametrize(
+    "n, d, m, epsilon, average",
+    [
+        (10_000, 400, 100, 0.3, "last"),
+        (2_000, 1280, 20, 1.0, "last"),
+        (2_000, 1280, 10, 0.3, "ema"),  # few classes
+        (20_000, 400, 100, 1.0, "ema"),  # little noise
+        (2_000, 8, 20, 1.0, "ema"),  # few features: steps without average oscillate
+    ],
+)
+def test_the_last_iterate_is_returned_if_noise_hides_many_classes(
+    n, d, m, epsilon, average
+):
+    facts = ProblemInfo(n, d, m)
+    known = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5).budgeted(facts)
+    assert Auto().descent_for(known).average == average
 
 
 def test_without_an_estimate_nothing_is_spent_on_it():
