@@ -17,7 +17,7 @@ from dphead.sums.passes import cores
 from dphead.sums.tuning import COMPILED_ENTRIES, MAX_SUM_COPY_BYTES
 
 # Entries of a sum times rows, per second and core: measured on one core of an AMD EPYC
-# with 1,280 features. Forecasts were within a factor of 1.6 of fits that took more than
+# with 1,280 features. Forecasts were within a factor of 1.9 of fits that took more than
 # a second (results/duration).
 _COMPILED_GRAM = 250e9
 _COMPILED_GRADIENT = 45e9  # 40e9 with 10 classes, 61e9 with 100
