@@ -373,6 +373,9 @@ class DPFeatureCovarianceClassifier(DPClassifier):
         Default: True (chosen, not measured).
     initial_bias : from -1e+15 to 1e+15, default=None
         Score of every class before the first step. Default: 0.0 (off).
+    shrink : bool, default=None
+        Shrink the Gram matrix's eigenvalues by the distribution of its noise. Default:
+        True (held-out training rows: results/ablation).
     balanced : bool, default=None
         Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
@@ -423,6 +426,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     intercept: float | None = None
     gram_intercept: bool | None = None
     initial_bias: float | None = None
+    shrink: bool | None = None
     balanced: bool | None = None
 
 

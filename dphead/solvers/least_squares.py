@@ -22,6 +22,7 @@ from dphead.solvers.settings import (
     OFF,
     RIDGE,
     SHARE,
+    SHRINK,
     TRIALS,
     Setting,
     check_settings,
@@ -50,11 +51,6 @@ _CLASS_GRAMS = Setting(
 _ALPHA = Setting(
     "Weight of the shared Gram matrix relative to class Gram matrices.",
     NOT_NEGATIVE,
-    option=True,
-)
-_SHRINK = Setting(
-    "Shrink the Gram matrix's eigenvalues by the distribution of its noise.",
-    source="held-out training rows: results/ablation",
     option=True,
 )
 _ERROR_BARS = Setting(
@@ -104,7 +100,7 @@ class LeastSquares:
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
     error_bars: Annotated[bool, _ERROR_BARS] = False
-    shrink: Annotated[bool, _SHRINK] = True
+    shrink: Annotated[bool, SHRINK] = True
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
 

@@ -100,6 +100,11 @@ GRAM_SHARE = Setting(
     TRIALS,
     option=True,
 )
+SHRINK = Setting(
+    "Shrink the Gram matrix's eigenvalues by the distribution of its noise.",
+    source="held-out training rows: results/ablation",
+    option=True,
+)
 _UNCALIBRATED = " or ".join(n for n, loss in LOSSES.items() if not loss.calibrated)
 LOSS = Setting(
     f"Training loss. With {_UNCALIBRATED}, probabilities are not calibrated.",

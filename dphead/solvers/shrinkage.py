@@ -1,4 +1,4 @@
-"""Solve least squares from a noisy Gram matrix with shrunk eigenvalues.
+"""Shrink the eigenvalues of a noisy Gram matrix, and solve least squares with them.
 
 All computations are post-processing of released values.
 
@@ -43,6 +43,12 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     smoothed += width**2
     np.divide(gaps, smoothed, out=gaps)
     return np.maximum(values - gram_sd**2 * gaps.sum(axis=1), 0)
+
+
+def shrunk_gram(gram: Response) -> np.ndarray:
+    """Return the released Gram matrix (d, d) with shrunk eigenvalues, none negative."""
+    values, vectors = np.linalg.eigh(gram.value)
+    return (vectors * shrunk_spectrum(values, gram.noise_sd)) @ vectors.T
 
 
 def shrunk_weights(gram: Response, sums: Response, ridge: float) -> np.ndarray:

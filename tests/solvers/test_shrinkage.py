@@ -5,10 +5,11 @@ import pytest
 from fits import head_of, right
 
 from dphead.planning.methods import make_method
-from dphead.solvers import LeastSquares, ProblemInfo
+from dphead.solvers import DPFC, LeastSquares, ProblemInfo
 from dphead.solvers.base import Response
+from dphead.solvers.feature_covariance import SHRUNK_SHARE
 from dphead.solvers.head import center_classes
-from dphead.solvers.ridge import RidgeSolver, spectral_edge
+from dphead.solvers.ridge import RidgeSolver, ridge_for, spectral_edge
 from dphead.solvers.shrinkage import shrunk_spectrum, shrunk_weights
 
 D = 300
@@ -49,6 +50,50 @@ def test_it_is_the_quadratic_form_of_the_exact_matrix_along_the_noisy_eigenvecto
     assert np.linalg.norm(gap) < 0.15 * np.linalg.norm(other)
 
 
+def shrunk_slowly(gram, sd):
+    """The definition of a shrunk Gram matrix, with one eigenvalue at a time."""
+    values, vectors = np.linalg.eigh(gram)
+    smooth = sd * np.sqrt(2)
+    shrunk = np.zeros_like(gram)
+    for value, vector in zip(values, vectors.T, strict=True):
+        pull = sum((value - e) / ((value - e) ** 2 + smooth**2) for e in values)
+        shrunk += max(value - sd**2 * pull, 0) * np.outer(vector, vector)
+    return shrunk
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("shrink", [False, True])
+def test_preconditioned_steps_are_those_of_the_slow_definition(apart, shrink):
+    """Two steps from given releases, with the intercept in the Gram matrix or apart."""
+    n, d, m, sd, constant = 900, 30, 4, 5.0, 0.5
+    rng = np.random.default_rng(8)
+    center, gradients = rng.normal(size=(d, 1)), rng.normal(size=(2, d + 1, m))
+    gram = noisy(np.diag(np.geomspace(300, 0.1, d if apart else d + 1)), sd, rng)
+    given = [Response(np.full((1, 1), n), 1.0), Response(center, 0.1)]
+    given += [Response(gram, sd), *[Response(g, 1.0) for g in gradients]]
+    facts = ProblemInfo(n, d, m, mu=1.0)
+    solver = DPFC(2, intercept=constant, gram_intercept=not apart, shrink=shrink)
+    asking = solver.solve(facts)
+    next(asking)
+    for response in given[:-1]:
+        asking.send(response)
+    with pytest.raises(StopIteration) as done:
+        asking.send(given[-1])
+
+    ridge = ridge_for(facts, sd, None, SHRUNK_SHARE if shrink else None)
+    values, vectors = np.linalg.eigh(gram)
+    kept = (vectors * np.maximum(values, -ridge / 2)) @ vectors.T
+    matrix = shrunk_slowly(gram, sd) if shrink else kept
+    if apart:
+        matrix = np.block([[matrix, np.zeros((d, 1))], [np.zeros(d), n * constant**2]])
+    inverse = np.linalg.inv(matrix + ridge * np.eye(d + 1))
+    # 2 is the step of Böhning's bound for softmax
+    wanted = -2 * inverse @ gradients.sum(axis=0)
+    head = done.value.value
+    found = np.vstack([head.weights, head.intercept / constant])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_without_noise_it_is_ridge_regression():
     _, _, gram, sums = problem(np.random.default_rng(3))
     expected = RidgeSolver(gram, 3.0)(center_classes(sums))
@@ -72,19 +117,20 @@ def test_whatever_the_noise_the_head_is_bounded_by_the_ridge(gram_sd, sums_sd):
         assert off <= 1e-9 * abs(sums).max()
 
 
-def test_least_squares_gains_by_it_on_other_rows():
-    """Mean over 8 draws of the noise: at least a point."""
+@pytest.mark.parametrize(("method", "gain"), [("dp-ls", 0.01), ("dp-fc", 0.005)])
+def test_a_method_gains_by_it_on_other_rows(method, gain):
+    """Mean over 8 draws of the noise."""
     rng = np.random.default_rng(6)
     x, y, _, _ = problem(rng, 8000)
     facts = ProblemInfo(4000, x.shape[1], 4)
 
     def accuracy(shrink, seed):
-        solver = make_method("dp-ls", facts, {"shrink": shrink}).solver
+        solver = make_method(method, facts, {"shrink": shrink}).solver
         head = head_of(solver, x[:4000], y[:4000], 4, 1.0, seed)
         return right(head, x[4000:], y[4000:])
 
     gains = [accuracy(True, seed) - accuracy(False, seed) for seed in range(8)]
-    assert np.mean(gains) > 0.01
+    assert np.mean(gains) > gain
 
 
 @pytest.mark.parametrize("other", [{"ridge": "stein"}, {"error_bars": True}, {}])
