@@ -44,8 +44,9 @@ def test_every_edit_applies_and_leaves_python():
             texts[edit["file"]], problem = edited(text, edit)
             assert not problem, mutant["name"]
             assert texts[edit["file"]] != text, mutant["name"]
-        for text in texts.values():
-            ast.parse(text)
+        for file, text in texts.items():
+            if file.endswith(".py"):
+                ast.parse(text)
 
 
 @cache

@@ -18,6 +18,7 @@ from dphead.planning.plan import large_delta
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 # Normalizations that use one row at a time. Not imported from `extract`, so that the
 # check does not trust new kinds without a review.
+PRIVATE_METRICS = "private metrics stored"  # also found by `analysis.card.kept`
 _PREPROCESSING = "data-dependent preprocessing"
 _FITTED = "Values fitted to the rows are released with the head without a charge"
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
@@ -34,7 +35,7 @@ _RUN_FILES |= {
 # computed from report.json; `analysis.card.kept` compares them with it
 DERIVED = {"report.html", "README.md", "dpia.html"}
 _RUN_FILES |= DERIVED | {"about.toml"}
-_PRIVATE_METRICS = (
+_METRICS = (
     "accuracy",
     "train_loss",
     "training_loss",
@@ -96,87 +97,61 @@ def check(run: Run) -> list[Finding]:
         return [finding for one in _CHECKS for finding in one(run)]
 
 
-def _no_privacy(run: Run) -> Iterator[Finding]:
-    """Yield a finding if epsilon is infinite, without noise and clipping."""
-    if math.isinf(run.report["guarantee"]["target_epsilon"]):
-        what, why = (
+def _of_guarantee(run: Run) -> Iterator[Finding]:
+    """Yield findings on noise, seed, delta and the choice of the settings."""
+    g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
+    if math.isinf(g["target_epsilon"]):
+        yield Finding(
+            "no privacy",
             "epsilon is infinite, so this head is not private",
             "It is an exact function of the training rows",
+            "Do not publish it; fit with a finite epsilon",
         )
-        yield Finding(
-            "no privacy", what, why, "Do not publish it; fit with a finite epsilon"
-        )
-
-
-def _fixed_seed(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the noise has a fixed seed and can be reproduced."""
-    if run.report["guarantee"]["seeded"]:
-        why = "Anyone who knows the seed can subtract the noise"
+    if g["seeded"]:
         yield Finding(
             "fixed seed",
             "the noise came from a fixed seed",
-            why,
+            "Anyone who knows the seed can subtract the noise",
             "Fit again without --seed",
         )
-
-
-def _delta_too_large(run: Run) -> Iterator[Finding]:
-    """Yield a finding if delta is at or above 1/n, where n is the number of rows.
-
-    The number of groups is private and at most n, so a delta below 1/n is below
-    1/groups.
-    """
-    g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
         meets = "row at random meets" if g["group_cap"] is None else "group may meet"
-        why = f"A mechanism that publishes one whole {meets} such a delta"
         yield Finding(
-            "delta >= 1/n", text.rstrip("."), why, "Fit again with a smaller --delta"
+            "delta >= 1/n",
+            text.rstrip("."),
+            f"A mechanism that publishes one whole {meets} such a delta",
+            "Fit again with a smaller --delta",
         )
-
-
-def _unaccounted_tuning(run: Run) -> Iterator[Finding]:
-    """Yield a finding if tuning is undeclared or missing in the ledger."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
-    why = "A choice among runs on the same rows also depends on these rows"
-    if tuning == "NOT ACCOUNTED":
-        todo = (
-            "Choose the settings on public data, or by noisy scores of trials charged "
-            "to this ledger, and state it with --tuning"
-        )
-        yield Finding(
-            "unaccounted tuning", "the choice of the settings is not stated", why, todo
-        )
-    elif tuning == "charged" and fits < 2:
-        what = f"--tuning charged needs earlier fits, but the ledger had {fits} fit"
+    uncharged = tuning == "charged" and fits < 2
+    if tuning == "NOT ACCOUNTED" or uncharged:
         yield Finding(
             "unaccounted tuning",
-            what,
-            why,
-            "Charge the trials to the same ledger before the final fit",
+            f"--tuning charged needs earlier fits, but the ledger had {fits} fit"
+            if uncharged
+            else "the choice of the settings is not stated",
+            "A choice among runs on the same rows also depends on these rows",
+            "Charge the trials to the same ledger before the final fit"
+            if uncharged
+            else "Choose the settings on public data, or by noisy scores of trials "
+            "charged to this ledger, and state it with --tuning",
         )
 
 
-def _inferred_classes(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the classes were not declared public."""
-    declared = run.report["data"].get("classes_declared")
+def _of_rows(run: Run) -> Iterator[Finding]:
+    """Yield findings on public classes and on groups of rows."""
+    g, data = run.report["guarantee"], run.report["data"]
+    declared = data.get("classes_declared")
     if declared not in _DECLARED:
-        what = (
-            "no declaration of public classes is recorded "
-            f"(classes_declared={declared!r})"
-        )
-        why = "Classes taken from the labels reveal that each class has a row"
         yield Finding(
-            "inferred classes", what, why, "Declare them with --classes, and fit again"
+            "inferred classes",
+            "no declaration of public classes is recorded "
+            f"(classes_declared={declared!r})",
+            "Classes taken from the labels reveal that each class has a row",
+            "Declare them with --classes, and fit again",
         )
-
-
-def _unprotected_groups(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the source has groups but only single rows were protected."""
-    g = run.report["guarantee"]
-    unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
-    thing = name_unit_in(run.report)
-    if unprotected and math.isfinite(g["epsilon"]):
+    thing, unprotected = name_unit_in(run.report), g["group_cap"] is None
+    if data.get("grouped") and unprotected and math.isfinite(g["epsilon"]):
         yield Finding(
             f"people with several {thing}s",
             f"the source has groups, but each {thing} was protected separately",
@@ -185,180 +160,123 @@ def _unprotected_groups(run: Run) -> Iterator[Finding]:
         )
 
 
-def preprocessing(run: Run) -> Iterator[Finding]:
+def _preprocessing(run: Run) -> Iterator[Finding]:
     """Yield a finding if a row's features may depend on other rows."""
     own = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
     selection = run.report.get("selection") or {"networks": []}
     # the rows of a backbone that was not chosen decided the choice
     others = [network.get("extraction") for network in selection["networks"]]
-    made = [own, *(facts for facts in others if facts != own)]
-    for facts in made:
-        yield from _of_extraction(facts)
+    for facts in (own, *(facts for facts in others if facts != own)):
+        for what, todo in _of_extraction(facts):
+            yield Finding(_PREPROCESSING, what, _FITTED, todo)
     extra = sorted(run.tensors & {"center", "scale"})
     if extra and not any("ChannelMoment" in s.statistic for s in run.plan.specs):
         what = f"the head has {' and '.join(extra)}, but no release computed them"
-        yield Finding(
-            _PREPROCESSING,
-            what,
-            _FITTED,
-            "Fit again with --center-share, which releases the mean with noise",
-        )
+        todo = "Fit again with --center-share, which releases the mean with noise"
+        yield Finding(_PREPROCESSING, what, _FITTED, todo)
 
 
-def _of_extraction(facts: dict[str, Any] | None) -> Iterator[Finding]:
-    """Yield the findings of one recorded extraction."""
-    name, why = _PREPROCESSING, _FITTED
+def _of_extraction(facts: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield each problem of a recorded extraction, with an action."""
     if not facts:
-        yield Finding(
-            name,
+        yield (
             "the origin of the features is not recorded",
-            why,
             "Use `dphead extract`, and fit again",
         )
         return
     backbone, transform = facts.get("backbone") or "", facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
     if not made_of_images(facts) and not facts.get("attested"):
-        what = (
+        yield (
             f"the features were imported or written from arrays (backbone={backbone!r})"
-            ", and the origin of each row is not recorded"
-        )
-        todo = (
+            ", and the origin of each row is not recorded",
             "Use `dphead extract`. If each row depends on one image and on nothing "
-            "fitted to these rows, import the rows with --not-fitted-on-these-rows"
+            "fitted to these rows, import the rows with --not-fitted-on-these-rows",
         )
-        yield Finding(name, what, why, todo)
     if kind not in _ROW_WISE:
-        yield Finding(
-            name,
+        yield (
             f"normalization {kind!r} may depend on other rows",
-            why,
             "Use --normalize local, synthetic, group, unit or none",
         )
     mean = transform.get("mean")
     # fixed filters have no weights, so no mean belongs to them
     common = facts.get("weights_sha256") and tuple(mean or ()) in _PUBLIC_MEANS
     if mean is not None and not common:
-        todo = "Show that mean and std are public, or extract with the model's mean"
-        yield Finding(
-            name,
+        yield (
             f"images were shifted by mean={mean}, which is not a common public mean",
-            why,
-            todo,
+            "Show that mean and std are public, or extract with the model's mean",
         )
 
 
-def _selection_on_test_rows(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the settings may have been chosen by the test rows."""
-    if (
-        run.report.get("test_is") is not None
-        and run.report["tuning"] == "NOT ACCOUNTED"
-    ):
-        what = (
-            "heads were measured on test rows, and the results may have influenced the "
-            "settings"
-        )
-        why = (
-            "The best of several test accuracies is too high, and the choice depends "
-            "on the test rows"
-        )
+def _of_metrics(run: Run) -> Iterator[Finding]:
+    """Yield findings on test rows, and on exact figures on private rows."""
+    report = run.report
+    test, test_is = report.get("test"), report.get("test_is")
+    if test_is is not None and report["tuning"] == "NOT ACCOUNTED":
         yield Finding(
             "test set used for selection",
-            what,
-            why,
+            "heads were measured on test rows, and the results may have influenced the "
+            "settings",
+            "The best of several test accuracies is too high, and the choice depends "
+            "on the test rows",
             "Choose the settings without the test rows, and measure once at the end",
         )
-
-
-def _private_metrics(run: Run) -> Iterator[Finding]:
-    """Yield a finding for exact figures on private rows in the report or run folder."""
-    name, why = (
-        "private metrics stored",
-        "They are exact functions of private rows, without noise",
-    )
-    test = run.report.get("test")
-    if test is not None and run.report.get("test_is") != "public":
-        yield Finding(
-            name,
-            "the report has test metrics, but the test rows are private",
-            why,
-            "Remove `test`",
-        )
-    if test is not None and run.report.get("test_rows") == "training rows":
-        yield Finding(
-            name,
-            "the report has test metrics on the training rows",
-            why,
-            "Remove `test`; use other rows",
-        )
-    statistics = [r["statistic"] for r in run.report["guarantee"]["releases"]]
+    statistics = [r["statistic"] for r in report["guarantee"]["releases"]]
     known = {"test", "statement"}
     for key, source in _RELEASED.items():
         released = any(statistic.startswith(source) for statistic in statistics)
-        if released or run.report.get(key) is None:
+        if released or report.get(key) is None:
             known.add(key)
-    for key in _metric_keys({k: v for k, v in run.report.items() if k not in known}):
-        yield Finding(
-            name,
-            f"the report has {key}",
-            why,
-            "Remove it, or release it as a counting statistic",
-        )
+    found = []
+    if test is not None and test_is != "public":
+        what = "the report has test metrics, but the test rows are private"
+        found.append((what, "Remove `test`"))
+    if test is not None and report.get("test_rows") == "training rows":
+        what = "the report has test metrics on the training rows"
+        found.append((what, "Remove `test`; use other rows"))
+    for key in _metric_keys({k: v for k, v in report.items() if k not in known}):
+        todo = "Remove it, or release it as a counting statistic"
+        found.append((f"the report has {key}", todo))
+    why = "They are exact functions of private rows, without noise"
+    for what, todo in found:
+        yield Finding(PRIVATE_METRICS, what, why, todo)
     for file in sorted(set(run.files) - _RUN_FILES):
-        what, moved = (
+        yield Finding(
+            PRIVATE_METRICS,
             f"{file} is in the run folder, but is not part of the release",
+            "It may have exact functions of private rows",
             "Move it away before publishing",
         )
-        yield Finding(name, what, "It may have exact functions of private rows", moved)
 
 
-def _only_this_fit(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the ledger cannot count other fits on the same rows.
+def _of_ledger(run: Run) -> Iterator[Finding]:
+    """Yield findings on fits that the ledger does not count, or no longer has.
 
     A run on images (`finetune`) has no dataset id, and always names its ledger.
     """
+    ledger = run.report["ledger"]
     is_network = kind_of(run.report) == "network"
     named = is_network or run.report["data"].get("dataset_id")
-    if run.report["ledger"]["path"] == ":memory:" or not named:
-        why = "Other fits on the same rows add to this epsilon without being counted"
+    if ledger["path"] == ":memory:" or not named:
         yield Finding(
             "other fits uncounted",
             "there is no dataset id, so only this fit is counted",
-            why,
+            "Other fits on the same rows add to this epsilon without being counted",
             "Fit again with --ledger",
         )
-
-
-def _unrecorded(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the ledger was deleted, replaced or set to an older state."""
-    if run.fits is None:
-        return
-    ledger = run.report["ledger"]
-    known = {f["fit_id"] for f in run.fits}
-    why = "Its total omits a fit that was released"
-    if ledger["fit_id"] not in known:
-        what = "the data set's ledger does not have this fit"
+    fits, lost = run.fits or [], None
+    if run.fits is not None and ledger["fit_id"] not in {f["fit_id"] for f in fits}:
+        lost = "the data set's ledger does not have this fit", "this fit"
+    elif run.fits is not None and len(fits) < ledger["fits"]:
+        what = f"the ledger has {len(fits)} fits, but had {ledger['fits']} when this "
+        lost = f"{what}fit ended", "all fits"
+    if lost is not None:
         yield Finding(
             "fit not in the ledger",
-            what,
-            why,
-            "Restore the ledger from a copy with this fit",
+            lost[0],
+            "Its total omits a fit that was released",
+            f"Restore the ledger from a copy with {lost[1]}",
         )
-    elif len(run.fits) < ledger["fits"]:
-        what = (
-            f"the ledger has {len(run.fits)} fits, but had {ledger['fits']} when this "
-            "fit ended"
-        )
-        yield Finding(
-            "fit not in the ledger",
-            what,
-            why,
-            "Restore the ledger from a copy with all fits",
-        )
-
-
-def _fits_elsewhere(run: Run) -> Iterator[Finding]:
-    """Yield a finding for fits on the same images in other ledgers."""
     for where in run.elsewhere:
         yield Finding(
             "fits in another ledger",
@@ -393,18 +311,11 @@ def notes(run: Run) -> list[str]:
 
 
 _CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
-    _no_privacy,
-    _fixed_seed,
-    _delta_too_large,
-    _unaccounted_tuning,
-    _inferred_classes,
-    _unprotected_groups,
-    preprocessing,
-    _selection_on_test_rows,
-    _private_metrics,
-    _only_this_fit,
-    _unrecorded,
-    _fits_elsewhere,
+    _of_guarantee,
+    _of_rows,
+    _preprocessing,
+    _of_metrics,
+    _of_ledger,
 )
 
 
@@ -412,7 +323,7 @@ def _metric_keys(value: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of entries that are exact functions of rows."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if any(word in key for word in _PRIVATE_METRICS):
+            if any(word in key for word in _METRICS):
                 yield f"{path}{key}"
             yield from _metric_keys(inner, f"{path}{key}.")
     elif isinstance(value, list):

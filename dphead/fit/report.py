@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
+from dphead.analysis.card.page import template
 from dphead.analysis.ledger_place import named
 from dphead.analysis.profiles import (
     about_sum,
@@ -25,42 +26,7 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 
 SCHEMA = 1  # version of report.json's schema (docs/report.md)
-_RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is called
-    "zero_out": (
-        "one {unit}'s contribution replaced by nothing, the number of {thing}s being "
-        "public"
-    ),
-    "add_remove": ("one {unit} added or removed, the number of {thing}s being private"),
-    "replace_one": (
-        "one {unit} replaced by any other, the number of {thing}s being public"
-    ),
-}
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
-
-
-class Words(NamedTuple):
-    """Hold the words of a statement for the trained object and its source.
-
-    Attributes
-    ----------
-    name : str
-        Name of the trained object, such as "head".
-    source : str
-        Name of its source, such as "features file".
-    public : str
-        Public facts besides class names and settings.
-    private : str
-        Data to keep private, besides timings and memory.
-    """
-
-    name: str = "head"
-    source: str = "features file"
-    public: str = "the frozen backbone"
-    private: str = "features, row digests"
-
-
-_HEAD = Words()
-_NETWORK = Words("network", "source", "the initial weights", "images, row digests")
 
 
 def guarantee(
@@ -100,106 +66,20 @@ def guarantee(
     }
 
 
-# part of a statement if shared images reveal other ledgers
-_SHARED = (
-    ", except the list of other ledgers and the warnings about them, which depend on "
-    "the images that data sets share"
-)
-# sentence about test rows, by `test_is`
-_OF_TEST_ROWS = {
-    "private": (
-        " The guarantee does not cover the test accuracy, an exact function of the "
-        "test {thing}s. It was shown to the data holder and is not in this report."
-    ),
-    "public": " The test {thing}s were declared public. Their figures are exact.",
-    None: "",
-}
-
-
 def _statement(report: dict[str, Any]) -> str:
     """Return a report's guarantee as a paragraph for readers who are not engineers."""
-    g, ledger = report["guarantee"], report["ledger"]
-    thing = name_unit_in(report)
-    words = _HEAD if kind_of(report) == "head" else _NETWORK
-    if np.isinf(g["target_epsilon"]):
-        return (
-            "Not private: noise and clipping were off (epsilon = inf). Do not publish "
-            f"this {words.name} if the {thing}s are private."
-        )
-    if g["seeded"]:
-        return (
-            "Reproducible, not private: the noise was drawn from a fixed seed, for "
-            "tests. Whoever knows the seed can remove the noise. Do not publish this "
-            f"{words.name}."
-        )
-    grouped = g["group_cap"] is not None
-    relation = _RELATION_MEANING[g["neighboring_relation"]].format(
-        unit="group" if grouped else thing, thing=thing
+    ledger = report["ledger"]
+    text = template("statement.j2").render(
+        report=report,
+        g=report["guarantee"],
+        ledger=ledger,
+        kind=kind_of(report),
+        thing=name_unit_in(report),
+        infinite=float("inf"),
+        others=[uncounted(one) for one in ledger["elsewhere"]],
+        about_sum=about_sum(ledger["total_epsilon"], ledger["total_accountant"]),
     )
-    unit, people = (
-        f"one row{' (image)' if thing == 'image' else ''} of the {words.source}",
-        f"people with several {thing}s have the guarantee for each {thing}, not for "
-        f"all their {thing}s",
-    )
-    if grouped:
-        unit, people = (
-            f"{g['protected_unit']}, as the {words.source}'s group column says",
-            "nor is a wrong group column",
-        )
-    count = (
-        ""
-        if g["neighboring_relation"] == "add_remove"
-        else f" The number of training {thing}s, {report['data']['n_rows']}, is public."
-    )
-    shared = _SHARED if ledger["elsewhere"] else ""
-    test = _OF_TEST_ROWS[report["test_is"]].format(thing=thing)
-    return (
-        f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
-        f"private with respect to the training {thing}s and their labels. Protected "
-        f"unit: {unit}; neighboring data sets differ in {relation}. Whoever sees the "
-        f"{words.name} and this report, with any other knowledge and any feasible "
-        "computation, can tell the two cases apart only as well as this bound allows. "
-        "Everything that was computed from the training rows was released with "
-        "Gaussian noise by the releases listed here, and no other number that depends "
-        f"on them leaves the run{shared}.{count} The class names, the settings and "
-        f"{words.public} are public and are not protected; {people}. Hyper-parameters: "
-        f"see `tuning`. {_across_fits(ledger)}{test} The run's noisy releases, "
-        f"{words.name} and report may be published; {words.private}, timings and the "
-        "machine's memory may not."
-    )
-
-
-def _across_fits(ledger: dict[str, Any]) -> str:
-    """Return the sentences about the total of all fits of a ledger.
-
-    Only a budget is a guarantee for all fits. The sum of the fits is not.
-    """
-    if ledger["path"] == ":memory:":
-        return "Only this fit is counted: other fits from the same data add to it."
-    counted = (
-        f"Other fits from the same data are counted in the ledger {ledger['path']}."
-    )
-    if ledger["elsewhere"]:
-        counted = f"Fits in the ledger {ledger['path']} are counted. " + " ".join(
-            uncounted(one) for one in ledger["elsewhere"]
-        )
-    total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
-    budget = ledger["budget"]
-    why = about_sum(ledger["total_epsilon"], ledger["total_accountant"])
-    why = why and f" {why}"
-    if budget:
-        limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
-        return (
-            f"{counted} The guarantee for all these fits is {limit}. This budget was "
-            "fixed before the first fit. It is never exceeded, even if settings were "
-            "chosen by the results of earlier fits. The plain sum of the fits so far "
-            f"is {total}. The sum itself is no guarantee.{why}"
-        )
-    return (
-        f"{counted} The plain sum of these fits so far is {total}. No budget was fixed "
-        "before the first fit. Therefore the sum is a guarantee only if no fit's "
-        f"settings were chosen by the results of another fit.{why}"
-    )
+    return text.strip().replace("\n", " ")
 
 
 class Tested(NamedTuple):

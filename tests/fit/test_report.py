@@ -149,6 +149,13 @@ def test_what_is_not_private_says_so(epsilon, seed):
 # --- the paragraph --------------------------------------------------------------------
 
 
+DIFFERENCES = {
+    "zero_out": "'s contribution replaced by nothing, the number of images being",
+    "add_remove": " added or removed, the number of images being private",
+    "replace_one": " replaced by any other, the number of images being public",
+}
+
+
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
 def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
     text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))[
@@ -156,7 +163,7 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
     ]
     for part in (
         "(1, 1e-05)-differentially private",
-        report._RELATION_MEANING[relation].format(unit="image", thing="image"),
+        f"one image{DIFFERENCES[relation]}",
         "one row (image)",
         "several images",
         "any other knowledge",

@@ -7,7 +7,7 @@ from typing import Any
 
 from dphead import __version__
 from dphead.analysis.card.about import About, read_about
-from dphead.analysis.check import DERIVED, Finding
+from dphead.analysis.check import DERIVED, PRIVATE_METRICS, Finding
 from dphead.analysis.sealed import explain_damage
 
 _RENDERERS = {  # file: module:function that renders it from a report
@@ -47,7 +47,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
         path = run / name
         if path.is_file() and path.read_bytes() != _expected(name, report, run):
             yield Finding(
-                "private metrics stored",
+                PRIVATE_METRICS,
                 f"{name} is not what report.json gives",
                 why,
                 f"Look at it, or write it again: dphead report {_OPTIONS[name]}",
