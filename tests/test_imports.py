@@ -34,7 +34,7 @@ def loaded_after(code: str) -> set[str]:
             HEAVY | {"PIL", "pyarrow", "rich"},
         ),
         ("import dphead_extract.backbones.families", HEAVY | {"PIL", "numpy"}),
-        ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
+        ("import dphead.planning.registry as r; r.method_names()", HEAVY | {"numpy"}),
         (
             "import dphead.cli.fit, dphead.cli.account, dphead.cli.plan",
             HEAVY | {"numpy", "rich"},

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from dphead.analysis.audit_accounting import RELATIVE_ERROR, recomputed_epsilon
 from dphead.analysis.audit_bounds import Claim, statements
-from dphead.analysis.audit_laws import Evidence, Finding, judge
+from dphead.analysis.audit_laws import Evidence, LawResult, judge
 from dphead.analysis.audit_rows import UnrecordedSpec
 from dphead.analysis.audit_transcript import Problem, Seen, Witness, transcript
 from dphead.planning.plan import Plan
@@ -33,7 +33,7 @@ from dphead.solvers.base import Solver
 _ROUNDING = 1e-9
 
 
-class Record:
+class AuditRecord:
     """Record the results of an audit's fits.
 
     Attributes
@@ -103,11 +103,11 @@ def _scores(
     problems: Sequence[Problem],
     fits: int,
     progress: Callable[[int], None] | None = None,
-) -> Record:
+) -> AuditRecord:
     """Run `fits` fits in each of the two worlds, divided among the problems."""
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     noise = NoiseSource()
-    record = Record(problems[0], fits)
+    record = AuditRecord(problems[0], fits)
     # starting a thread takes longer than a small product
     small = problems[0].facts.n_features <= 64
     parts = np.array_split(np.arange(fits), len(problems))
@@ -199,13 +199,15 @@ def attack(
     }
 
 
-def _certain(record: Record, claim: Claim, again: float | None) -> Iterator[Finding]:
+def _certain(
+    record: AuditRecord, claim: Claim, again: float | None
+) -> Iterator[LawResult]:
     """Yield the findings that do not depend on noise. Their p-values are 0 or 1."""
     ok = record.share <= 1 + _ROUNDING
     shown = f"{record.share:.6g} of the sensitivity"
-    yield Finding("movement by the canary", "all releases", float(ok), shown)
+    yield LawResult("movement by the canary", "all releases", float(ok), shown)
     if again is not None:
         slack = _ROUNDING if claim.mu is not None else RELATIVE_ERROR
         ok = again <= claim.epsilon * (1 + slack)
         shown = f"{again:.6g} of the releases, {claim.epsilon:.6g} claimed"
-        yield Finding("recomputed epsilon", "the claim", float(ok), shown)
+        yield LawResult("recomputed epsilon", "the claim", float(ok), shown)

@@ -24,7 +24,7 @@ _LIKELY_REPEATS = 1e-3  # above this number of expected repeats, repeats are not
 
 
 @dataclass(frozen=True)
-class Finding:
+class LawResult:
     """Hold the result of one test: its name, subject, p-value and measured value."""
 
     name: str
@@ -47,7 +47,7 @@ def _bonferroni(ps: Any) -> float:
 
 def _correlation(
     about: str, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
-) -> Iterator[Finding]:
+) -> Iterator[LawResult]:
     """Test the correlation of each pair of vectors of mean 0.
 
     The p-value is exact if one vector has independent normal entries of equal
@@ -62,10 +62,10 @@ def _correlation(
         largest = max(largest, r)
     if ps:
         shown = f"largest correlation {largest:.2g}"
-        yield Finding("correlation of the noise", about, _bonferroni(ps), shown)
+        yield LawResult("correlation of the noise", about, _bonferroni(ps), shown)
 
 
-def _normality(about: str, values: np.ndarray) -> Finding:
+def _normality(about: str, values: np.ndarray) -> LawResult:
     """Test the distribution, the tails and the largest of standard normal values."""
     distance = kstest(values[:: -(-len(values) // _MAX_COMPARED)], "norm")
     sizes = np.abs(values)
@@ -82,10 +82,10 @@ def _normality(about: str, values: np.ndarray) -> Finding:
         found.append((p, f"{count} of {wanted:.3g} beyond {tail:g} deviations"))
     p, shown = min(found)
     p = min(1.0, len(found) * float(p))
-    return Finding("normality of the noise", about, p, shown)
+    return LawResult("normality of the noise", about, p, shown)
 
 
-class NoiseRecord:
+class _NoiseRecord:
     """Record the noise of all releases of one kind, in planned standard deviations.
 
     Parameters
@@ -155,7 +155,7 @@ class NoiseRecord:
         whole = len(self.kept) // releases * releases
         return np.array(self.kept[:whole]).reshape(-1, releases, len(self.watched))
 
-    def findings(self, releases: int) -> Iterator[Finding]:
+    def findings(self, releases: int) -> Iterator[LawResult]:
         """Test the noise of `releases` releases per fit."""
         yield from self._deviations(releases)
         yield from self._normalities()
@@ -168,7 +168,7 @@ class NoiseRecord:
         yield from _correlation(f"{self.label}, successive fits", flat)
         yield from self._repeats(draws)
 
-    def _deviations(self, releases: int) -> Iterator[Finding]:
+    def _deviations(self, releases: int) -> Iterator[LawResult]:
         """Compare sums of squares with chi-squared, in several groupings."""
         lengths, n = np.array(self.lengths), len(self.lengths)
 
@@ -190,9 +190,9 @@ class NoiseRecord:
             ratios = np.sqrt(squares / freedom)
             shown = f"{ratios.min():.4g} to {ratios.max():.4g} of the planned deviation"
             about = f"{self.label}, {name}"
-            yield Finding("deviation of the noise", about, p, shown)
+            yield LawResult("deviation of the noise", about, p, shown)
 
-    def _normalities(self) -> Iterator[Finding]:
+    def _normalities(self) -> Iterator[LawResult]:
         """Test values that are standard normal if the noise is correct."""
         lengths, law = np.array(self.lengths), chi2(self.entries)
         # use the smaller tail, which keeps its digits
@@ -211,7 +211,7 @@ class NoiseRecord:
             if len(part):
                 yield _normality(f"{self.label}, scores {name} the canary", part)
 
-    def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
+    def _repeats(self, draws: np.ndarray) -> Iterator[LawResult]:
         """Count draws that repeat or mirror each other. Correct noise has none."""
         step = self.sd_units / self._scale[self.watched]
         units = np.rint(draws * step)
@@ -224,10 +224,10 @@ class NoiseRecord:
         if expected < _LIKELY_REPEATS:
             p = float(poisson.sf(repeats - 1, expected)) if repeats else 1.0
             shown = f"{repeats} equal or opposite pairs of {len(units):,} draws"
-            yield Finding("repeated noise", self.label, p, shown)
+            yield LawResult("repeated noise", self.label, p, shown)
 
 
-class SampleRecord:
+class _SampleRecord:
     """Record secret samples that contain each slot with probability `prob`.
 
     Under random allocation, each step of an epoch has its own record.
@@ -265,7 +265,7 @@ class SampleRecord:
         self._last = mask
         self.sizes.append(int(mask.sum()))
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[LawResult]:
         """Test rates, sizes and common slots of the samples."""
         n, prob = len(self.sizes), self.prob
         common, pairs = self._common[self._common[:, 1] > 0].T
@@ -281,14 +281,14 @@ class SampleRecord:
                 continue
             p = _bonferroni(_two_sided(binom(trials, chance), count))
             shown = f"{rates.min():.4g} to {rates.max():.4g} for {chance:.4g}"
-            yield Finding(name, f"{self.label}, {about}", p, shown)
+            yield LawResult(name, f"{self.label}, {about}", p, shown)
         sizes = np.array(self.sizes)
         law: Any = binom(self.slots, prob)
         # randomized p-values are exactly uniform for a discrete distribution
         draw = np.random.default_rng(0).random(n)
         p = float(kstest(law.cdf(sizes) - draw * law.pmf(sizes), "uniform").pvalue)
         shown = f"deviation {sizes.std():.3g} for {law.std():.3g}"
-        yield Finding("sizes of the samples", self.label, p, shown)
+        yield LawResult("sizes of the samples", self.label, p, shown)
 
 
 class Evidence:
@@ -299,8 +299,8 @@ class Evidence:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.noise: dict[Any, NoiseRecord] = {}
-        self.samples: dict[Any, SampleRecord] = {}
+        self.noise: dict[Any, _NoiseRecord] = {}
+        self.samples: dict[Any, _SampleRecord] = {}
         self._order: list[Any] = []  # kinds of this fit's releases
         self._numbers: Counter[Any] = Counter()
         self._uses = np.zeros(slots, int)  # of each slot in this epoch
@@ -323,7 +323,7 @@ class Evidence:
     ) -> None:
         """Record a release of a kind (label, statistic)."""
         if kind not in self.noise:
-            self.noise[kind] = NoiseRecord(kind[0], noise.shape, symmetric, sd_units)
+            self.noise[kind] = _NoiseRecord(kind[0], noise.shape, symmetric, sd_units)
         self.noise[kind].add(noise, score, inside)
         self._order.append(kind)
 
@@ -347,13 +347,13 @@ class Evidence:
         record = self.samples.get((kind, step))
         if record is None:
             label = kind[0] if epoch_steps == 1 else f"{kind[0]}, step {step + 1}"
-            record = SampleRecord(label, prob, self.slots)
+            record = _SampleRecord(label, prob, self.slots)
             self.samples[kind, step] = record
         record.add(uses > 0, has_canary)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[LawResult]:
         """Run every test."""
-        found: list[Finding] = []
+        found: list[LawResult] = []
         releases = Counter(self._order)
         for kind, record in self.noise.items():
             found += record.findings(releases[kind])
@@ -363,7 +363,7 @@ class Evidence:
         if self.samples:
             shown = f"{self._misplaced} wrong uses"
             p = float(not self._misplaced)
-            found.append(Finding("each row once an epoch", "all samples", p, shown))
+            found.append(LawResult("each row once an epoch", "all samples", p, shown))
         return found
 
     def _successive(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -377,12 +377,12 @@ class Evidence:
             yield x[:count, :size].ravel(), y[:count, :size].ravel()
 
 
-def judge(findings: Sequence[Finding], alarm: float) -> dict[str, Any]:
+def judge(findings: Sequence[LawResult], alarm: float) -> dict[str, Any]:
     """Return the verdict on all tests.
 
     Parameters
     ----------
-    findings : sequence of Finding
+    findings : sequence of LawResult
         The tests.
     alarm : float
         Largest probability that a correct mechanism fails. Each test gets an equal part

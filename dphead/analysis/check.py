@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
-from dphead.analysis.records import Run
+from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-# Normalizations that use one row at a time. Not imported from `extract`, so that the
-# check does not trust new kinds without a review.
 PRIVATE_METRICS = "private metrics stored"  # also found by `analysis.card.kept`
 _PREPROCESSING = "data-dependent preprocessing"
 _FITTED = "Values fitted to the rows are released with the head without a charge"
+# Normalizations that use one row at a time. Not imported from `extract`, so that the
+# check does not trust new kinds without a review.
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
 _PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),
@@ -75,12 +75,12 @@ class Finding:
     todo: str
 
 
-def check(run: Run) -> list[Finding]:
+def check(run: FinishedRun) -> list[Finding]:
     """Return everything that the guarantee of `run` does not cover.
 
     Parameters
     ----------
-    run : Run
+    run : FinishedRun
         A finished run, as `read_run` returns it.
 
     Returns
@@ -97,7 +97,7 @@ def check(run: Run) -> list[Finding]:
         return [finding for one in _CHECKS for finding in one(run)]
 
 
-def _of_guarantee(run: Run) -> Iterator[Finding]:
+def _of_guarantee(run: FinishedRun) -> Iterator[Finding]:
     """Yield findings on noise, seed, delta and the choice of the settings."""
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if math.isinf(g["target_epsilon"]):
@@ -138,7 +138,7 @@ def _of_guarantee(run: Run) -> Iterator[Finding]:
         )
 
 
-def _of_rows(run: Run) -> Iterator[Finding]:
+def _of_rows(run: FinishedRun) -> Iterator[Finding]:
     """Yield findings on public classes and on groups of rows."""
     g, data = run.report["guarantee"], run.report["data"]
     declared = data.get("classes_declared")
@@ -160,7 +160,7 @@ def _of_rows(run: Run) -> Iterator[Finding]:
         )
 
 
-def _preprocessing(run: Run) -> Iterator[Finding]:
+def _preprocessing(run: FinishedRun) -> Iterator[Finding]:
     """Yield a finding if a row's features may depend on other rows."""
     own = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
     selection = run.report.get("selection") or {"networks": []}
@@ -208,7 +208,7 @@ def _of_extraction(facts: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
         )
 
 
-def _of_metrics(run: Run) -> Iterator[Finding]:
+def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
     """Yield findings on test rows, and on exact figures on private rows."""
     report = run.report
     test, test_is = report.get("test"), report.get("test_is")
@@ -249,7 +249,7 @@ def _of_metrics(run: Run) -> Iterator[Finding]:
         )
 
 
-def _of_ledger(run: Run) -> Iterator[Finding]:
+def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
     """Yield findings on fits that the ledger does not count, or no longer has.
 
     A run on images (`finetune`) has no dataset id, and always names its ledger.
@@ -287,7 +287,7 @@ def _of_ledger(run: Run) -> Iterator[Finding]:
         )
 
 
-def notes(run: Run) -> list[str]:
+def notes(run: FinishedRun) -> list[str]:
     """Return notes for the reader: later fits, and facts that could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
@@ -310,7 +310,7 @@ def notes(run: Run) -> list[str]:
     return found
 
 
-_CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[FinishedRun], Iterator[Finding]], ...] = (
     _of_guarantee,
     _of_rows,
     _preprocessing,

@@ -33,7 +33,7 @@ from dphead.privacy.ledger import Ledger, Spent, spent
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
 
-SCHEMA = 1  # the report schema that this module reads
+SCHEMA = 1  # version of report.json's schema (docs/report.md)
 _FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
     "statement": str,
     "tuning": str,
@@ -62,7 +62,7 @@ _DIGESTS = {  # file in the run folder: key of its digest in the report's proven
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """Hold the records of a finished run.
 
     Attributes
@@ -105,7 +105,7 @@ class Run:
         return about_sum(*self.spent_now)
 
 
-def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
+def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     """Read a run folder or a report.json.
 
     Parameters
@@ -117,7 +117,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
 
     Returns
     -------
-    Run
+    FinishedRun
         The run's records.
 
     Raises
@@ -135,7 +135,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
         return _read(folder, file, ledger)
 
 
-def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
+def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> FinishedRun:
     report = read_json(file, "report")
     if report.get("schema") != SCHEMA:
         raise ValueError(
@@ -169,7 +169,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
                 "ledger.json has no such fit",
             )
     names = tuple(sorted(p.name for p in folder.iterdir())) if folder else ()
-    return Run(
+    return FinishedRun(
         report,
         plan,
         head,

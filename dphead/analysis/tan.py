@@ -12,7 +12,7 @@ import numpy as np
 MIN_SIGMA = 2.0
 
 
-class Tan(NamedTuple):
+class _Tan(NamedTuple):
     """Hold the total amount of noise of a run.
 
     Attributes
@@ -35,7 +35,7 @@ class Tan(NamedTuple):
 
 def total_amount_of_noise(
     noise_multiplier: float, sampling_prob: float, steps: int, delta: float
-) -> Tan:
+) -> _Tan:
     """Return the total amount of noise of a run.
 
     eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta
@@ -54,7 +54,7 @@ def total_amount_of_noise(
 
     Returns
     -------
-    Tan
+    _Tan
         An approximation, never a guarantee: it can be below the true epsilon.
 
     Raises
@@ -84,7 +84,7 @@ def total_amount_of_noise(
             "far larger"
         )
     epsilon = eta * eta + 2 * eta * math.sqrt(-math.log(delta))
-    return Tan(eta, 1 / eta, epsilon, reason)
+    return _Tan(eta, 1 / eta, epsilon, reason)
 
 
 class Prediction(NamedTuple):

@@ -59,14 +59,14 @@ _MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 )
 @click.option(
     "--shuffled-epochs",
-    type=values.COUNT,
+    type=values.NATURAL,
     help="Account for this number of epochs of shuffled batches.",
 )
 @RELATION
 @GROUP_CAP
 @click.option(
     "--accountant",
-    type=values.ACCOUNTANTS,
+    type=values.ACCOUNTANT,
     help="Accountant that calibrates the noise. Default: the accountant of --preset, "
     "else auto.",
 )

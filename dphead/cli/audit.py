@@ -37,14 +37,14 @@ from dphead.cli.text import filled, table, tied
     "--n-rows", type=values.Whole(2), required=True, help="Number of synthetic rows."
 )
 @click.option(
-    "--n-features", type=values.COUNT, required=True, help="Number of features."
+    "--n-features", type=values.NATURAL, required=True, help="Number of features."
 )
 @click.option(
     "--n-classes", type=values.Whole(2), required=True, help="Number of classes."
 )
 @click.option(
     "--fits",
-    type=values.COUNT,
+    type=values.NATURAL,
     default=1000,
     help="Number of fits with the canary, and also without it.",
 )

@@ -237,9 +237,9 @@ def _features(
     """
     from dphead.analysis.protected import made_of_images
     from dphead.fit import files
-    from dphead.fit.head_file import load_head
+    from dphead.fit.head_file import open_head
 
-    made = load_head(asked.run)[1].get("extraction") or {}
+    made = open_head(asked.run)[1].get("extraction") or {}
     _check_range(asked, made.get("transform") or {})
     if files.is_features_file(asked.source):
         files.check_layout(asked.source, asked.layout, asked.roles)
@@ -277,7 +277,7 @@ def _features(
     ),
     click.option(
         "--top",
-        type=values.COUNT,
+        type=values.NATURAL,
         default=3,
         help="Number of most likely classes to list for each image.",
     ),

@@ -18,7 +18,7 @@ from dphead.cli.features import (
 )
 from dphead.cli.options import (
     BITS,
-    BLOCK_ROWS,
+    BLOCK_ROWS_OPTION,
     BY_GROUP,
     CLASSES,
     COLUMNS,
@@ -61,7 +61,7 @@ from dphead.cli.text import say, tied
     BY_GROUP,
     click.option(
         "--limit",
-        type=values.COUNT,
+        type=values.NATURAL,
         help="Use only the first N images. Default: all images.",
     ),
     click.option(
@@ -166,7 +166,7 @@ from dphead.cli.text import say, tied
     "Features",
     click.option(
         "--axes",
-        type=values.COUNT,
+        type=values.NATURAL,
         help="Project features on this number of directions between the backbone's "
         "own classes, such as 400. This option helps with small budgets and "
         "many classes.",
@@ -231,7 +231,7 @@ from dphead.cli.text import say, tied
     ),
     click.option(
         "--batch-size",
-        type=values.COUNT,
+        type=values.NATURAL,
         help="Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "
         "fixed filters.",
     ),
@@ -241,7 +241,7 @@ from dphead.cli.text import say, tied
         help="Number of threads. Default: one per processor core, and at most 8 "
         "with a GPU.",
     ),
-    BLOCK_ROWS,
+    BLOCK_ROWS_OPTION,
     click.option(
         "--shard",
         metavar="I/K",

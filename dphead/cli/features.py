@@ -13,7 +13,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.options import (
-    BLOCK_ROWS,
+    BLOCK_ROWS_OPTION,
     BY_GROUP,
     CLASSES,
     COLUMNS,
@@ -57,7 +57,7 @@ def features() -> None:
 @UNLABELED
 @click.option(
     "--width",
-    type=values.COUNT,
+    type=values.NATURAL,
     help="Length of the lists in a column of features. Required if the file's schema "
     "does not give the length.",
 )
@@ -68,7 +68,7 @@ def features() -> None:
     help="Name of the embedding model. Heads need files with the same name.",
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]))
-@BLOCK_ROWS
+@BLOCK_ROWS_OPTION
 @DATASET_ID
 @SAME_DATA_AS
 @click.option(

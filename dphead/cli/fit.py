@@ -52,7 +52,7 @@ from dphead.cli.text import releases_table, section
     GROUP_MEAN,
     click.option(
         "--accountant",
-        type=values.ACCOUNTANTS,
+        type=values.ACCOUNTANT,
         help="Accountant that calibrates the noise. Default: the accountant of the "
         "method.",
     ),

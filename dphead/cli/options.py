@@ -25,7 +25,7 @@ DELTA = click.option(
 )
 RELATION = click.option(
     "--relation",
-    type=values.RELATIONS,
+    type=values.KeptChoice("dphead.privacy.accounting:RELATIONS"),
     default="zero_out",
     help="Neighboring relation. Neighboring data sets differ in one image, which "
     "is zeroed out, added or removed, or replaced.",
@@ -38,7 +38,7 @@ _NOMINAL_N = click.option(
 )
 GROUP_CAP = click.option(
     "--group-cap",
-    type=values.COUNT,
+    type=values.NATURAL,
     help="Protect groups (patients), and use at most this many images of each group.",
 )
 GROUP_MEAN = click.option(
@@ -60,7 +60,7 @@ LEDGER_OPTION = click.option(
 )
 _TUNED = click.option(
     "--tuning",
-    type=values.TUNING,
+    type=values.KeptChoice("dphead.fit.report:TUNING"),
     help="Statement in the report on how the settings were chosen.",
 )
 _ALLOW_LARGE_DELTA = click.option(
@@ -284,9 +284,9 @@ FEATURES_FILE = click.option(
     type=values.NamedPath(dir_okay=False),
     help="Features file to write (.h5).",
 )
-BLOCK_ROWS = click.option(
+BLOCK_ROWS_OPTION = click.option(
     "--block-rows",
     default=1024,
-    type=values.COUNT,
+    type=values.NATURAL,
     help="Number of rows between resume points.",
 )

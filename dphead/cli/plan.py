@@ -40,7 +40,7 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 )
 @click.option(
     "--n-rows",
-    type=values.COUNT,
+    type=values.NATURAL,
     help="Public number of private images in the planned fit.",
 )
 @click.option(

@@ -28,7 +28,10 @@ _PLAN_COLUMNS = (
     ">cost",
 )
 _N_ROWS = click.option(
-    "--n-rows", type=values.COUNT, required=True, help="Number of training images."
+    "--n-rows",
+    type=values.NATURAL,
+    required=True,
+    help="Number of training images.",
 )
 _DELTA = click.option(
     "--delta", type=values.NUMBER, required=True, help="Failure probability."
@@ -43,7 +46,10 @@ def tan() -> None:
 @tan.command("show")
 @_N_ROWS
 @click.option(
-    "--batch-size", type=values.COUNT, required=True, help="Expected size of a batch."
+    "--batch-size",
+    type=values.NATURAL,
+    required=True,
+    help="Expected size of a batch.",
 )
 @click.option(
     "--noise-multiplier",
@@ -51,7 +57,7 @@ def tan() -> None:
     required=True,
     help="Noise multiplier of each step.",
 )
-@click.option("--steps", type=values.COUNT, required=True, help="Number of steps.")
+@click.option("--steps", type=values.NATURAL, required=True, help="Number of steps.")
 @_DELTA
 def _show(
     n_rows: int,
@@ -101,7 +107,7 @@ def _show(
 )
 @click.option(
     "--steps",
-    callback=values.separated(values.COUNT, "whole numbers: 250,500"),
+    callback=values.separated(values.NATURAL, "whole numbers: 250,500"),
     help="Numbers of steps to compare, such as 250,500. Default: 250 to 64000.",
 )
 @click.option(

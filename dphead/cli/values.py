@@ -119,10 +119,8 @@ class _Backbone(KeptChoice):
 
 
 BACKBONE = _Backbone("dphead_extract.backbones.families:TRAITS")
-METHODS = KeptChoice("dphead.planning.registry:names")
-RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
-ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
-TUNING = KeptChoice("dphead.fit.report:TUNING")
+METHODS = KeptChoice("dphead.planning.registry:method_names")
+ACCOUNTANT = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 
 
 class Number(click.ParamType):
@@ -170,9 +168,9 @@ class Whole(Number):
 
 NUMBER = Number()
 WHOLE = Whole()
-COUNT = Whole(1)
-SEVERAL = 2**16  # bound of counts that cost time or memory; chosen, not measured
-MANY = Whole(1, SEVERAL)
+NATURAL = Whole(1)
+_SEVERAL = 2**16  # bound of counts that cost time or memory; chosen, not measured
+MANY = Whole(1, _SEVERAL)
 
 
 def separated(kind: Number, what: str, *counts: int) -> Any:
@@ -206,7 +204,7 @@ numbers_of_colors = separated(
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
 intensity = separated(Number(-LARGEST), "LOW,HIGH", 2)
-map_shape = separated(COUNT, "CHANNELS,H,W", 3)
+map_shape = separated(NATURAL, "CHANNELS,H,W", 3)
 _sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
 
 

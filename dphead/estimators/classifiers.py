@@ -14,7 +14,7 @@ from dphead.analysis.records import read_run
 from dphead.estimators.base import DPClassifier
 from dphead.estimators.fitting import named_as_given
 from dphead.estimators.guarantee import privacy_of
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.solvers.gradient import Average
 from dphead.solvers.head import AccuracyEstimate
 from dphead.solvers.prototypes import Rule
@@ -927,7 +927,7 @@ class DPHeadClassifier(DPClassifier):
     Parameters
     ----------
     method : str, default="auto"
-        Name of the method: one of `dphead.planning.registry.names()`.
+        Name of the method: one of `dphead.planning.registry.method_names()`.
     settings : dict, default=None
         Settings of the method by name. Other settings have the preset's value, or the
         method's default.
@@ -1038,7 +1038,7 @@ class DPHeadClassifier(DPClassifier):
             If the folder does not hold a head, or was changed.
         """
         run = read_run(folder)
-        head, facts = load_head(folder)
+        head, facts = open_head(folder)
         report = run.report
         g, method = report["guarantee"], report["method"]
         classes = named_as_given(facts)

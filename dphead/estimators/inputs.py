@@ -35,7 +35,7 @@ from dphead.estimators.labels import (
     unread_rows,
 )
 from dphead.fit.files import (
-    Source,
+    SourceFacts,
     check_split,
     classes_declared,
     extraction,
@@ -91,9 +91,9 @@ class TrainingData:
     notice: Callable[[], str] = str
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFacts:
         """Return the public facts that a run folder stores."""
-        return Source(
+        return SourceFacts(
             n_features=self.facts.n_features,
             class_names=[str(name) for name in self.classes],
             dataset_id=self.dataset_id,

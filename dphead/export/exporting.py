@@ -17,7 +17,7 @@ from dphead.analysis.protected import made_of_images
 from dphead.analysis.sealed import read_json, read_sealed
 from dphead.export.trained import Trained, guarantee_of, write_plain_json
 from dphead.export.words import example, input_in_words, readme
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.privacy.atomic_write import write_folder
 
 WRITERS = {  # format: module:function(trained, folder), imported on first use
@@ -117,7 +117,7 @@ def export(
 def _read(run: Path, weights: Path | None, model: Any) -> Trained:
     """Return the head or the network of a run folder, with its guarantee."""
     if not (run / "model.json").exists():
-        head, facts = load_head(run)
+        head, facts = open_head(run)
         return Trained(run, head, facts, guarantee_of(run, facts), weights)
     _, facts = read_sealed(run, "model")
     data = read_json(run / "report.json", "report")["data"]

@@ -18,7 +18,7 @@ from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.saved import Opened
 from dphead.fit import files
-from dphead.fit.files import Source
+from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.privacy.contract import Rows
@@ -40,7 +40,7 @@ class Data:
         Whether rows are 8-bit images, not feature maps.
     split : str
         The split of the rows; "all" for a source without splits.
-    source : Source
+    source : SourceFacts
         Public facts of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
@@ -53,7 +53,7 @@ class Data:
     shape: tuple[int, int, int]
     pixels: bool
     split: str
-    source: Source
+    source: SourceFacts
     digests: np.ndarray | None = None
     holdout: bool = False
 
@@ -140,14 +140,14 @@ def source_of_pixels(
     declared: str,
     pixels: dict[str, Any],
     grouped: bool,
-) -> Source:
+) -> SourceFacts:
     """Return the public facts of images (channels, h, w), scaled by (mean, std).
 
     `declared` says how the classes were declared, and `pixels` the range of pixels.
     """
     mean, std = (np.broadcast_to(value, 3).tolist() for value in scale)
     transform = {"mean": mean, "std": std, "image_size": shape[1:], **pixels}
-    return Source(
+    return SourceFacts(
         n_features=int(np.prod(shape)),
         class_names=classes,
         dataset_id=None,

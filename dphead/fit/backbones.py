@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from dphead_extract.features.format import FeaturesFile
 
+from dphead.fit.files import SourceFacts
 from dphead.fit.options import FitOptions
-from dphead.fit.run_folder import Source
 from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import Solver
 from dphead.solvers.head import LinearHead
@@ -22,7 +22,7 @@ from dphead.solvers.head import LinearHead
 _SAME = ("row_digest", "split", "group", "labels")
 
 
-def check_options(options: FitOptions) -> None:
+def check_selection_options(options: FitOptions) -> None:
     """Raise ValueError for options that do not support several backbones."""
     if not options.backbones:
         return
@@ -97,7 +97,7 @@ def selected(head: LinearHead) -> int:
 
 
 def selection_of(
-    sources: Sequence[Source], solver: Solver, head: LinearHead
+    sources: Sequence[SourceFacts], solver: Solver, head: LinearHead
 ) -> dict[str, Any] | None:
     """Return the report's entry for a choice among backbones, or None.
 

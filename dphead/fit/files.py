@@ -25,7 +25,7 @@ from dphead.data.features import (
     load_features,
     split_slots,
 )
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.solvers.head import LinearHead
 
 # what an `extraction` records of how rows were made
@@ -75,7 +75,7 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
 
 
 def classes_declared(file: FeaturesFile) -> str:
-    """Return who declared the classes public, as in `Source`."""
+    """Return who declared the classes public, as in `SourceFacts`."""
     return file.classes_declared or "fit-flag"
 
 
@@ -96,7 +96,7 @@ def extraction_of_arrays() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFacts:
     """Hold the public facts of a run's source.
 
     Attributes
@@ -127,9 +127,9 @@ class Source:
     grouped: bool
 
 
-def source_of(file: FeaturesFile, classes: list[str]) -> Source:
+def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
     """Return the public facts of a features file, with its public classes."""
-    return Source(
+    return SourceFacts(
         n_features=file.n_features,
         class_names=classes,
         dataset_id=file.dataset_id,
@@ -289,7 +289,7 @@ def open_matching(
     ValueError
         If the file does not match the head.
     """
-    head, facts = load_head(run)
+    head, facts = open_head(run)
     rows, file = load_features(features, split, memory=0)
     with file:
         made = facts.get("extraction")
@@ -386,7 +386,7 @@ def extract_like(
         source = output.with_name("image")  # a folder of this image only
         source.mkdir()
         copyfile(images.source, source / images.source.name)
-    _, facts = load_head(run)
+    _, facts = open_head(run)
     with explain_damage("a head's extraction", run):
         made = facts["extraction"]
         network = backbone_options(made, images.weights)
@@ -443,7 +443,7 @@ def import_like(
     from dphead_extract.importing import ImportOptions, import_features
     from dphead_extract.sources.classes import Classes
 
-    head, facts = load_head(run)
+    head, facts = open_head(run)
     with explain_damage("a head's extraction", run):
         backbone = facts["extraction"]["backbone"]
     names = facts["class_names"] if labeled else None

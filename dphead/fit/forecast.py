@@ -143,7 +143,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Point:
+class _Point:
     """Hold the forecast accuracy and the attack bound of one budget.
 
     Attributes
@@ -195,9 +195,9 @@ class Forecast:
     n_train, n_held_out : int
         Public rows that each draw trains and measures on. With groups, the numbers
         are for the last draw.
-    points : tuple of Point
+    points : tuple of _Point
         One for each epsilon, in increasing order.
-    ceiling : Point
+    ceiling : _Point
         The result without noise.
     """
 
@@ -206,16 +206,16 @@ class Forecast:
     unit: str
     n_train: int
     n_held_out: int
-    points: tuple[Point, ...]
-    ceiling: Point
+    points: tuple[_Point, ...]
+    ceiling: _Point
 
     @property
-    def best(self) -> Point:
+    def best(self) -> _Point:
         """Return the point of highest mean accuracy, with the smallest epsilon."""
         return max(self.points, key=lambda point: point.accuracy)
 
     @property
-    def enough(self) -> Point:
+    def enough(self) -> _Point:
         """Return the smallest epsilon with a mean accuracy within 0.01 of the best."""
         goal = self.best.accuracy - _NEAR
         return next(point for point in self.points if point.accuracy >= goal)
@@ -346,7 +346,7 @@ def forecast(
                 made, wanted = sum(map(len, found)), len(plans) * question.draws
                 progress(made, wanted, "fits on public rows")
     points = [
-        Point(plan.epsilon, tuple(accuracies), _detected(plan))
+        _Point(plan.epsilon, tuple(accuracies), _detected(plan))
         for plan, accuracies in zip(plans, found, strict=True)
     ]
     return Forecast(
@@ -443,7 +443,7 @@ def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
 
 
 def _detected(plan: Plan) -> dict[bool, float]:
-    """Return `Point.detected` of a plan, which is 1 without noise."""
+    """Return `_Point.detected` of a plan, which is 1 without noise."""
     if not plan.private:
         return dict.fromkeys(comparisons(plan.relation), 1.0)
     return detection_limits(plan.events(), plan.relation)

@@ -45,7 +45,7 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
     return write_sealed(Path(folder), "head", tensors, meta)
 
 
-def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
+def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     """Read a head and its facts.
 
     Raises

@@ -29,7 +29,7 @@ from dphead.solvers.head import LinearHead
 from dphead.sums.hosts import Hosts, follow
 from dphead.sums.verified import VerifiedSum
 
-Progress = Callable[[int, int, str], None]
+ReleaseProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Run:
     charged: Charge | None = None
     noise: NoiseSource = field(default_factory=NoiseSource)
     summer: VerifiedSum | None = None
-    progress: Progress | None = None
+    progress: ReleaseProgress | None = None
     done: int = 0
     hosts: Hosts | None = None
 

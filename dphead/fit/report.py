@@ -18,6 +18,7 @@ from dphead.analysis.profiles import (
     all_profiles,
 )
 from dphead.analysis.protected import kind_of, name_unit, name_unit_in, stated_guarantee
+from dphead.analysis.records import SCHEMA
 from dphead.analysis.sealed import write_json
 from dphead.fit.ledgers import Elsewhere
 from dphead.fit.loop import FitResult
@@ -25,7 +26,6 @@ from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 
-SCHEMA = 1  # version of report.json's schema (docs/report.md)
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 
@@ -111,7 +111,7 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
     )
 
 
-def build(
+def build_report(
     result: FitResult,
     *,
     method: dict[str, Any],

@@ -17,8 +17,8 @@ from dphead_extract.features.format import FeaturesFile
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.backbones import (
-    check_options,
     check_same_images,
+    check_selection_options,
     selected,
     selection_of,
 )
@@ -37,7 +37,7 @@ from dphead.fit.head_file import save_head
 from dphead.fit.ledgers import open_ledger
 from dphead.fit.loop import (
     FitResult,
-    Progress,
+    ReleaseProgress,
     Run,
     fit_head,
     follow_fit,
@@ -102,7 +102,7 @@ _TestRows = tuple[np.ndarray, np.ndarray, str]
 def fit_files(
     options: FitOptions,
     announce: _Announce | None = None,
-    progress: Progress | None = None,
+    progress: ReleaseProgress | None = None,
 ) -> dict[str, Any]:
     """Fit a head and write its run folder.
 
@@ -175,13 +175,13 @@ def _open_networks(options: FitOptions, files: ExitStack) -> _PreparedHead:
 
     `files` closes the features files that this function opens.
     """
-    check_options(options)
+    check_selection_options(options)
     runs = []
     for path in (options.features, *options.backbones):
         cap = options.group_cap, options.group_mean
         rows, file = load_features(path, options.split, 0, *cap)
         files.enter_context(file)
-        runs.append(prepare(options, rows, file))
+        runs.append(prepare_head(options, rows, file))
     return _prepare_selection(runs) if options.backbones else runs[0]
 
 
@@ -231,7 +231,7 @@ def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
     widths = tuple(one.plan.facts.n_features for one in runs)
     facts = replace(first.plan.facts, n_features=max(widths))
     method = first.method
-    assert isinstance(method.solver, Auto)  # `check_options` refused other methods
+    assert isinstance(method.solver, Auto)  # the options were checked
     solver = BackboneSelection(widths, method.solver)
     target = options.target(method.accountant, options.group_cap, options.group_mean)
     plan = make_plan(solver, facts, **vars(target))
@@ -245,7 +245,7 @@ def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
     )
 
 
-def prepare(
+def prepare_head(
     options: FitOptions, rows: FeaturesRows, file: FeaturesFile
 ) -> _PreparedHead:
     """Plan the releases from the options and the file's public facts.
@@ -288,7 +288,7 @@ def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
     summer.check((r.statistic for r in run.plan.releases), run.plan.facts.n_features)
-    agree(hosts, agreed(run))
+    agree(hosts, facts_to_agree(run))
     return follow_fit(run.plan, run.rows, summer, hosts, run.options.seed)
 
 
@@ -297,13 +297,13 @@ def _lead(
     hosts: Hosts | None,
     n_test: int,
     announce: _Announce | None,
-    progress: Progress | None,
+    progress: ReleaseProgress | None,
 ) -> FitResult:
     """Make all checks that can fail, then charge the plan, then fit."""
     options, plan = run.options, run.plan
     own, sums, memory = _own_rows(run, hosts, n_test)
     if hosts is not None:
-        agree(hosts, agreed(run))
+        agree(hosts, facts_to_agree(run))
     seconds = 0.0
     if options.backend != "jax":  # an accelerator's rates are not known
         seconds = check_duration(plan.releases, plan.facts, plan.solver.name)
@@ -384,7 +384,7 @@ def _own_rows(
     return run.rows.part(start, stop, room.features), sums, kept
 
 
-def agreed(run: _PreparedHead) -> dict[str, str]:
+def facts_to_agree(run: _PreparedHead) -> dict[str, str]:
     """Return the facts that all processes of a run must agree on.
 
     The features are compared by their digest.

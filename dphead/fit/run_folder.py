@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.fit import report as reports
-from dphead.fit.files import Source
+from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import (
     Elsewhere,
     charged_elsewhere,
@@ -51,7 +51,7 @@ class Prepared:
     ----------
     options : RunOptions
         The run's options.
-    source : Source
+    source : SourceFacts
         Public facts of the source.
     method : Method
         The method and its solver.
@@ -68,7 +68,7 @@ class Prepared:
     """
 
     options: RunOptions
-    source: Source
+    source: SourceFacts
     method: Method
     plan: FitPlan
     name: str
@@ -464,7 +464,7 @@ def write_report(
     options, facts, out = run.options, run.plan.facts, run.options.out
     config = options.config
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
-    report = reports.build(
+    report = reports.build_report(
         result,
         method={
             "name": run.name,

@@ -32,7 +32,7 @@ def make_method(
     Parameters
     ----------
     name : str
-        One of `registry.names()`.
+        One of `registry.method_names()`.
     facts : ProblemInfo
         Public sizes.
     options : dict

@@ -28,7 +28,7 @@ OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
 _PARTS = ("plan", "solve")
 
 
-def names() -> list[str]:
+def method_names() -> list[str]:
     """Return the name of every method, dphead's own methods first."""
     return [*OURS, *sorted(set(_installed()) - set(OURS))]
 
@@ -77,9 +77,8 @@ def _claimed(name: str) -> EntryPoint | None:
     """Return the entry point of a method's name, or None for a method of dphead."""
     points = _installed().get(name, [])
     if not points and name not in OURS:
-        raise ValueError(
-            f"`--method` must be one of {', '.join(sorted(names()))}, got {name!r}."
-        )
+        known = ", ".join(sorted(method_names()))
+        raise ValueError(f"`--method` must be one of {known}, got {name!r}.")
     claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
     if len(claims) > 1:
         raise ValueError(

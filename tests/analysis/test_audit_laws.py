@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from dphead.analysis.audit_laws import Evidence, Finding, judge
+from dphead.analysis.audit_laws import Evidence, LawResult, judge
 
 SD_UNITS = 1e6
 
@@ -198,8 +198,8 @@ def test_each_test_of_allocation_finds_its_defect():
 
 
 def test_the_verdict_is_corrected_for_the_number_of_tests():
-    found = [Finding("a", "b", p, "") for p in (2e-4, 0.3, 0.9)]
+    found = [LawResult("a", "b", p, "") for p in (2e-4, 0.3, 0.9)]
     assert judge(found, 1e-3)["passed"] is False
     assert judge(found, 5e-4)["passed"] is True
-    nan = judge([*found, Finding("a", "b", float("nan"), "")], 5e-4)
+    nan = judge([*found, LawResult("a", "b", float("nan"), "")], 5e-4)
     assert nan["passed"] is False

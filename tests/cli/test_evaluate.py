@@ -21,7 +21,7 @@ from dphead_extract.features.format import write_features
 from pyarrow import parquet
 
 from dphead.analysis.metrics import probabilities
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def made(tmp_path_factory):
 
 def scores(run, n=90, seed=5):
     x, y = rows(n, seed=seed)
-    return load_head(run)[0].scores(x), y
+    return open_head(run)[0].scores(x), y
 
 
 def test_evaluate_measures_the_head_on_the_rows(made):

@@ -26,7 +26,7 @@ from dphead_extract.features.format import open_features, write_features
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
 from dphead.estimators.classifiers import DPAutoClassifier
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.fit.ledgers import ledger_home
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
@@ -113,7 +113,7 @@ def test_no_file_of_the_run_holds_what_is_private(features, run):
         raw = [d.tobytes() for d in (*file.row_digest, *file.block_digest)] + [
             row.tobytes() for row in x
         ]
-    head, _ = load_head(run)
+    head, _ = open_head(run)
     accuracy = float((head.scores(x).argmax(1) == y).mean())
     files = contents(run)
     for name, data in files.items():

@@ -22,7 +22,7 @@ from dphead.analysis.metrics import predicted_classes, probabilities
 from dphead.export import heads, sklearn_head, torch_head
 from dphead.export.exporting import export
 from dphead.export.trained import tensors_of
-from dphead.fit.head_file import load_head, save_head
+from dphead.fit.head_file import open_head, save_head
 from dphead.privacy.loss import LOSSES
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
@@ -59,7 +59,7 @@ def with_head(run, copy, transform, loss, m=3, clip=None):
     (copy / "report.json").write_text(json.dumps(report))
     weights, intercept = RNG.normal(size=(12, m)), RNG.normal(size=m)
     head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
-    facts = load_head(run)[1]
+    facts = open_head(run)[1]
     kept = ("feature_space", "extraction")
     save_head(copy, head, {"class_names": names} | {k: facts[k] for k in kept})
     return head
@@ -94,7 +94,7 @@ def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss,
     module, classes = torch_head.load_head(tmp_path / "out")
     x = hostile_rows()
     scores = module(torch.from_numpy(x))
-    expected = load_head(tmp_path / "run")[0].scores(x)
+    expected = open_head(tmp_path / "run")[0].scores(x)
     assert np.array_equal(expected, head.scores(x), equal_nan=True)
     assert_same_scores(scores.detach(), expected)
     found = module.probabilities(scores).detach()
@@ -184,7 +184,7 @@ def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_pa
     code += documented("module")
     said = without_dphead(tmp_path, code).splitlines()
     assert said[0] == "no dphead"
-    head, facts = load_head(run)
+    head, facts = open_head(run)
     expected = head.scores(x)
     scores = np.load(tmp_path / "scores.npy")
     assert_allclose(scores, expected, atol=1e-4)

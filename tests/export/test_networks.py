@@ -26,7 +26,7 @@ from dphead.export import torch_head
 from dphead.export.exporting import export
 from dphead.export.pictures import prepare
 from dphead.fit.files import open_matching
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 
 CLASSES = ["zero", "one", "two"]
 LS = ("--method", "dp-ls", "--epsilon", 8, "--delta", 1e-3)
@@ -177,7 +177,7 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     for row, scale in enumerate((1e-18, 1e-30, 1e-42, 1e18, 1e30), 3):
         x[row] *= scale
     scores, probabilities, classes = session.run(None, {"features": x})
-    expected = load_head(tmp_path / "run")[0].scores(x)
+    expected = open_head(tmp_path / "run")[0].scores(x)
     assert_allclose(scores, expected, atol=1e-4)
     assert np.array_equal(classes, predicted_classes(expected))
     assert np.flatnonzero(classes < 0).tolist() == [1, 2]

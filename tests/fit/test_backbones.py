@@ -20,7 +20,7 @@ from features import edited
 
 from dphead.analysis.check import check
 from dphead.analysis.records import read_run
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.privacy.ledger.charge import Charge
 
 SPLIT = np.repeat([0, 1], [180, 60]).astype(np.uint8)
@@ -81,7 +81,7 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     assert {"network 1: correct rows", "network 2: correct rows"} <= labels
     found = {one.name for one in check(read_run(run))}
     assert found == {"people with several images"}
-    head, _ = load_head(run)
+    head, _ = open_head(run)
     assert head.weights.shape == (20, 3)
     fitted("evaluate", run, files[1], "--split", "test")
     refusal("evaluate", run, files[0], "--split", "test")

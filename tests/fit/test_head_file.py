@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dphead.fit.head_file import load_head, save_head
+from dphead.fit.head_file import open_head, save_head
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -31,7 +31,7 @@ def head(transform, loss="softmax"):
 def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
     saved = head(HEADS[name], loss)
     save_head(tmp_path, saved, FACTS)
-    loaded, facts = load_head(tmp_path)
+    loaded, facts = open_head(tmp_path)
     x = RNG.normal(size=(20, 4)).astype(np.float32)
     assert np.array_equal(loaded.scores(x), saved.scores(x))
     assert loaded.weights.dtype == np.float64
@@ -72,21 +72,21 @@ def test_what_is_no_head_is_refused(tmp_path, damage):
     save_head(tmp_path, head(HEADS["unit"]), FACTS)
     damage(tmp_path)
     with pytest.raises(ValueError, match=r"Restore|Update|Pass a run folder|must be"):
-        load_head(tmp_path)
+        open_head(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
 def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(tmp_path, name):
     """57 of 250 flips changed predictions unseen, and a class got another name."""
     save_head(tmp_path, head(HEADS["centered"]), FACTS)
-    saved, facts = load_head(tmp_path)
+    saved, facts = open_head(tmp_path)
     whole = (tmp_path / name).read_bytes()
     for i in range(len(whole)):
         flipped = bytearray(whole)
         flipped[i] ^= 1 << (i % 8)
         (tmp_path / name).write_bytes(flipped)
         try:
-            loaded, others = load_head(tmp_path)
+            loaded, others = open_head(tmp_path)
         except ValueError:
             continue
         assert others == facts

@@ -233,7 +233,7 @@ def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
 def test_private_test_figures_stay_out_of_the_report(test_is):
     result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS)
     figures = {"accuracy": 0.123456}
-    built = report.build(
+    built = report.build_report(
         result,
         method={"name": "dp-ls"},
         data={"n_rows": N},

@@ -20,7 +20,7 @@ from commands import (
 )
 from features import edited
 
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.fit.processes import Place
 from dphead.privacy.ledger import Ledger
 
@@ -149,7 +149,7 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
         done = started(tmp_path, 2, *command, run, "--ledger", book)
         assert [one.code for one in done] == [0, 0], done
     fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
-    head, whole = (load_head(folder)[0].weights for folder in (run, tmp_path / "whole"))
+    head, whole = (open_head(folder)[0].weights for folder in (run, tmp_path / "whole"))
     assert np.array_equal(head, whole)
     assert len(Ledger(book).fits()) == 1
 

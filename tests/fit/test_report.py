@@ -43,7 +43,7 @@ def built(
         ArrayRows(X, Y),
         Run(ledger=ledger, noise=NoiseSource(seed)),
     )
-    return report.build(
+    return report.build_report(
         result,
         method={"name": "dp-ls"},
         data={"n_rows": 400, "extraction": extraction},

@@ -25,9 +25,9 @@ from dphead_extract.features.format import write_features
 from features import edited
 
 from dphead.data.features import load_features
-from dphead.fit.head_file import load_head
+from dphead.fit.head_file import open_head
 from dphead.fit.options import FitOptions
-from dphead.fit.run import agreed, fit_files, prepare
+from dphead.fit.run import facts_to_agree, fit_files, prepare_head
 
 # 8 releases: mean, gram, 6 gradients
 FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")
@@ -121,7 +121,7 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
     fitted("fit", features, "-o", run, *FC)
     assert len(ledger_of(features).fits()) == 1
     assert report_of(run)["guarantee"]["private"]
-    loaded = load_head(run)[0].transform.center
+    loaded = open_head(run)[0].transform.center
     mean = np.load(io.BytesIO(before["releases/000001.npy"]), allow_pickle=False)[:, 0]
     # the same draw, scaled; the first is of how many rows it is the mean
     assert loaded is not None
@@ -161,7 +161,7 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
         fit(both, run, *given, "--split", "train", "--test-split", "test")
         assert report_of(run)["data"]["n_rows"] == 200
         assert report_of(run)["test"] == report_of(alone)["test"]
-        heads = [load_head(folder)[0].weights for folder in (run, alone)]
+        heads = [open_head(folder)[0].weights for folder in (run, alone)]
         assert np.array_equal(*heads)
 
 
@@ -204,5 +204,5 @@ def test_processes_agree_on_every_block_of_their_features(tmp_path):
             edited(path, lambda f, row=16 * block: f["features"].__setitem__(row, 0))
         rows, file = load_features(path)
         with file:
-            found.add(agreed(prepare(options, rows, file))["features"])
+            found.add(facts_to_agree(prepare_head(options, rows, file))["features"])
     assert len(found) == 11

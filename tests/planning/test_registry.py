@@ -150,7 +150,7 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
     ):
         make_method("dp-fc", FACTS, {})
     assert make_method("dp-ls", FACTS, {}).source == "dphead's defaults"
-    assert registry.names() == list(registry.OURS)
+    assert registry.method_names() == list(registry.OURS)
     assert "--gram-share" in fitted("fit", "--help").out
     assert "gram_share" in settable("dp-fc")
 
@@ -168,7 +168,7 @@ def test_a_broken_entry_point_is_an_error_once_it_is_asked_for(
     installed, value, message
 ):
     installed("odd", {"odd": value}, angles=block("python"), broken="1 / 0")
-    assert registry.names()[-1] == "odd"
+    assert registry.method_names()[-1] == "odd"
     assert "odd" in dphead("fit", "--help").out
     make_method("dp-fc", FACTS, {})
     with pytest.raises(ValueError, match=message):

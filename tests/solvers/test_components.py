@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
-from dphead.fit.head_file import load_head, save_head
+from dphead.fit.head_file import open_head, save_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.solvers.base import ProblemInfo, Response
@@ -143,7 +143,7 @@ def test_training_and_prediction_use_one_transform(solver, tmp_path):
         assert_allclose(head.scores(new)[:, 0], theirs, atol=1e-5)
     names = [str(i) for i in range(head.weights.shape[1])]
     save_head(tmp_path, head, {"class_names": names, "feature_space": ""})
-    assert_array_equal(load_head(tmp_path)[0].scores(new), head.scores(new))
+    assert_array_equal(open_head(tmp_path)[0].scores(new), head.scores(new))
 
 
 HOSTILE = ["opposite", "along", "random", "nan", "inf"]

@@ -23,7 +23,7 @@ from dphead.analysis.protected import (
     name_unit_in,
     public_statement,
 )
-from dphead.analysis.records import Run, plan_of
+from dphead.analysis.records import FinishedRun, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
     FALSE_POSITIVE_RATE,
@@ -127,7 +127,7 @@ def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
 def _findings(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the findings of `dphead check` and the warnings, for the card's list."""
     plan = plan_of(report, Path("report.json"))
-    findings = check(Run(report, plan, None, frozenset(), (), None))
+    findings = check(FinishedRun(report, plan, None, frozenset(), (), None))
     found = [(one.what, one.why) for one in findings]
     found += [(text, "") for text in report["warnings"]]
     return [

@@ -24,7 +24,7 @@ from typing import Any
 _DELTA = 1e-5  # default without a preset, as in papers on CIFAR
 
 
-def names() -> list[str]:
+def preset_names() -> list[str]:
     """Return the names of all presets."""
     return sorted(_presets())
 
@@ -36,9 +36,9 @@ def load(name: str) -> dict[str, Any]:
     to the user. `columns` and `search` replace the entries of the base. Raises
     ValueError for an unknown name.
     """
-    if name not in names():
+    if name not in preset_names():
         raise ValueError(
-            f"`--preset` must be one of {', '.join(names())}, got {name!r}."
+            f"`--preset` must be one of {', '.join(preset_names())}, got {name!r}."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
