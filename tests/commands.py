@@ -26,20 +26,6 @@ from dphead.privacy.ledger import Ledger
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
 LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method
-HOUSE_FORM = re.compile(r"[^\n]+, got [^\n]+\.")  # of an error
-# of each parameter that all classifiers have a value that cannot be
-WRONG_FOR_ALL = {
-    "epsilon": 0.0,
-    "delta": 1.0,
-    "relation": "nothing",
-    "nominal_n": 0,
-    "ledger": "",
-    "allow_large_delta": "no",
-    "random_state": 1.5,
-    "classes": [[0], [1, 2]],
-    "protect": "group",
-    "accountant": "nothing",
-}
 # of features that say that they were extracted from images, by pixels as they are
 OF_IMAGES = {"backbone": "resnet18", "transform": {"mean": None}}
 
@@ -108,6 +94,13 @@ def features_file(
     x, y = rows(n, d, m, seed)
     write_features(path, x, y, classes, **more)
     return path
+
+
+def run_of(folder: Path, *options) -> Path:
+    """A run of the folder's train.h5, which is made, with a ledger beside it."""
+    features = features_file(folder / "train.h5")
+    fit(features, folder / "run", *options, "--ledger", folder / "ledger.sqlite")
+    return folder / "run"
 
 
 def report_of(run: Path) -> dict:

@@ -72,6 +72,15 @@ def blobs():
 
 
 @pytest.fixture(scope="session")
+def digits():
+    """scikit-learn's digits as uint8 images (1797, 8, 8) and labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return np.rint(data.images * (255 / 16)).astype(np.uint8), data.target.astype(int)
+
+
+@pytest.fixture(scope="session")
 def team():
     """A PostgreSQL server with the tables of a team's ledgers, and a client's role."""
     from benchmarks.faults.servers import GRANTS, Server, programs

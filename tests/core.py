@@ -176,6 +176,16 @@ def one_block(x, y, n=None):
     return Block(index, xs, ys), index >= 0
 
 
+class Counted(ArrayRows):
+    """Rows that count the passes over them."""
+
+    passes = 0
+
+    def blocks(self, indices=None, known=None):
+        self.passes += 1
+        return super().blocks(indices)
+
+
 def toy(n=200, d=D, m=M, seed=0, scale=1.0):
     """Separable-ish rows and labels."""
     rng = np.random.default_rng(seed)

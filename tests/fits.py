@@ -74,3 +74,28 @@ def with_noise(
     ]
     own = {"specs": specs, "solver": solver, "facts": facts}
     return FitPlan(epsilon, 1e-5, relation, "pld", group_cap, **own)
+
+
+WAYS = ["cap", "unlabeled", "unreadable", "nominal n", "all of them"]
+
+
+def partly(way, x, y, m):
+    """Rows of which one in four counts, their relation, and those that count."""
+    n = len(y)
+    counts = np.arange(n) % 4 == 0
+    more = {}
+    if way in ("cap", "all of them"):
+        more = {"groups": np.arange(n) // 4, "group_cap": 1}
+    if way == "unlabeled":
+        y[~counts] = -1
+    if way == "unreadable":
+        x[~counts] = np.nan
+    if way == "all of them":
+        # two slots of each group lose their own row, some the first
+        rest = np.arange(n) // 4 % 5
+        y[counts & (rest == 0)] = m
+        x[counts & (rest == 1)] = np.inf
+        counts = counts & (rest > 1)
+    if way == "nominal n":
+        return ArrayRows(x[counts], y[counts], 8192), "add_remove", x[counts]
+    return ArrayRows(x, y, 8192, **more), "zero_out", x[counts]

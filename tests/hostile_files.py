@@ -3,17 +3,12 @@
 import io
 import os
 import pickle
-import random
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-Write = Callable[[Path, random.Random], Path]
 MB = 1 << 20
 TOUCHED = "touched"  # by code that was run
 
@@ -21,20 +16,20 @@ TOUCHED = "touched"  # by code that was run
 class Touch:
     """Code in a pickle, which leaves a file where it is run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, (str(self.folder / TOUCHED),)
 
 
-def npy(shape: tuple[int, ...], data: bytes, dtype: str = "|u1") -> bytes:
+def npy(shape, data, dtype="|u1"):
     """An array file whose header says what it likes."""
     said = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(said)) + said.encode() + data
 
 
-def zipped(path: Path, members: dict[str, bytes]) -> Path:
+def zipped(path, members):
     """A compressed zip, or .npz."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, held in members.items():
@@ -42,19 +37,19 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def written(path: Path, held: bytes) -> Path:
+def written(path, held):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(held)
     return path
 
 
-def huge_npz(at: Path, rng: random.Random) -> Path:
+def huge_npz(at, rng):
     """A shape that no memory holds, over a little data."""
     shape = rng.choice([(10**9, 1000, 1000), (2**40,), (12, 2**31, 2**31)])
     return zipped(at / "s.npz", {"images.npy": npy(shape, b"0" * 100)})
 
 
-def npz_bomb(at: Path, rng: random.Random) -> Path:
+def npz_bomb(at, rng):
     """Three gigabytes of zeros in three megabytes."""
     size = 3 << 30
     pack = zlib.compressobj(1, wbits=-15)
@@ -73,7 +68,7 @@ def npz_bomb(at: Path, rng: random.Random) -> Path:
     return written(path, bytes(data))
 
 
-def pickled_weights(at: Path, rng: random.Random) -> Path:
+def pickled_weights(at, rng):
     """A pickle that runs code, by itself or in torch's zip."""
     import torch
 
@@ -84,14 +79,14 @@ def pickled_weights(at: Path, rng: random.Random) -> Path:
     return name
 
 
-def pickled_tensors(at: Path, rng: random.Random) -> Path:
+def pickled_tensors(at, rng):
     stream = io.BytesIO()
-    tensors: Any = {"head.weight": np.array([Touch(at)], dtype=object)}
+    tensors = {"head.weight": np.array([Touch(at)], dtype=object)}
     np.savez(stream, **tensors)
     return written(at / "w.npz", stream.getvalue())
 
 
-def odd_state(at: Path, rng: random.Random) -> Path:
+def odd_state(at, rng):
     """A state dict that is none."""
     import torch
 
@@ -102,7 +97,7 @@ def odd_state(at: Path, rng: random.Random) -> Path:
     return at / "w.pth"
 
 
-def odd_safetensors(at: Path, rng: random.Random) -> Path:
+def odd_safetensors(at, rng):
     headers = [
         *("{}", "[]", "3", "{", '{"a": 3}', '{"a":' * 20_000),
         '{"a": {"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4]}}',
@@ -114,7 +109,7 @@ def odd_safetensors(at: Path, rng: random.Random) -> Path:
     return written(at / "w.safetensors", struct.pack("<Q", size) + text + bytes(4))
 
 
-def odd_weights(at: Path, rng: random.Random) -> Path:
+def odd_weights(at, rng):
     path = at / rng.choice(["w.pth", "w.safetensors", "w.npz", "w"])
     kind = rng.randrange(5)
     if kind == 0:
@@ -130,7 +125,7 @@ def odd_weights(at: Path, rng: random.Random) -> Path:
     return path
 
 
-WEIGHTS: tuple[Write, ...] = (
+WEIGHTS = (
     *(pickled_weights, pickled_weights, pickled_tensors, odd_state, odd_safetensors),
     odd_weights,
 )

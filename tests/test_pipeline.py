@@ -28,19 +28,13 @@ TRAIN, TEST = 400, 150
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, digits):
     """A folder with images and features.
 
     Normalization and size are not the defaults: predict must repeat them.
     """
-    from sklearn.datasets import load_digits
-
     folder = tmp_path_factory.mktemp("pipeline")
-    images, labels = load_digits(return_X_y=True)
-    images = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[
-        : TRAIN + TEST
-    ]
-    labels = labels[: TRAIN + TEST]
+    images, labels = (part[: TRAIN + TEST] for part in digits)
     split = np.repeat(["train", "test"], [TRAIN, TEST])
     np.savez(folder / "digits.npz", images=images, labels=labels, split=split)
     np.savez(folder / "new.npz", images=images[TRAIN:])
@@ -157,16 +151,6 @@ def test_a_source_without_declared_classes_is_refused_before_a_network_is_loaded
         assert done.returncode == 0, done.stderr
         assert message in done.stderr
         assert not out.exists()
-
-
-def test_without_torch_extract_says_what_to_install(made, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("dphead_extract.")]:
-        monkeypatch.delitem(sys.modules, name)
-    command = ("extract", made / "digits.npz", "-o", tmp_path / "f.h5")
-    network = ("--backbone", "scatternet", "--classes", 10)
-    assert "pip install 'dphead[extract]'" in refusal(*command, *network)
-    assert not (tmp_path / "f.h5").exists()
 
 
 def refused_after_progress(done):

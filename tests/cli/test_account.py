@@ -143,7 +143,6 @@ def test_a_choice_among_runs_shows_its_total():
     [
         ("--delta 1e-5", "Exactly one of"),
         ("--epsilon 1", "--delta"),
-        ("--delta 1e-5 --epsilon nan", "a number from 0"),
         ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
         ("--delta 1e-5 --epsilon 1 --gaussian 1", "the cost of the fixed noise"),
         (
@@ -156,8 +155,6 @@ def test_a_choice_among_runs_shows_its_total():
         ),
         ("--delta 1e-5 --epsilon 1 --n-rows 50", "need --method"),
         (METHOD + " --method dp-ls --gaussian 3", "cannot be combined with --gaussian"),
-        ("--epsilon 1 --delta 1e-3 --select-mean 1e12", "at most 1,000,000"),
-        (METHOD + " --method dp-ls --set ridge=-1", "ridge must be"),
         (
             "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld",
             "computes its own bounds",

@@ -5,21 +5,17 @@ import os
 import pytest
 from commands import (
     features_file,
+    fit,
     fitted,
     refusal,
+    run_of,
     words,
 )
-
-LS = ("--method", "dp-ls", "--epsilon", 1, "--backend", "numpy")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    features = features_file(folder / "train.h5")
-    ledger = ("--ledger", folder / "ledger.sqlite")
-    fitted("fit", features, "-o", folder / "run", *LS, *ledger)
-    return folder / "run"
+    return run_of(tmp_path_factory.mktemp("export"))
 
 
 def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
@@ -38,7 +34,7 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
 
 def test_a_head_without_privacy_says_so(tmp_path):
     features = features_file(tmp_path / "train.h5")
-    fitted("fit", features, "-o", tmp_path / "run", *LS, "--seed", 1)
+    fit(features, tmp_path / "run", "--seed", 1)
     said = fitted("export", tmp_path / "run", "--to", "torch").out
     assert "NOT PRIVATE" in said and "epsilon" not in said
     text = words((tmp_path / "run-torch/README.md").read_text())

@@ -15,11 +15,7 @@ from commands import (
 from dphead_extract.features.format import write_features
 from sklearn.datasets import load_digits
 
-from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import detection_limits
 from dphead.fit.forecast import EPSILONS
-from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.accounting import GaussianEvent
 
 QUICK = ("--method", "dp-ls", "--draws", "2")
 
@@ -36,7 +32,6 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     before = contents(digits.parent)
     done = fitted("plan", digits, "--public-rows", "--n-rows", 5000, *QUICK)
     lines = done.out.splitlines()
-    assert max(map(len, lines)) <= 80 or str(digits) in max(lines, key=len)
     found = [
         re.match(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █", x) for x in lines
     ]
@@ -50,9 +45,6 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     assert f"PRIVATE.h5 --epsilon {enough} --delta 1e-05" in text
     assert "1,438 public rows stood in for 5,000" in text
     assert "declared public: nothing is charged" in text
-    for epsilon in EPSILONS:
-        events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
-        assert f" {percent_up(detection_limits(events, 'zero_out')[True])}" in text
     assert contents(digits.parent) == before
     assert charges() == 0
 

@@ -2,29 +2,11 @@
 a terminal.
 """
 
-import os
-import pty
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from dphead.cli import progress
-
-SCRIPT = """
-import time
-from dphead.cli import progress
-progress.SHOWN_AFTER = 0.2
-progress.LINE_EVERY = 0.2
-with progress.shown("reading rows") as told:
-    told(3, 7, "fits")
-    while told.bar is None or told.bar.tasks[0].fields["counted"] != "3/7":
-        time.sleep(0.01)
-    told.bar.refresh()
-    told.say("said above the bar")
-print("done")
-"""
 
 
 @pytest.fixture
@@ -68,30 +50,3 @@ def test_one_of_many_processes_speaks(spoken, capsys, monkeypatch, name):
         with progress.shown("reading rows", first=first):
             assert not spoken.wait(0.2)  # nothing could set it
     assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
-    """A pseudo-terminal for standard error, and a pipe for standard output."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=environment,
-    )
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    out, _ = child.communicate(timeout=600)
-    os.close(ours)
-    assert out == b"said above the bar\ndone\n"
-    assert b"fits" in seen and b"3/7" in seen
-    assert seen.rstrip().endswith(b"\x1b[2K")  # the line is wiped

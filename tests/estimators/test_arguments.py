@@ -7,15 +7,24 @@ import math
 
 import numpy as np
 import pytest
-from commands import HOUSE_FORM, WRONG_FOR_ALL
 
 import dphead
 from dphead.estimators import inputs
 from dphead.privacy.ledger import Ledger
 
+HOUSE_FORM = r"\A[^\n]+, got [^\n]+\.\Z"  # of an error
 # of each parameter a value that cannot be; `check_settings` has tests of its own
 WRONG = {
-    **WRONG_FOR_ALL,
+    "epsilon": 0.0,
+    "delta": 1.0,
+    "relation": "nothing",
+    "nominal_n": 0,
+    "ledger": "",
+    "allow_large_delta": "no",
+    "random_state": 1.5,
+    "classes": [[0], [1, 2]],
+    "protect": "group",
+    "accountant": "nothing",
     "preset": "nothing",
     "group_cap": 0,
     "group_mean": 1,
@@ -152,10 +161,8 @@ def test_what_is_right_would_be_charged(estimator):
 def test_what_cannot_be_is_refused_before_the_charge(estimator, parameter):
     book, wrong = Ledger(), WRONG[parameter]
     given = WITH.get(parameter, {}) | {parameter: wrong}
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=HOUSE_FORM):
         fitted(estimator, book, **({"ledger": book} | given))
-    assert HOUSE_FORM.fullmatch(str(refusal.value)), refusal.value
-    assert len(str(refusal.value)) < 1000
     assert book.fits() == []
 
 
@@ -170,9 +177,8 @@ def test_groups_that_cannot_be_are_refused_before_the_charge(groups):
         dphead.DPAutoClassifier(classes=[0, 1], **given),
         dphead.DPPCA(**given),
     ):
-        with pytest.raises(ValueError) as refusal:
+        with pytest.raises(ValueError, match=HOUSE_FORM):
             model.fit(np.zeros((60, 6)), np.arange(60) % 2, groups=groups)
-        assert HOUSE_FORM.fullmatch(str(refusal.value)), refusal.value
     assert book.fits() == []
 
 
@@ -181,6 +187,5 @@ CLASSES = [None, 5, "012", [0, 0], range(10**400)]
 
 @pytest.mark.parametrize("classes", CLASSES, ids=range(len(CLASSES)))
 def test_classes_that_cannot_be_are_refused(classes):
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=HOUSE_FORM):
         fitted("DPAutoClassifier", Ledger(), classes=classes)
-    assert HOUSE_FORM.fullmatch(str(refusal.value)), refusal.value

@@ -35,20 +35,6 @@ def test_tensors_are_rows_like_arrays(blobs, dtype):
     assert ours.score(tensor, torch.tensor(y)) == ours.score(array, y)
 
 
-def test_groups_may_be_texts(blobs):
-    x, y = blobs
-    numbers = np.arange(300) // 3
-    texts = [f"patient {number}" for number in numbers]
-    by_text = make(group_cap=2).fit(x, y, groups=texts)
-    by_number = make(group_cap=2).fit(x, y, groups=numbers)
-    assert_array_equal(by_text.coef_, by_number.coef_)
-    assert by_text.privacy_.protected_unit.startswith("one group")
-    objects = np.array([*texts[:-1], None], object)
-    make(group_cap=2).fit(x, y, groups=objects)
-    with pytest.raises(ValueError, match="texts or numbers"):
-        make(group_cap=2).fit(x, y, groups=[*texts[:-1], True])
-
-
 def test_weights_are_refused_before_anything_is_charged(blobs, tmp_path):
     x, y = blobs
     ledger = tmp_path / "ledger.sqlite"

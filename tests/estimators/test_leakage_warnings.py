@@ -24,13 +24,6 @@ def make(**changes):
     return DPPrototypeClassifier(**settings)
 
 
-@pytest.fixture
-def blobs():
-    draw = np.random.default_rng(0)
-    y = draw.integers(0, 3, 90)
-    return draw.normal(size=(90, 4)) + 3 * np.eye(3, 4)[y], y
-
-
 def warned(fit) -> list[str]:
     """The texts of a fit's privacy warnings."""
     with warnings.catch_warnings(record=True) as found:
@@ -74,7 +67,7 @@ def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
 
 def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
     x, y = blobs
-    frozen = FrozenEstimator(StandardScaler().fit(np.eye(4)))
+    frozen = FrozenEstimator(StandardScaler().fit(np.eye(8)))
     assert warned(lambda: make_pipeline(frozen, make()).fit(x, y)) == []
     outer = Pipeline(
         [("scale", StandardScaler()), ("inner", make_pipeline(frozen, PCA(2), make()))]

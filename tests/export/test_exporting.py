@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from commands import (
-    features_file,
-    fitted,
     report_of,
     rows,
+    run_of,
     words,
 )
 from exports import documented, without_dphead
@@ -43,10 +42,7 @@ TRANSFORMS = {
 def run(tmp_path_factory):
     """A run folder of `auto`, made once; tests read it, or copy it."""
     folder = tmp_path_factory.mktemp("portable")
-    features = features_file(folder / "train.h5")
-    ledger = ("--ledger", folder / "ledger.sqlite")
-    fitted("fit", features, "-o", folder / "run", "--epsilon", 2, *ledger)
-    return folder / "run"
+    return run_of(folder, "--method", "auto", "--epsilon", 2)
 
 
 def with_head(run, copy, transform, loss, m=3, clip=None):

@@ -38,14 +38,13 @@ def pictures(tmp_path_factory):
     """A folder of scikit-learn's digits of three classes, as colored PNG files."""
     from sklearn.datasets import load_digits
 
-    folder = tmp_path_factory.mktemp("pictures")
     data = load_digits(n_class=3)
+    files = {}
     for i in range(120):
         gray = Image.fromarray((data.images[i] * 15.9).astype(np.uint8))
-        path = folder / CLASSES[data.target[i]] / f"{i:03}.png"
-        path.parent.mkdir(exist_ok=True)
-        gray.resize((40, 48)).convert("RGB").save(path)
-    return folder
+        name = f"{CLASSES[data.target[i]]}/{i:03}.png"
+        files[name] = kinds.encoded(gray.resize((40, 48)).convert("RGB"))
+    return kinds.pack(tmp_path_factory.mktemp("pictures"), files)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Embeddings of every kind of file become the rows that it holds."""
 
-import csv
 import io
 import pickle
 import zipfile
@@ -54,11 +53,8 @@ def write(folder: Path, kind: str, x, label, group, split) -> tuple[Path, Column
     if kind == "npz":
         np.savez(path, features=x, **columns)
     elif kind in ("csv", "tsv"):
-        cells = [[repr(float(v)) for v in values] for values in singles.values()]
-        with path.open("w", newline="") as file:
-            table = csv.writer(file, delimiter="," if kind == "csv" else "\t")
-            table.writerow([*singles, *columns])
-            table.writerows(zip(*cells, *columns.values(), strict=True))
+        how = pa.csv.WriteOptions(delimiter="," if kind == "csv" else "\t")
+        pa.csv.write_csv(pa.table(singles | columns), path, how)
     elif kind == "parquet":
         pa.parquet.write_table(pa.table(singles | columns), path)
     else:
@@ -307,19 +303,15 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data, packed):
     [
         ("", "must name columns of numbers"),
         ("a,b,label\n", "has no rows"),
-        ("a,b,label", "has no rows"),
         ("a,a\n1,2\n", "two columns 'a'"),
         ("a,b\n1,2\n1\n", "line 3"),
         ('a,b\n1,"2\n3,4\n"5,6\n', "line 2"),
         ('a,b\n1,2\n3,"4\n5,6"\n', "line 3"),
-        ('a,"b\n1,2\n', "line 1"),
         ("a,b\nx,y\n,\n", "None of the 2 rows has finite"),
         ("a,split\n1,night\n", "A split must be one of"),
         ("a,label\n1,horse\n", "the label 'horse'"),
         ("0.1,0.2\n0.3,0.4\n", "must name the columns"),
-        ("2,1\n3,4\n", "must name the columns"),
         (",a\n0,1\n", "a column ''"),
-        ("Unnamed: 0,a\n0,1\n", "a column 'Unnamed: 0'"),
         ("a,Label\n1,0\n", "label=NAME is required, .* has Label"),
         ("a,group,GROUPS\n1,0,1\n", "has group, GROUPS"),
     ],

@@ -102,25 +102,21 @@ class Placed(nn.Module):
         return x + 1e-6 * torch.arange(len(x)).reshape(-1, 1, 1, 1)
 
 
-def backbone_of(module, parts):
-    return Backbone(
-        name="own",
-        kwargs={},
-        weights_sha256="",
-        transform={"interpolation": None},
-        module=module.eval(),
-        prepare=lambda x: x[..., None],
-        input_shape=(1, 8, 8),
-        parts=(parts,),
-    )
-
-
 @pytest.fixture
 def rows_of(monkeypatch, tmp_path, digits):
     """Features (8, 16, n) of 16 images that come 8 times, by a network."""
 
     def extracted(module, parts, size, block_rows=4096):
-        backbone = backbone_of(module, parts)
+        backbone = Backbone(
+            name="own",
+            kwargs={},
+            weights_sha256="",
+            transform={"interpolation": None},
+            module=module.eval(),
+            prepare=lambda x: x[..., None],
+            input_shape=(1, 8, 8),
+            parts=(parts,),
+        )
         monkeypatch.setattr("dphead_extract.run.load_backbone", lambda *_: backbone)
         images = np.tile(digits[0][:16], (8, 1, 1))
         labels = np.zeros(128, int)

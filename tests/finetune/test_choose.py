@@ -2,13 +2,13 @@
 what the papers print.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from fits import answered
 
 from dphead.finetune.choose import schedule
+from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.settings import Settings, make_settings
 from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import Target
@@ -134,9 +134,8 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
     """
     weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     theirs = optimizer([weight])
-    statistic: Any = None
     solver = NetworkDescent(
-        statistic,
+        ModelGradient(2, 2, "m"),
         np.ones(2),
         steps=3,
         sampling_prob=0.5,
@@ -145,18 +144,15 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
         ema_decay=0.15,
         **(MOVES | given),
     )
-    steps = solver.solve(ProblemInfo(10, 2, 2))
-    next(steps)
     average = np.ones(2)
-    for t, gradient in enumerate(([1.0, 2.0], [3.0, -1.0], [0.5, 0.25])):
-        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+    gradients = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25]])
+    for t, gradient in enumerate(gradients):
+        weight.grad = torch.tensor(gradient)
         theirs.step()
         warm = min(0.15, (1 + t) / (10 + t))
         average = warm * average + (1 - warm) * weight.detach().numpy()
-        try:
-            steps.send(Response(np.array(gradient) * 5 * 0.2, 0.0))
-        except StopIteration as done:
-            ours = done.value
+    sums = (Response(gradient * 5 * 0.2, 0.0) for gradient in gradients)
+    _, ours = answered(solver, ProblemInfo(10, 2, 2), lambda _: next(sums))
     np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)
     np.testing.assert_allclose(ours.average, average, rtol=1e-12)
     with pytest.raises(ValueError, match="dampening needs --optimizer sgd"):

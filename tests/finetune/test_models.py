@@ -96,7 +96,6 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     "spec, message",
     [
         ({"model": "resnet18"}, r"layer bn1 \(BatchNorm2d\)"),
-        ({"model": "wrn-16"}, "wrn-DEPTH-WIDTH"),
         ({"model": "wrn-15-4"}, "depth of 10, 16"),
         ({"model": "tb21-nothing"}, "one of mnist"),
         ({"model": "no_such_model"}, "timm"),

@@ -190,15 +190,10 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     event = GaussianEvent(1.5, count=8, epoch_steps=4)
     assert g["nominal_epsilon"] == accounting.compose_epsilon([event], 1e-3)
     assert report["warnings"] == []
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "Each row in one random step of an epoch" in page
-    checked = dphead("check", tmp_path / "run").out
-    assert "Data set" in checked  # the report was read and computed again
-    assert "its releases give" not in checked
-    assert (
-        accounting.compose_epsilon(Ledger(tmp_path / "ledger.sqlite").events(), 1e-3)
-        == (g["epsilon"])
-    )
+    # the report is read and computed again
+    assert "Data set" in dphead("check", tmp_path / "run").out
+    charged = Ledger(tmp_path / "ledger.sqlite").events()
+    assert accounting.compose_epsilon(charged, 1e-3) == g["epsilon"]
 
 
 @pytest.mark.parametrize("at, lost", [([1, 3], 3), ([1, 6], 5), ([4, 8], 0)])

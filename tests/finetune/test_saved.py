@@ -15,7 +15,7 @@ from commands import (
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, images, images_file
-from PIL import Image
+from pictures import encoded, pack
 
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import finetune
@@ -100,15 +100,13 @@ def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):
     assert all(1 / 3 <= float(r["probability"]) <= 1 for r in rows)
 
 
-def photos(folder, n, size=(8, 8)):
+def photos(folder, n):
     """Image files of the test's first images, in a folder for each class."""
-    x, y = images(n, seed=1)
-    for i, (image, label) in enumerate(zip(x, y, strict=True)):
-        path = folder / "photos" / NAMES[label] / f"{i:03}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = Image.fromarray(image.transpose(1, 2, 0))
-        whole.resize(size, Image.Resampling.NEAREST).save(path)
-    return y
+    files = {
+        f"{NAMES[label]}/{i:03}.png": encoded(image.transpose(1, 2, 0))
+        for i, (image, label) in enumerate(zip(*images(n, seed=1), strict=True))
+    }
+    return pack(folder / "photos", files)
 
 
 def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(

@@ -1,10 +1,8 @@
 """A fit tells before its charge how long it takes, and is refused if it takes hours."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from core import python
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.duration import (
@@ -74,8 +72,6 @@ print("numba" in sys.modules)
 """
 
 
-def test_a_short_fit_loads_no_compiler_and_a_long_one_does(tmp_path):
-    env = {"DPHEAD_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", SHORT_FIT]
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert done.stdout.split() == ["False", "True"], done.stderr
+def test_a_short_fit_loads_no_compiler_and_a_long_one_does():
+    done = python(SHORT_FIT)
+    assert done.out.split() == ["False", "True"], done.err

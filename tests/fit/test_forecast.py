@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from commands import charges, features_file, fitted
 from dphead_extract.features.format import group_ids
-from fits import plan_and_fit, quick_sums
+from fits import head_of, quick_sums, right
 from sklearn.datasets import load_digits
 
-from dphead.data.arrays import ArrayRows
 from dphead.fit.forecast import (
     LookAlike,
     Question,
@@ -19,7 +18,6 @@ from dphead.fit.forecast import (
     split_rows,
 )
 from dphead.planning.methods import make_method
-from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
 
@@ -67,11 +65,9 @@ def test_what_is_foretold_is_what_fits_of_as_many_rows_reach(digits):
         for seed in range(6):
             order = np.random.default_rng(100 + seed).permutation(len(digits.y))
             train, new = order[:1437], order[1437:]
-            rows = ArrayRows(digits.x[train], digits.y[train])
-            how = {"noise": NoiseSource(100 + seed), "summer": verified}
-            head = plan_and_fit(solver, rows, facts, point.epsilon, **how).head
-            right = head.scores(digits.x[new]).argmax(axis=1) == digits.y[new]
-            reached.append(right.mean())
+            rows = digits.x[train], digits.y[train], 10
+            head = head_of(solver, *rows, point.epsilon, 100 + seed, summer=verified)
+            reached.append(right(head, digits.x[new], digits.y[new]))
         error = math.hypot(point.sd or 0, np.std(reached, ddof=1)) / math.sqrt(6)
         # three standard errors, and a point for what fewer rows generalize worse
         assert point.accuracy == pytest.approx(np.mean(reached), abs=3 * error + 0.01)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from core import toy
+from core import Counted, toy
 from fits import head_of, plan_and_fit
 
 from dphead.analysis.metrics import evaluate_scores
@@ -43,23 +43,13 @@ SOLVERS = [
 ]
 
 
-class Counting(ArrayRows):
-    """Rows that count the passes over them."""
-
-    passes = 0
-
-    def blocks(self, indices=None, known=None):
-        self.passes += 1
-        return super().blocks(indices)
-
-
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_fit_reads_the_rows_once_a_release_and_prints_nothing(solver, capfd):
     """Training accuracy, norms and losses are private: nothing is printed, and no pass
     is made to compute them (defect 14). DP-LS's Gram matrix and class sums share a
     pass.
     """
-    rows = Counting(X, Y)
+    rows = Counted(X, Y)
     result = plan_and_fit(solver, rows, FACTS, epsilon=1.0)
     assert rows.passes == len(result.plan.specs) - isinstance(solver, LeastSquares)
     assert capfd.readouterr() == ("", "")
@@ -81,7 +71,7 @@ def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
 
 
 def test_a_refused_budget_reads_nothing():
-    rows = Counting(X, Y)
+    rows = Counted(X, Y)
     ledger = Ledger()
     ledger.set_budget(0.5, 1e-5)
     with pytest.raises(LedgerError, match="would exceed the budget"):
@@ -112,7 +102,7 @@ class Wrong(CpuSums):
 
 def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkeypatch):
     """By rows made to break them: those of the data would not have shown it."""
-    rows = Counting(X, Y)
+    rows = Counted(X, Y)
     ledger = Ledger()
     monkeypatch.setattr("dphead.fit.duration.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="differs from the reference"):
@@ -166,7 +156,7 @@ def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charge
 
 
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
-    rows = Counting(X, Y)
+    rows = Counted(X, Y)
     kept = VerifiedSum(CpuSums(), KeptSums())
     solver = LeastSquares(centering=Centering(share=0))
     heads = [

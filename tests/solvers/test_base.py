@@ -227,13 +227,9 @@ def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
         initial_bias=-10.0,
         centering=Centering(0.0, False),
     )
-    steps = solver.solve(facts)
-    next(steps)
-    steps.send(Response(np.eye(2), 0.0))
     gradient = np.arange(9.0).reshape(3, 3)
-    with pytest.raises(StopIteration) as done:
-        steps.send(Response(gradient, 0.0))
-    head = done.value.value
+    sums = (Response(value, 0.0) for value in (np.eye(2), gradient))
+    _, head = answered(solver, facts, lambda _: next(sums))
     # ridge: in units of the mean Gram matrix of 100 rows
     assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))
     moved = 2.0 * gradient[2] / (100 * 0.5**2 + 0.1)

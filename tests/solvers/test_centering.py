@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from fits import plan_and_fit, quick_sums
+from fits import WAYS, partly, plan_and_fit, quick_sums
 
-from dphead.data.arrays import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import ProblemInfo
 from dphead.solvers.base import Response
@@ -13,35 +12,14 @@ from dphead.solvers.components import Components, PrincipalComponents
 from dphead.solvers.prototypes import Prototypes
 
 N, D = 3200, 8
-WAYS = ["cap", "unlabeled", "unreadable", "nominal n", "all of them"]
 
 
-def partly(way, m, seed=0):
+def few(way, m):
     """Rows of which one in four counts, the relation, and the unit rows that count."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     x = (1 + rng.normal(size=(N, D))).astype(np.float32)
-    y = rng.integers(0, m, N)
-    order = np.arange(N) % 4
-    more = {}
-    if way in ("cap", "all of them"):
-        more = {"groups": np.arange(N) // 4, "group_cap": 1}
-    if way == "unlabeled":
-        y[order > 0] = -1
-    if way == "unreadable":
-        x[order > 0] = np.nan
-    counts = order == 0
-    if (
-        way == "all of them"
-    ):  # two slots of each group lose their own row, some the first
-        rest = np.arange(N) // 4 % 5
-        y[counts & (rest == 0)] = m
-        x[counts & (rest == 1)] = np.inf
-        counts = counts & (rest > 1)
-    kept = x[counts]
-    kept = kept / np.linalg.norm(kept, axis=1, keepdims=True)
-    if way == "nominal n":
-        return ArrayRows(x[counts], y[counts], 8192), "add_remove", kept
-    return ArrayRows(x, y, 8192, **more), "zero_out", kept
+    rows, relation, kept = partly(way, x, rng.integers(0, m, N), m)
+    return rows, relation, kept / np.linalg.norm(kept, axis=1, keepdims=True)
 
 
 def fitted(solver, rows, m, relation, epsilon):
@@ -54,7 +32,7 @@ def fitted(solver, rows, m, relation, epsilon):
 @pytest.mark.parametrize("way", WAYS)
 def test_the_center_is_the_mean_of_the_rows_that_count(way, m):
     """Over all slots it would be a quarter as long: the mean's length is 0.7."""
-    rows, relation, kept = partly(way, m)
+    rows, relation, kept = few(way, m)
     head = fitted(Prototypes(), rows, m, relation, 20.0)
     assert np.linalg.norm(kept.mean(axis=0)) > 0.6
     assert np.linalg.norm(head.transform.center - kept.mean(axis=0)) < 0.1
@@ -63,7 +41,7 @@ def test_the_center_is_the_mean_of_the_rows_that_count(way, m):
 @pytest.mark.parametrize("way", WAYS)
 def test_components_are_of_the_rows_that_count(way):
     """Their mean, and variances over their number."""
-    rows, relation, kept = partly(way, 1)
+    rows, relation, kept = few(way, 1)
     labeled = [b.x[b.y == 0] for b in rows.blocks()]
     x = np.concatenate(labeled)
     x = x[np.any(x != 0, axis=1)]  # padding
@@ -80,11 +58,9 @@ def test_components_are_of_the_rows_that_count(way):
     "found, noise_sd, n_rows",
     [
         (100.0, 0.0, 100.0),
-        (25.0, 0.0, 25.0),
         (100 - COUNT_DEVIATIONS * 10, 10.0, 100.0),
         (100 + COUNT_DEVIATIONS * 10, 10.0, 100.0),
         (75.0, 10.0, 75.0),
-        (130.0, 10.0, 130.0),
         (-150.0, 90.0, 90.0),
         (0.0, 0.0, 1.0),
     ],

@@ -44,11 +44,6 @@ def data(seed=0):
     return x.astype(np.float32)
 
 
-def by_definition(solver, x):
-    """The head of sums that are added one row at a time, in real numbers."""
-    return exchange(solver, x)[1]
-
-
 def exchange(solver, x):
     """What a solver asks that is told exact sums, and its head."""
     facts = ProblemInfo(*x.shape, 1, mu=1.0)
@@ -72,7 +67,7 @@ def test_a_fit_with_hardly_any_noise_is_that_of_the_definitions(solver):
     """Both clip at the row norm; without noise nothing is clipped."""
     x = data()
     assert (np.linalg.norm(x, axis=1) > 1.0).sum() > 20
-    ours, theirs = fitted(solver, x), by_definition(solver, x)
+    ours, theirs = fitted(solver, x), exchange(solver, x)[1]
     assert_allclose(ours.weights, theirs.weights, atol=4e-3)
     assert_allclose(ours.intercept, theirs.intercept, atol=4e-3)
 

@@ -43,10 +43,6 @@ def gaussian(generator, shape, sd, symmetric):
     return (z + z.T) / 2 if symmetric else z
 
 
-def solved(gram, sums, ridge):
-    return RidgeSolver(gram, ridge)(center_classes(sums))
-
-
 def drawn(gram, sums, sd, ridge, rows, draws):
     """Scores of `rows` and their standard errors, each (draws, k, M), with noise drawn
     as `release` draws it.
@@ -90,7 +86,10 @@ def test_standard_errors_are_the_spread_over_draws_of_the_noise(of, sd, often):
     ratio = np.sqrt((errors**2).mean(axis=0)) / scores.std(axis=0)
     assert abs(ratio.mean() - 1) < (0.03 if sd < 1 else 0.1)
     assert np.abs(ratio - 1).max() < (0.15 if sd < 10 else 0.3)
-    held = np.abs(scores - rows @ solved(gram, sums, ridge)) < 1.645 * errors
+    held = (
+        np.abs(scores - rows @ RidgeSolver(gram, ridge)(center_classes(sums)))
+        < 1.645 * errors
+    )
     assert 0.88 < held.mean() < 0.96
 
 

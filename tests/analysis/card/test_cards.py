@@ -2,13 +2,12 @@
 
 import json
 
-import pytest
 import yaml
 from commands import (
     dphead as run_dphead,
 )
 from commands import (
-    features_file,
+    fit,
     fitted,
     refused,
     words,
@@ -17,24 +16,10 @@ from commands import (
 from dphead.analysis.card.model_card import metadata, model_card
 from dphead.analysis.records import read_run
 
-LS = ("--method", "dp-ls", "--epsilon", 1, "--backend", "numpy")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cards")
-    features = features_file(folder / "train.h5")
-    test = features_file(folder / "test.h5", n=90, seed=5)
-    given = ("--ledger", folder / "ledger.sqlite", "--test", test)
-    fitted("fit", features, "-o", folder / "private", *LS, *given)
-    given += ("--test-is", "public")
-    fitted("fit", features, "-o", folder / "public", *LS, *given)
-    return folder
-
 
 def test_the_card_of_a_run_without_privacy_says_so(folder, tmp_path):
     features = folder / "train.h5"
-    fitted("fit", features, "-o", tmp_path / "seeded", *LS, "--seed", 1)
+    fit(features, tmp_path / "seeded", "--seed", 1)
     (tmp_path / "seeded/README.md").write_text("a card")
     assert "README.md is not what" in run_dphead("check", tmp_path / "seeded").out
     text = model_card(read_run(tmp_path / "seeded").report)
@@ -65,8 +50,8 @@ def test_a_model_card_holds_the_guarantee_the_hazards_and_no_folder(folder):
     text = model_card(report)
     said = words(text)
     assert report["ledger"]["path"] not in text and "ledger.sqlite" in text
-    assert "(1, 1e-05)-differentially private" in said
-    assert "| ε, δ | 1, 1e-05 |" in text
+    assert "(1, 0.0001)-differentially private" in said
+    assert "| ε, δ | 1, 0.0001 |" in text
     assert "| Side channels | not covered |" in text
 
 

@@ -9,7 +9,6 @@ import pytest
 from commands import (
     CLASSES,
     dphead,
-    features_file,
     fitted,
     report_of,
     rows,
@@ -26,24 +25,6 @@ from dphead.analysis.tradeoff import PLACES
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.ledger import Ledger
-
-LS = ("--method", "dp-ls", "--delta", 1e-4, "--backend", "numpy")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A data set with test rows, and two runs: with private and with public ones."""
-    folder = tmp_path_factory.mktemp("card")
-    features = features_file(folder / "train.h5")
-    test = features_file(folder / "test.h5", n=90, seed=5)
-    ledger = folder / "ledger.sqlite"
-    given = ("--ledger", ledger, "--test", test)
-    Ledger(ledger).set_budget(5, 1e-4)
-    fitted("fit", features, "-o", folder / "private", "--epsilon", 1, *LS, *given)
-    given += ("--test-is", "public")
-    fitted("fit", features, "-o", folder / "public", "--epsilon", 2, *LS, *given)
-    return folder
 
 
 class Text(HTMLParser):

@@ -94,7 +94,6 @@ def test_transform_is_timms_with_the_given_values(weights):
     "changes, message",
     [
         ({"name": "no_such_net"}, "must be scatternet.* or a timm model"),
-        ({"name": "vit_base_patch16_22"}, "Similar models: vit_base_patch16_224"),
         ({"weights": Path("/nowhere.pth")}, "is not a file"),
         ({"model_args": {"num_classes": 9}}, "num_classes"),
         ({"model_args": {"num_classes": 7, "no_such": 1}}, "timm cannot create"),

@@ -236,12 +236,10 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     "change, message",
     [
         (lambda p: p.unlink(), "is not a features file"),
-        (lambda p: p.write_text("no"), "is not a features file"),
         (
             lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
             "damaged or cut short",
         ),
-        (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged or cut short"),
         (lambda p: edited(p, lambda f: None, complete=False), "finished"),
         (
             lambda p: edited(p, lambda f: f.attrs.modify("schema_version", 99)),
@@ -370,11 +368,6 @@ def damage(path, at, bit=1):
     path.write_bytes(held)
 
 
-def columns_of(path):
-    with open_h5(path)[0] as file:
-        return list(extents(file).values())
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_anywhere_is_found_before_hdf5_or_a_fit_sees_it(tmp_path, seed):
     """In each part of the file: the seal and its padding, what HDF5 reads, and rows.
@@ -384,7 +377,8 @@ def test_a_flipped_bit_anywhere_is_found_before_hdf5_or_a_fit_sees_it(tmp_path, 
     """
     path = tmp_path / "f.h5"
     write_features(path, *sample(), ["a", "b", "c"], block_rows=16)
-    columns = columns_of(path)
+    with open_h5(path)[0] as file:
+        columns = list(extents(file).values())
     size = path.stat().st_size
     rng = np.random.default_rng(seed)
     inside = [int(rng.integers(first, first + n)) for first, n in columns]

@@ -1,6 +1,5 @@
 """One small table through every reader: the same classes, splits and groups."""
 
-import csv
 import json
 
 import numpy as np
@@ -14,7 +13,7 @@ from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from pictures import drawn as png
 from pictures import pack
-from pyarrow import feather, parquet
+from pyarrow import csv, feather, parquet
 
 from dphead.data.arrays import group_ids
 from dphead.estimators import DPAutoClassifier
@@ -41,14 +40,12 @@ def texts(values):
 
 def write_csv(path, first, names=("label", "group", "split")):
     columns = (first[1], *map(texts, (LABEL, GROUP, SPLIT)))
+    table = pa.table(dict(zip((first[0], *names), columns, strict=True)))
     if path.suffix == ".parquet":
-        named = dict(zip((first[0], *names), columns, strict=True))
-        parquet.write_table(pa.table(named), path)
-        return
-    with path.open("w", newline="") as file:
-        table = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        table.writerow([first[0], *names])
-        table.writerows(zip(*columns, strict=True))
+        parquet.write_table(table, path)
+    else:
+        how = csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+        csv.write_csv(table, path, how)
 
 
 def arrow_table(first, kind):
