@@ -355,7 +355,7 @@ def test_a_manifest_lists_its_rows_in_order(tmp_path):
         ("file,label\nx/1.png,a\n", "columns"),
         ("path,label,grup\nx/1.png,a,p\n", "has no role"),
         ("path,split\nx/1.png,holdout\n", "split must be one of"),
-        ("path,label\n,a\n", "line 2 .* no path"),
+        ("path,label\n,a\n", "Line 2 .* no image path"),
         # a quote takes no other line
         ('path,label\n1.png,"a\n2.png,b"\n3.png,b\n', "line 2"),
         ("path,label,group\n\n1.png,a\n", "line 2 of"),

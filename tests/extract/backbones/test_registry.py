@@ -94,7 +94,7 @@ def test_transform_is_timms_with_the_given_values(weights):
     "changes, message",
     [
         ({"name": "no_such_net"}, "must be scatternet.* or a timm model"),
-        ({"weights": Path("/nowhere.pth")}, "is not a file"),
+        ({"weights": Path("/nowhere.pth")}, "--weights must be a file"),
         ({"model_args": {"num_classes": 9}}, "num_classes"),
         ({"model_args": {"num_classes": 7, "no_such": 1}}, "timm cannot create"),
         ({"mean": (1.0, 2.0)}, "1 or 3 values"),
