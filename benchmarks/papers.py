@@ -37,20 +37,20 @@ noise draws, with the number of draws in parentheses. The papers tuned their set
 these data and did not count these trials (FC23: 200 trials per reported figure). Their
 ε therefore covers one fit, and its exact value is in parentheses. `auto` has no
 settings to tune. Its ε is exact and covers all releases. The ε of `auto` is the nearest
-value that was run. Both sides use ScatterNet's wavelets. dphead normalizes them without
-private data. The last column names opponent colors, mirror images, a second scale, and
-layers of random filters. FC23's and De22's backbones are unavailable, and far larger
-than MobileNetV2."""
+value that was run. TB21 and `auto` both use ScatterNet's wavelets, which dphead
+normalizes without private data. The last column names opponent colors, mirror images,
+a second scale, and layers of random filters. FC23's and De22's backbones are
+unavailable, and far larger than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
 )
 SHORT_NOTE = """The table shows the test accuracy in % at δ = 1e-5, ± standard deviation
-over noise draws (dphead: three draws). Both sides use fixed features: wavelets, and for
-dphead also layers of random filters (`deep-patches`; not for Fashion-MNIST). The
-published head ([Tramèr, Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on
-these data, and its ε covers one fit. `auto` has no settings to tune, and its ε covers
-all releases."""
+over noise draws (dphead: three draws). Both heads use fixed wavelets as
+features. Except for Fashion-MNIST, dphead adds layers of random filters
+(`deep-patches`). The published head
+([Tramèr, Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and
+its ε covers one fit. `auto` has no settings to tune, and its ε covers all releases."""
 Rows = list[dict[str, Any]]
 
 

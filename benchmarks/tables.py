@@ -105,11 +105,12 @@ is `--normalize none`, "by synthetic images" is `--normalize synthetic`, and "pe
 normalization" is `--normalize local` (the default). "Two scales" is `--scatter-j 1,2`,
 "opponent colors" is `--colors opponent`, "mirrored" is `--mirror`, and "patches of
 ScatterNet's maps" is `--backbone deep-patches`. Each option was chosen on held-out
-training rows. On test rows, patches of Fashion-MNIST's maps (one scale) lose accuracy.
-Rows with per-image normalization or patches are from today's `auto`. The other rows are
-from an earlier `auto` with fewer and shorter steps above ε = 0.5. This may cost a point
-at ε = 3. (On held-out rows of CIFAR-10, 91, 200 and 400 steps have 66.2, 66.8 and 67.2
-%.)"""
+training rows. On the test rows of Fashion-MNIST, patches (one scale) have a lower
+accuracy than ScatterNet. Rows with per-image normalization or patches were measured
+with the current `auto`. The other rows were measured with an earlier `auto`, which took fewer
+and shorter steps above ε = 0.5. At ε = 3, these rows may be a point too low. (On
+held-out rows of CIFAR-10, the accuracy was 66.2 % with 91 steps, 66.8 % with 200 steps
+and 67.2 % with 400 steps.)"""
 BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± standard
 deviation over noise draws. ε = inf is one run without noise or clipping. Both backbones
 were trained on ImageNet-1k. TABLES.md has every method on each of them."""
@@ -187,7 +188,8 @@ def render() -> dict[str, str]:
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         note = (
-            "Test accuracy in %, mean ± standard deviation over noise draws. "
+            "The table shows the test accuracy in %, as mean ± standard deviation over "
+            "noise draws. "
             f"{_source(rows)}"
         )
         tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
@@ -204,7 +206,7 @@ def render() -> dict[str, str]:
     ]
     if costs:
         tables["cost"] = (
-            f"{cost_table(costs)}\n\nTime of the whole command, with the report. "
+            f"{cost_table(costs)}\n\nThe table shows the time of the whole command. "
             f"{_source(costs)}"
         )
     if read(audit_defects.OUT):

@@ -441,9 +441,10 @@ def table() -> str:
     ]
     note = (
         f"{caught} of {len(rows)} defects are caught with {rows[0]['fits']:,} fits. "
-        f"Correct methods: {audits:,} audits of {alarms[0]['fits']} fits, of "
-        f"{len(alarms)} methods, relations and ways to sample. False alarms of the "
-        f"tests: {', '.join(counts[:-1])} and {counts[-1]} (the default). "
+        f"Correct methods were audited {audits:,} times with {alarms[0]['fits']} fits, "
+        f"in {len(alarms)} combinations of method, relation and sampling. The tests "
+        f"gave these numbers of false alarms at four levels: {', '.join(counts[:-1])} "
+        f"and {counts[-1]} (the default). "
     )
     commits = ", ".join(sorted({r["commit"] for r in [*rows, *alarms]}))
     text = prose.table(("defect", "first failed test", "of", "measured"), lines)

@@ -301,7 +301,7 @@ def table() -> str:
         )
         lines.append([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
     return prose.table((*names, "peak memory", "a further ε"), lines) + (
-        "\n\nSlope of log seconds against log rows from 100,000 rows on: "
+        "\n\nFrom 100,000 rows on, the slope of log seconds against log rows is "
         f"{slope(rows):.2f}."
     )
 
