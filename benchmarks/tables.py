@@ -107,8 +107,8 @@ normalization" is `--normalize local` (the default). "Two scales" is `--scatter-
 ScatterNet's maps" is `--backbone deep-patches`. Each option was chosen on held-out
 training rows. On the test rows of Fashion-MNIST, patches (one scale) have a lower
 accuracy than ScatterNet. Rows with per-image normalization or patches were measured
-with the current `auto`. The other rows were measured with an earlier `auto`, which took fewer
-and shorter steps above ε = 0.5. At ε = 3, these rows may be a point too low. (On
+with the current `auto`. The other rows were measured with an earlier `auto`, which took
+fewer and shorter steps above ε = 0.5. At ε = 3, these rows may be a point too low. (On
 held-out rows of CIFAR-10, the accuracy was 66.2 % with 91 steps, 66.8 % with 200 steps
 and 67.2 % with 400 steps.)"""
 BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± standard
