@@ -11,7 +11,6 @@ from dphead.planning.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    compose_epsilon,
     epsilon_from_mu,
     epsilon_from_rdp,
     rdp_curve,
@@ -198,12 +197,10 @@ def about_sum(total: float, accountant: str | None) -> str:
 
 
 class Shuffled(NamedTuple):
-    """Hold the guarantee of shuffled batches, and the figure printed in papers."""
+    """Hold the guarantee of shuffled batches."""
 
     epsilon: float
     mu: float
-    # a convention, not a guarantee, because the batches were not Poisson samples
-    poisson_convention: float | None
 
 
 def shuffled_epsilon(
@@ -212,8 +209,6 @@ def shuffled_epsilon(
     delta: float,
     relation: str = "zero_out",
     extra_events: Sequence[GaussianEvent] = (),
-    sampling_prob: float | None = None,
-    steps: int | None = None,
 ) -> Shuffled:
     """Return epsilon for rows shuffled into batches.
 
@@ -229,13 +224,11 @@ def shuffled_epsilon(
         "zero_out", or "replace_one" with a sensitivity of 2C.
     extra_events : sequence of GaussianEvent
         Full batches, with noise over the relation's own sensitivity. Default: none.
-    sampling_prob, steps : float and int, optional
-        If both are given, also return the epsilon of Poisson batches.
 
     Returns
     -------
     Shuffled
-        Epsilon, mu, and the Poisson number or None.
+        Epsilon and mu.
 
     Raises
     ------
@@ -274,11 +267,4 @@ def shuffled_epsilon(
         (2 if relation == "replace_one" else 1) * math.sqrt(epochs) / noise_multiplier,
         extra,
     )
-    convention = None
-    if sampling_prob is not None and steps is not None:
-        convention = compose_epsilon(
-            [GaussianEvent(noise_multiplier, sampling_prob, steps), *extra_events],
-            delta,
-            relation,
-        )
-    return Shuffled(epsilon_from_mu(mu, delta), mu, convention)
+    return Shuffled(epsilon_from_mu(mu, delta), mu)

@@ -245,12 +245,12 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
     if given["shuffled_epochs"] is not None:
-        found["shuffled"] = shuffled_epsilon(
+        shuffled = shuffled_epsilon(
             noise, given["shuffled_epochs"], delta, relation, events[1:]
-        )._asdict()
-        found["shuffled"]["poisson_convention"] = (
-            found["epsilon"] if events[0].sampling_prob < 1 else None
         )
+        # a convention of papers, because shuffled batches are no Poisson samples
+        convention = found["epsilon"] if events[0].sampling_prob < 1 else None
+        found["shuffled"] = shuffled._asdict() | {"poisson_convention": convention}
     return found, events
 
 

@@ -252,16 +252,19 @@ def _features(
         say("Rows", said, err=True)
         return output, asked.split
     progress.begin("loading the backbone")
-    images = files.Images(
+    files.extract_like(
+        asked.run,
         asked.source,
-        asked.split,
-        asked.layout,
+        output,
         labeled,
         asked.weights,
-        asked.device,
-        asked.roles,
+        progress,
+        split=asked.split,
+        layout=asked.layout,
+        columns=asked.roles,
+        device=asked.device,
     )
-    return files.extract_like(asked.run, images, output, progress), None
+    return output, None
 
 
 @click.command(cls=Sectioned)

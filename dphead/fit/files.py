@@ -4,7 +4,7 @@ Images are first turned into the head's features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -324,51 +324,35 @@ def row_names(features: Path, split: str | None) -> list[str] | None:
     return None if names is None else [names[slot] for slot in slots]
 
 
-@dataclass(frozen=True)
-class Images:
-    """Describe images to classify with a head.
-
-    Attributes
-    ----------
-    source : Path
-        Source of the images.
-    split : str or None
-        Split of the source.
-    layout : str or None
-        Meaning of folder levels.
-    labeled : bool
-        Whether labels of the head's classes are read.
-    weights : Path or None
-        Local weights file of the backbone.
-    device : str
-        Device of the backbone.
-    columns : Columns
-        Roles of the columns of a table of images.
-    """
-
-    source: Path
-    split: str | None = None
-    layout: str | None = None
-    labeled: bool = False
-    weights: Path | None = None
-    device: str = "auto"
-    columns: Columns = field(default_factory=Columns)
-
-
 def extract_like(
     run: Path,
-    images: Images,
+    source: Path,
     output: Path,
+    labeled: bool,
+    weights: Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
-) -> Path:
+    **reading: Any,
+) -> None:
     """Turn images into features with the backbone and settings of a run's head.
 
     The run folder records the backbone and its settings.
 
-    Returns
-    -------
-    Path
-        `output`.
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    source : Path
+        Source of the images.
+    output : Path
+        The features file to write.
+    labeled : bool
+        Whether labels of the head's classes are read.
+    weights : Path, optional
+        Local weights file of the backbone.
+    progress : callable, optional
+        Called with (images done, images in all, label).
+    **reading
+        `split`, `layout`, `columns` and `device`, as in `ExtractOptions`.
 
     Raises
     ------
@@ -381,33 +365,29 @@ def extract_like(
     from dphead_extract.sources.listing import SUFFIXES
     from dphead_extract.sources.opening import tell_left_out
 
-    source = images.source
     if source.is_file() and source.suffix.lower() in SUFFIXES:
-        source = output.with_name("image")  # a folder of this image only
-        source.mkdir()
-        copyfile(images.source, source / images.source.name)
+        folder = output.with_name("image")  # a folder of this image only
+        folder.mkdir()
+        copyfile(source, folder / source.name)
+        source = folder
     _, facts = open_head(run)
     with explain_damage("a head's extraction", run):
         made = facts["extraction"]
-        network = backbone_options(made, images.weights)
+        network = backbone_options(made, weights)
         kind = made["normalization"]["kind"]
         normalize = RowNorm(kind, made["normalization"].get("groups", 0))
-    names = facts["class_names"] if images.labeled else None
+    names = facts["class_names"] if labeled else None
     options = ExtractOptions(
         source,
         output,
         network,
-        classes=Classes(names, False, not images.labeled, allow_unlabeled=True),
-        split=images.split,
-        layout=images.layout,
-        columns=images.columns,
+        classes=Classes(names, False, not labeled, allow_unlabeled=True),
         normalize=normalize,
-        device=images.device,
         skip_unreadable=True,  # an unreadable image gets no class
         check=False,
+        **reading,
     )
     tell_left_out(extract(options, progress).left_out)
-    return output
 
 
 def import_like(
