@@ -43,9 +43,9 @@ RUNS = 3
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER = 20  # what the rows are divided by where all are too many
 WHY = """Besides the products, a step draws the noise, writes two entries of the
-ledger, counts the used rows, and checks the secret run of rows. For this check, the
-reference adds the run again, and the fast code adds 2,048 rows twice. With 100 classes,
-three times the speed of ghost clipping would nearly be the roofline.
+ledger, counts the used rows, and checks the secret rows. For this check, the
+reference adds the secret rows again, and the fast code adds 2,048 rows twice. With 100
+classes, three times the speed of ghost clipping would nearly be the roofline.
 """
 
 
