@@ -10,11 +10,10 @@ sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, order
 S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymatio's
 ``Scattering2D`` (relative difference below 1e-5 in float32).
 
-Three facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting
-the border is one small real matrix for each axis (phi is a product of two
-one-dimensional Gaussians). Images are processed in pieces whose largest intermediate
-fits in a core's cache. And small images need no Fourier transforms
-(`dphead_extract.backbones.wavelets.Hartley`).
+Two facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the
+border is one small real matrix for each axis (phi is a product of two one-dimensional
+Gaussians). And images are processed in pieces whose largest intermediate fits in a
+core's cache.
 
 An image's bits may not depend on its place or on other images. Therefore all pieces of
 a batch have the same number of planes, filled up with zeros (`_pieces`).
@@ -31,17 +30,15 @@ from torch.nn import functional as F
 
 from dphead_extract.backbones.base import BackboneOptions, register
 from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
-from dphead_extract.backbones.wavelets import Fourier, Hartley, Scratch
+from dphead_extract.backbones.wavelets import lowpass_matrix, wavelet_spectra
 from dphead_extract.errors import ExtractError
 
 _MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; it averages over 2**J pixels
-_GPU_BYTES = 256 << 20  # planes that are processed at a time; a choice, not measured
-# Longest padded axis, in pixels, for which products are faster than Fourier transforms.
-# It was tried on a CPU; no stored result compares other values.
-_MAX_HARTLEY_AXIS = 48
+# bytes of the largest intermediate of a piece; choices, not measured
+_CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
 
 
-def n_channels(J: int, L: int = 8) -> int:
+def _n_channels(J: int, L: int) -> int:
     """Return the number of scattering channels of one image channel, up to order 2."""
     return 1 + J * L + L * L * J * (J - 1) // 2
 
@@ -69,8 +66,8 @@ def _reflect_index(size: int, before: int, after: int) -> np.ndarray:
 class ScatterNet(nn.Module):
     """Compute the scattering transform of images with a fixed height and width.
 
-    Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K =
-    `n_channels(J, L)`. 28x28 with J = 2 gives 81x7x7 for each channel, 32x32 gives
+    Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K = 1 + J L +
+    L^2 J (J - 1) / 2. 28x28 with J = 2 gives 81x7x7 for each channel, 32x32 gives
     81x8x8. Rows never mix. Raises ExtractError if an axis is shorter than 2**J.
     """
 
@@ -86,26 +83,29 @@ class ScatterNet(nn.Module):
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (_padded_size(s, J) for s in shape)
-        self.register_buffer(
-            "rows",
-            torch.from_numpy(_reflect_index(shape[0], *pad_rows)),
-            persistent=False,
-        )
-        self.register_buffer(
-            "cols",
-            torch.from_numpy(_reflect_index(shape[1], *pad_cols)),
-            persistent=False,
-        )
-        self.engine = (
-            Hartley if max(self.M, self.N) <= _MAX_HARTLEY_AXIS else Fourier
-        )(J, self.M, self.N, L)
+        self._keep("rows", _reflect_index(shape[0], *pad_rows))
+        self._keep("cols", _reflect_index(shape[1], *pad_cols))
+        for j in range(J):
+            self._keep(f"left{j}", lowpass_matrix(self.M, J, j))
+            self._keep(f"right{j}", lowpass_matrix(self.N, J, j))
+            for level in range(min(j + 1, max(J - 1, 1))):
+                step = 2 ** (j - level)
+                psi = wavelet_spectra(self.M, self.N, L, j, level)
+                # repeat the real filters for real and imaginary parts side by side
+                blocks = (np.stack(_blocks(psi, step)) / step**2).repeat(2, axis=-1)
+                self._keep(f"psi{j}at{level}", blocks)
+
+    def _keep(self, name: str, values: np.ndarray) -> None:
+        tensor = torch.from_numpy(values)
+        tensor = tensor.float() if tensor.is_floating_point() else tensor
+        self.register_buffer(name, tensor, persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of images."""
         B, C, H, W = images.shape
         planes = images.reshape(B * C, H, W).float()
         k, h, w = (
-            n_channels(self.J, self.L),
+            _n_channels(self.J, self.L),
             self.M // 2**self.J - 2,
             self.N // 2**self.J - 2,
         )
@@ -121,40 +121,79 @@ class ScatterNet(nn.Module):
 
         All pieces of n planes have the same number of planes.
         """
-        budget = self.engine.cache_bytes if device.type == "cpu" else _GPU_BYTES
-        fit = budget // (2 * self.L * self.M * self.N)
-        multiple = self.engine.planes
-        fit = max(multiple, fit - fit % multiple)
+        budget = _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
+        fit = max(1, budget // (2 * self.L * self.M * self.N))
         count = max(1, -(-n // fit))
-        size = -(-n // (count * multiple)) * multiple
+        size = -(-n // count)
         return size, count * size - n
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
         """Write the channels (P, K, h, w) of planes (P, H, W).
 
-        `to` counts the channels of the second order.
+        Signals are (P, angles, m, n). `to` counts the channels of the second order.
         """
-        J, L, engine = self.J, self.L, self.engine
-        x = engine.signal(planes[:, self.rows][:, :, self.cols])  # type: ignore[index]
-        take = Scratch(planes.device).take
-        engine.average(x, 0, out[:, :1])
-        spectrum, to = engine.spectrum(x), 1 + J * L
+        J, L = self.J, self.L
+        x = planes[:, None, self.rows][..., self.cols]  # type: ignore[index]
+        self._average(x, 0, out[:, :1])
+        spectrum, to = torch.fft.fft2(x), 1 + J * L
         for j1 in range(J):
-            parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
+            parts = _parts(spectrum, 2**j1)
             # The last scale has no second order: all its angles are processed at once.
             # Otherwise one angle at a time fills the cache.
             together = L if j1 == J - 1 else 1
             own = out[:, 1 + j1 * L : 1 + (j1 + 1) * L]
             for t in range(0, L, together):
                 angles = slice(t, t + together)
-                first = engine.modulus(parts, j1, 0, angles, take)
-                engine.average(first, j1, own[:, angles])
-                spectra = engine.spectrum(first) if j1 < J - 1 else first
+                first = self._modulus(parts, j1, 0, angles)
+                self._average(first, j1, own[:, angles])
+                if j1 == J - 1:
+                    continue
+                spectra = torch.fft.fft2(first)
                 for j2 in range(j1 + 1, J):
-                    parts2 = engine.parts(spectra, j2, j1, take)
-                    second = engine.modulus(parts2, j2, j1, slice(0, L), take)
-                    engine.average(second, j2, out[:, to : to + L])
+                    parts2 = _parts(spectra, 2 ** (j2 - j1))
+                    second = self._modulus(parts2, j2, j1, slice(0, L))
+                    self._average(second, j2, out[:, to : to + L])
                     to += L
+
+    def _modulus(
+        self, parts: torch.Tensor, j: int, level: int, angles: slice
+    ) -> torch.Tensor:
+        """Return |signal * psi[j, theta]| for some angles, on every 2**j-th pixel.
+
+        `parts` are `_parts` of a signal that holds every 2**level-th pixel.
+        """
+        psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
+        folded = parts[0] * psi[0]
+        for part, weights in zip(parts[1:], psi[1:], strict=True):
+            folded.addcmul_(part, weights)
+        wave = torch.fft.ifft2(torch.view_as_complex(folded.unflatten(-1, (-1, 2))))
+        squares = torch.view_as_real(wave).square_()
+        return (squares[..., 0] + squares[..., 1]).sqrt_()
+
+    def _average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
+        """Write local means of a signal at scale j to `out`."""
+        left = self.get_buffer(f"left{j}")
+        right = self.get_buffer(f"right{j}")
+        columns = (signal @ right.T).transpose(-1, -2)
+        out.copy_((columns @ left.T).transpose(-1, -2))
+
+
+def _parts(spectrum: torch.Tensor, step: int) -> torch.Tensor:
+    """Return the blocks of a spectrum that sampling every step-th pixel adds up.
+
+    Real and imaginary parts alternate.
+    """
+    return torch.view_as_real(torch.stack(_blocks(spectrum, step))).flatten(-2)
+
+
+def _blocks(values: Any, step: int) -> list[Any]:
+    """Return the step**2 blocks (..., m / step, n / step) of (..., m, n)."""
+    m, n = values.shape[-2] // step, values.shape[-1] // step
+    return [
+        values[..., a * m : (a + 1) * m, b * n : (b + 1) * n]
+        for a in range(step)
+        for b in range(step)
+    ]
 
 
 @register
