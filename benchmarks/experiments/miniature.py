@@ -97,7 +97,7 @@ T_95 = 4.303  # Student's t, two degrees of freedom, two-sided
 def images(dataset: str, split: str, size: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, channels, size, size) and labels (n,) of a split."""
     folder = features.images(dataset, None)
-    found = load_images(open_source(folder, Classes.parse("10"), split), size)
+    found, _ = load_images(open_source(folder, Classes.parse("10"), split), size)
     return found.x, found.y
 
 

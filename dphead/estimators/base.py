@@ -188,7 +188,7 @@ class DPClassifier(PrivateClassifier):
         with self._training_data(X, y, groups) as data:
             check_facts(data.facts)
             unit = check_unit(
-                data.grouped,
+                data.source.grouped,
                 self.protect,
                 self.epsilon,
                 confirm="protect='image'",
@@ -216,7 +216,7 @@ class DPClassifier(PrivateClassifier):
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.facts.n_features
         self.expected_accuracy_: AccuracyEstimate | None = self.head_.estimate
-        self._feature_space = data.feature_space
+        self._feature_space = data.source.feature_space
         self._set_coefficients()
         return self
 

@@ -257,7 +257,7 @@ class PrivateEstimator(BaseEstimator):
         noise = NoiseSource(seed)
         large = self._confirmed_delta(data.facts.n_rows)
         plan, summer = prepare()
-        ledger = _ledger_of(self.ledger, data.dataset_id)
+        ledger = _ledger_of(self.ledger, data.source.dataset_id)
         counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
         weaker: dict[str, str] = {}
         if plan.private:
@@ -265,7 +265,7 @@ class PrivateEstimator(BaseEstimator):
             weaker = around(self, spent and spent.epsilon)
             weaker |= {} if noise.private else {"seed": SEEDED}
         # other ledgers may hold fits on the same images
-        others = charged_elsewhere(data.dataset_id, ledger.path)
+        others = charged_elsewhere(data.source.dataset_id, ledger.path)
         weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
         for subject, text in weaker.items():
             if text and is_news(self, subject):
@@ -274,7 +274,7 @@ class PrivateEstimator(BaseEstimator):
         charged = reserve(
             plan,
             ledger,
-            feature_space=data.feature_space,
+            feature_space=data.source.feature_space,
             seed=seed,
             description=description,
         )

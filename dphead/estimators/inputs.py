@@ -6,7 +6,7 @@ exception is a list that is not an array of numbers, which stops the fit here.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,8 @@ from dphead.estimators.labels import (
 from dphead.fit.files import (
     SourceFacts,
     check_split,
-    classes_declared,
-    extraction,
-    extraction_of_arrays,
+    source_of,
+    source_of_arrays,
 )
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
@@ -62,18 +61,10 @@ class TrainingData:
         Public sizes.
     classes : ndarray of shape (n_classes,)
         The classes, by position.
-    dataset_id : str or None
-        Id of a features file. None for arrays.
-    feature_space : str
-        Feature space of a features file. "" for arrays.
+    source : SourceFacts
+        The public facts that a run folder stores.
     classes_seen : bool
         Whether the classes were inferred from the labels. The fit is then not private.
-    grouped : bool
-        Whether the features file has groups.
-    declared : str
-        Who declared the classes public (`classes_declared`).
-    extraction : dict
-        Settings of the feature extraction, for a run folder.
     notice : callable
         Function that returns a private notice about labels and rows, or "". Called
         after the fit.
@@ -82,26 +73,9 @@ class TrainingData:
     rows: Callable[[], Rows]
     facts: ProblemInfo
     classes: np.ndarray
-    dataset_id: str | None = None
-    feature_space: str = ""
+    source: SourceFacts
     classes_seen: bool = False
-    grouped: bool = False
-    declared: str = "fit-flag"
-    extraction: dict[str, Any] = field(default_factory=extraction_of_arrays)
     notice: Callable[[], str] = str
-
-    @property
-    def source(self) -> SourceFacts:
-        """Return the public facts that a run folder stores."""
-        return SourceFacts(
-            n_features=self.facts.n_features,
-            class_names=[str(name) for name in self.classes],
-            dataset_id=self.dataset_id,
-            feature_space=self.feature_space,
-            classes_declared=self.declared,
-            extraction=self.extraction,
-            grouped=self.grouped,
-        )
 
 
 def is_path(x: Any) -> bool:
@@ -194,6 +168,7 @@ def of_arrays(
         lambda: ArrayRows(x, labels(), None, groups, cap, mean),
         _facts(estimator, n_rows, n_features, len(names)),
         names,
+        source_of_arrays(n_features, [str(name) for name in names]),
         **more,
     )
 
@@ -291,11 +266,7 @@ def from_file(
             ),
             _facts(estimator, n_rows, file.n_features, len(names)),
             names,
-            file.dataset_id,
-            file.feature_space,
-            grouped=file.group is not None,
-            declared=classes_declared(file),
-            extraction=extraction(file),
+            source_of(file, [str(name) for name in names]),
             **more,
         )
 

@@ -3,30 +3,20 @@
 An audit has only a few rows.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from copy import copy
 from typing import Any
 
 import numpy as np
 
-from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import NetworkDescent
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.statistic_base import Statistic
 from dphead.solvers.base import ProblemInfo
 
 
 class _UsedRows(TorchSums):
     """Sum clipped gradients, leaving out padding slots."""
-
-    def is_compared(self, statistic: Statistic) -> bool:
-        """Return False, since no second computation checks the sum."""
-        return False
-
-    def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of `TorchSums`."""
-        return super().norms(self._own(ask), block)
 
     def add(
         self,
@@ -39,26 +29,7 @@ class _UsedRows(TorchSums):
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         block = Block(place, rows.x[place], y[place])
-        return super().add(self._own(ask), block, y[place], place >= 0, out)
-
-    def _own(self, ask: SumTask) -> SumTask:
-        return replace(ask, statistic=self.network.statistic)
-
-
-@dataclass(frozen=True)
-class _AuditedGradient(ModelGradient):
-    """Describe a `ModelGradient` with its own summation backend.
-
-    An audit takes the block sum from the statistic. `sums` is the backend of the
-    network.
-    """
-
-    sums: _UsedRows | None = field(default=None, repr=False, compare=False)
-
-    def block_sum(self) -> _UsedRows:
-        """Return the summation backend of its blocks."""
-        assert self.sums is not None
-        return self.sums
+        return super().add(ask, block, y[place], place >= 0, out)
 
 
 def audited(
@@ -92,7 +63,7 @@ def audited(
         )
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)
-    statistic = network.statistic
-    given = {f.name: getattr(statistic, f.name) for f in fields(ModelGradient)}
-    statistic = _AuditedGradient(**given, sums=_UsedRows(network, chunk=16))
+    # an audit takes the summation backend from the statistic
+    statistic, sums = copy(network.statistic), _UsedRows(network, chunk=16)
+    object.__setattr__(statistic, "block_sum", lambda: sums)
     return NetworkDescent(statistic, network.start, **settings)

@@ -165,20 +165,6 @@ class DPFinetuneClassifier(PrivateClassifier):
         network = self._network(settings, x.shape[1:], len(names))
         target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
         method, plan, _ = make_training(settings, target, facts, network)
-        result = self._carry_out(
-            TrainingData(
-                lambda: rows,
-                facts,
-                names,
-                notice=lambda: unmatched_labels(given_labels, names),
-            ),
-            lambda: self._checked(plan, network, rows),
-            description=f"finetune {settings.model}",
-            notes=ungrouped,
-        )
-        state: Any = result.head
-        self.classes_, self.network_ = names, network
-        self.weights_ = state.average
         spec = network.spec
         source = source_of_pixels(
             spec.shape,
@@ -188,6 +174,21 @@ class DPFinetuneClassifier(PrivateClassifier):
             pixels={},
             grouped=groups is not None,
         )
+        result = self._carry_out(
+            TrainingData(
+                lambda: rows,
+                facts,
+                names,
+                source,
+                notice=lambda: unmatched_labels(given_labels, names),
+            ),
+            lambda: self._checked(plan, network, rows),
+            description=f"finetune {settings.model}",
+            notes=ungrouped,
+        )
+        state: Any = result.head
+        self.classes_, self.network_ = names, network
+        self.weights_ = state.average
         self._keep_run(
             result,
             source=source,

@@ -18,10 +18,11 @@ from dphead.analysis.protected import name_unit
 from dphead.finetune import processes
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
 from dphead.finetune.choose import Schedule, schedule
+from dphead.finetune.images import Opened
 from dphead.finetune.models import build, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.options import FinetuneOptions, Scale
-from dphead.finetune.saved import Opened, evaluate, save_network
+from dphead.finetune.saved import evaluate, save_network
 from dphead.finetune.settings import ModelSpec, Settings, Step
 from dphead.finetune.solver import NetworkDescent, Progress
 from dphead.finetune.sources import (

@@ -1,9 +1,8 @@
 """Save, load, measure and use a trained network."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.gradients import PerExample
-from dphead.finetune.images import load_images
+from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import flat
 from dphead.finetune.network import Network, NetworkSpec, network_rows
 from dphead.finetune.processes import usable_device
@@ -119,40 +118,6 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
     return NetworkSpec(model, **spec)
 
 
-class Opened(NamedTuple):
-    """Hold rows for a network.
-
-    Attributes
-    ----------
-    x : ndarray of shape (n, ...)
-        The rows.
-    y : ndarray of shape (n,)
-        Class indices.
-    readable : ndarray of shape (n,), bool
-        Whether each row is readable.
-    names : sequence of str or None
-        Private names of the rows.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    readable: np.ndarray
-    names: Sequence[str] | None = None
-
-    def labeled(self, n_classes: int, source: Path) -> "Opened":
-        """Return the rows with a class, without names.
-
-        Raises ValueError if there are none.
-        """
-        known = (self.y >= 0) & (self.y < n_classes)
-        if not known.any():
-            raise ValueError(
-                f"{source} has no labels of the network's classes. Pass labeled rows, "
-                "or use `dphead predict`, which needs no labels."
-            )
-        return Opened(self.x[known], self.y[known], self.readable[known])
-
-
 def open_rows(
     network: Network,
     facts: dict[str, Any],
@@ -201,12 +166,11 @@ def open_rows(
         channels, *size = spec.shape
         classes = Classes(names, ignore_labels=not measured, allow_unlabeled=True)
         declared = PixelRange.of(facts.get("pixels", {}))
-        images = load_images(
+        opened, _ = load_images(
             open_source(source, classes, split, layout, columns, declared),
             (size[0], size[1]),
             channels,
         )
-        opened = Opened(images.x, images.labels, images.readable, images.names)
     else:
         files.check_layout(source, layout, columns or Columns())
         rows, file = load_features(source, split, memory=0)

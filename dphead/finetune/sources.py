@@ -1,7 +1,7 @@
 """Open images or feature maps to train and measure a network."""
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ from dphead_extract.index import ImageIndex
 from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
-from dphead.finetune.images import load_images
+from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import pixel_scale
 from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows
-from dphead.finetune.saved import Opened
 from dphead.fit import files
 from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
@@ -44,8 +43,8 @@ class Data:
         Public facts of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
-    holdout : bool
-        Whether --test-fraction split the features file.
+    holdout : dict
+        How --test-fraction split the features file; {} without.
     """
 
     rows: Rows
@@ -55,7 +54,7 @@ class Data:
     split: str
     source: SourceFacts
     digests: np.ndarray | None = None
-    holdout: bool = False
+    holdout: dict[str, Any] = field(default_factory=dict)
 
 
 def load_data(
@@ -96,7 +95,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
-            holdout=bool(file.holdout),
+            holdout=file.holdout,
             source=files.source_of(file, files.class_names(file, given)),
         )
 
@@ -110,25 +109,24 @@ def _load_images(
     source = open_source(
         path, options.classes, split, options.layout, options.columns, options.pixels
     )
-    images = load_images(source, options.image_size, channels, index)
-    declared = options.pixels.record()
+    images, digests = load_images(source, options.image_size, channels, index)
     shape: Any = images.x.shape[1:]
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
     return Data(
-        rows=ImageRows(images.x, images.y),
-        measured=Opened(images.x, images.labels, images.readable),
+        rows=ImageRows(images.x, np.where(images.readable, images.y, -1)),
+        measured=images,
         shape=shape,
         pixels=True,
-        split=images.splits[0],
+        split=source.split_names[0],
         source=source_of_pixels(
             shape,
-            images.classes,
+            source.class_names or [],
             (mean, std),
-            declared=images.declared,
-            pixels=declared,
-            grouped=images.grouped,
+            declared=source.classes_declared,
+            pixels=options.pixels.record(),
+            grouped=source.group is not None,
         ),
-        digests=images.digests,
+        digests=digests,
     )
 
 
@@ -237,9 +235,9 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
         if data.source.dataset_id is None
         else data.source.dataset_id == train.source.dataset_id
     )
-    apart = not same_file and (data.holdout or train.holdout)
-    origin = files.test_origin(same, train.split, data.split, apart)
-    files.check_public(origin, options.test_is)
+    splits = (train.split, data.split)
+    holdouts = (train.holdout, data.holdout)
+    origin = files.test_origin(same, same_file, splits, holdouts, options.test_is)
     if (
         data.shape != train.shape
         or data.source.class_names != train.source.class_names

@@ -37,6 +37,7 @@ _MADE_BY = (
     "normalization",
     "library_versions",
 )
+_DECLARED_IN_FIT = "fit-flag"  # `SourceFacts.classes_declared`
 
 
 def is_features_file(path: Path) -> bool:
@@ -74,12 +75,7 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     return classes
 
 
-def classes_declared(file: FeaturesFile) -> str:
-    """Return who declared the classes public, as in `SourceFacts`."""
-    return file.classes_declared or "fit-flag"
-
-
-def extraction(file: FeaturesFile) -> dict[str, Any]:
+def extraction_of(file: FeaturesFile) -> dict[str, Any]:
     """Return the settings that `dphead predict` needs to extract the same features.
 
     "views" is the number of views of each training row. "attested" is True if the data
@@ -87,12 +83,6 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
     """
     made = {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
     return made | ({"attested": True} if file.config.get("attested") else {})
-
-
-def extraction_of_arrays() -> dict[str, Any]:
-    """Return the `extraction` of arrays, which does not say how rows were made."""
-    unknown = Header(n_rows=1, n_features=1)
-    return {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
 
 
 @dataclass(frozen=True)
@@ -113,7 +103,7 @@ class SourceFacts:
         Who declared the classes public: "classes-flag" or "folder-names-flag" at the
         extraction, or "fit-flag".
     extraction : dict
-        Settings of the feature extraction, as for `extraction`.
+        Settings of the feature extraction, as `dphead predict` needs them.
     grouped : bool
         Whether the source has a group column.
     """
@@ -134,10 +124,17 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
         class_names=classes,
         dataset_id=file.dataset_id,
         feature_space=file.feature_space,
-        classes_declared=classes_declared(file),
-        extraction=extraction(file),
+        classes_declared=file.classes_declared or _DECLARED_IN_FIT,
+        extraction=extraction_of(file),
         grouped=file.group is not None,
     )
+
+
+def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
+    """Return the public facts of arrays, which do not say how rows were made."""
+    unknown = Header(n_rows=1, n_features=1)
+    made = {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
+    return SourceFacts(n_features, classes, None, "", _DECLARED_IN_FIT, made, False)
 
 
 def check_split(file: FeaturesFile, relation: str) -> None:
@@ -185,40 +182,52 @@ def check_labels(
 
 
 def test_origin(
-    same_data: bool, split: str, test_split: str, apart: bool = False
+    same_data: bool,
+    same_file: bool,
+    splits: tuple[str, str],
+    holdouts: tuple[dict[str, Any], dict[str, Any]],
+    test_is: str,
 ) -> str:
     """Return where test rows come from.
 
     Parameters
     ----------
-    same_data : bool
-        Whether training and test rows belong to one data set.
-    split, test_split : str
-        Splits of the data. "all" is the whole data set.
-    apart : bool, default False
-        Whether the rows are in two files, and --test-fraction split one of these. The
-        splits of the two files may then overlap.
+    same_data, same_file : bool
+        Whether training and test rows belong to one data set, and to one file.
+    splits : (str, str)
+        Splits of the training rows and of the test rows. "all" is the whole data set.
+    holdouts : (dict, dict)
+        The `holdout` of both files. The splits of two files may overlap if
+        --test-fraction split one of them.
+    test_is : str
+        Whether the test rows are public or private.
 
     Returns
     -------
     str
-        "training rows" (if some may be), "another split" or "another data set".
+        "training rows" (if some may be), "another split", "other groups" or "another
+        data set".
+
+    Raises
+    ------
+    ValueError
+        If exact figures on the training rows would be published.
     """
     if not same_data:
         return "another data set"
-    shared = split == test_split or "all" in (split, test_split) or apart
-    return "training rows" if shared else "another split"
-
-
-def check_public(origin: str, test_is: str) -> None:
-    """Raise ValueError if exact figures on the training rows would be published."""
-    if test_is == "public" and origin == "training rows":
+    split, test_split = splits
+    apart = not same_file and any(holdouts)
+    if split != test_split and "all" not in splits and not apart:
+        grouped = holdouts[1].get("by") == "group"
+        return "other groups" if grouped else "another split"
+    if test_is == "public":
         raise ValueError(
             "--test-is public needs test rows other than the training rows. The "
             "report would publish the exact accuracy on the training rows. Choose "
             "other rows (after --test-fraction, the split `test` of the training "
             "file), or drop --test-is to see the accuracy on your screen only."
         )
+    return "training rows"
 
 
 def evaluate_head(

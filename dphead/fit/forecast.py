@@ -18,7 +18,7 @@ from dphead.analysis.protected import name_unit, protected_unit
 from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features, split_slots
-from dphead.fit.files import extraction
+from dphead.fit.files import extraction_of
 from dphead.fit.ledgers import Elsewhere, charged_elsewhere
 from dphead.fit.loop import Run, fit_head
 from dphead.fit.memory import DEFAULT_BYTES
@@ -280,7 +280,7 @@ def open_look_alike(
         # the rows are public, so their labels may set the number of classes
         n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
         group = None if file.group is None else file.group[split_slots(file, split)]
-        thing = name_unit(extraction(file))
+        thing = name_unit(extraction_of(file))
         found = LookAlike(rows.features(), y, n_classes, group, are_public, thing)
         return found, charged_elsewhere(file.dataset_id)
 

@@ -25,7 +25,6 @@ from dphead.fit.backbones import (
 from dphead.fit.duration import check_duration, cpu_sums
 from dphead.fit.files import (
     check_features,
-    check_public,
     check_split,
     class_names,
     evaluate_head,
@@ -415,13 +414,14 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
         check_features(file, train.feature_space, train.n_features, own)
         origin = test_origin(
             file.dataset_id == train.dataset_id,
-            options.split or train.split_names[0],
-            options.test_split or file.split_names[0],
-            not path.samefile(train.path) and bool(file.holdout or train.holdout),
+            path.samefile(train.path),
+            (
+                options.split or train.split_names[0],
+                options.test_split or file.split_names[0],
+            ),
+            (train.holdout, file.holdout),
+            options.test_is,
         )
-        if origin == "another split" and file.holdout.get("by") == "group":
-            origin = "other groups"
-        check_public(origin, options.test_is)
         return *measured_rows(rows, file, run.source.class_names), origin
 
 

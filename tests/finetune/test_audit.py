@@ -88,7 +88,7 @@ def test_the_audited_sum_is_that_of_the_training():
     assert isinstance(asked.params, Params)
     ask = SumTask(solver.statistic, asked.params, 1e-3)
     way = way_of(solver.statistic)
-    network = solver.statistic.sums.network
+    network = solver.statistic.block_sum().network
     training = TorchSums(network, chunk=16)
     own = SumTask(network.statistic, asked.params, 1e-3)
     total, wanted = np.zeros((2, solver.statistic.size), np.int64)

@@ -100,13 +100,8 @@ def _check_model(name: str) -> None:
     # "hf-hub:owner/name" is looked up by timm, and old names are keys of a mapping
     if ":" in name or stem in models or f"'{name}':" in text or not text:
         return
-    raise unknown_backbone(name, models)
-
-
-def unknown_backbone(name: str, models: list[str]) -> ExtractError:
-    """Return the error for a name that is neither registered nor a timm model."""
-    close = get_close_matches(name.split(".")[0], models, 5)
-    return ExtractError(
+    close = get_close_matches(stem, models, 5)
+    raise ExtractError(
         f"--backbone must be {', '.join(TRAITS)} or a timm model, got {name!r}. "
         f"Similar models: {', '.join(close) or 'none'}."
     )

@@ -12,7 +12,6 @@ from torch import nn
 
 from dphead_extract.backbones.axes import class_axes
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
-from dphead_extract.backbones.families import unknown_backbone
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.weights import (
     file_sha256,
@@ -85,11 +84,6 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
     ExtractError
         If the name is unknown, or weights are unavailable or do not fit.
     """
-    import timm
-
-    # "hf-hub:owner/name" is looked up by timm
-    if ":" not in options.name and not timm.is_model(options.name):
-        raise unknown_backbone(options.name, timm.list_models())
     model = _build(options)
     if options.weights is None:
         return model, state_sha256(model)
