@@ -17,9 +17,9 @@ import numpy as np
 from dphead_extract.bounds import check_ends, check_unpacked
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
-from dphead_extract.sources.classes import Classes, interpreted, possible_splits
+from dphead_extract.sources.classes import interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.image import Declared, Source
 from dphead_extract.sources.npy import opened_arrays
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
@@ -39,16 +39,16 @@ def _source(
     arrays: np.ndarray,
     columns: Mapping[str, Any],
     split_names: list[str],
-    classes: Classes,
-    split: str,
-    pixels: PixelRange,
+    declared: Declared,
 ) -> Source:
     """Return a Source from the arrays of a split and their columns."""
-    rows, said = interpreted(columns, len(arrays), classes, split_names, split)
+    rows, said = interpreted(
+        columns, len(arrays), declared.classes, split_names, declared.split
+    )
     if len(rows) == 0:
         raise ExtractError("The source has no image.")
     stored = arrays if len(rows) == len(arrays) else arrays[rows]
-    images = _eight_bit(stored, pixels)
+    images = _eight_bit(stored, declared.pixels)
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
     for part in (said.labels, said.split, said.group):
@@ -59,7 +59,7 @@ def _source(
         digest=digest.hexdigest(),
         names=[f"{kind}:{row}" for row in range(len(rows))],
         arrays=images,
-        stored=None if pixels == PixelRange() else stored,
+        stored=None if declared.pixels == PixelRange() else stored,
         left_out=Counter({"rows of other splits": len(arrays) - len(rows)}),
     )
 
@@ -140,9 +140,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     return pairs
 
 
-def open_idx(
-    path: Path, classes: Classes, split: str, pixels: PixelRange
-) -> Source | None:
+def open_idx(path: Path, declared: Declared) -> Source | None:
     """Return a Source of IDX pairs in a folder (train, then test), or None without.
 
     `path` may also be one images file with its labels beside it.
@@ -166,10 +164,10 @@ def open_idx(
     names = [name or "all" for name in found]
     columns = {"label": np.concatenate(labels), "split": splits}
     images = np.concatenate(arrays)
-    return _source("idx", images, columns, names, classes, split, pixels)
+    return _source("idx", images, columns, names, declared)
 
 
-def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
+def open_cifar(path: Path, declared: Declared) -> Source | None:
     """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
 
     The source has the binary files of a folder, with batches in order.
@@ -193,8 +191,7 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
             "label": rows[:, label_bytes - 1].astype(np.int64),
             "split": [name for name, part in records.items() for _ in part],
         }
-        names, pixels = [*records], PixelRange()
-        return _source(f"cifar{kind}", images, columns, names, classes, split, pixels)
+        return _source(f"cifar{kind}", images, columns, [*records], declared)
     return None
 
 
@@ -210,9 +207,7 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     return data.reshape(-1, size)
 
 
-def open_npz(
-    path: Path, classes: Classes, split: str, pixels: PixelRange
-) -> Source | None:
+def open_npz(path: Path, declared: Declared) -> Source | None:
     """Return a Source of an .npz, or None if this is not an .npz.
 
     Its arrays are `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split` and
@@ -243,7 +238,7 @@ def open_npz(
                 f"shape {values.shape} for {len(images)} images."
             )
     names = possible_splits("split" in columns)
-    source = _source("npz", images, columns, names, classes, split, pixels)
+    source = _source("npz", images, columns, names, declared)
     unread = set(others) - {"images", *roles.values()}
     source.left_out.update(f"arrays of another name ({name!r})" for name in unread)
     return source

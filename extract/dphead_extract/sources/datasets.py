@@ -25,7 +25,7 @@ from dphead_extract.sources.columns import (
     Columns,
     check_columns,
 )
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.image import Declared, Source
 from dphead_extract.sources.listing import Row, list_rows
 from dphead_extract.sources.table_files import (
     TableFile,
@@ -75,22 +75,17 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
     return sorted(parquet or kept, key=lambda p: p.relative_to(path).parts)
 
 
-def open_table(
-    path: Path, classes: Classes, split: str, columns: Columns
-) -> Source | None:
+def open_table(path: Path, declared: Declared) -> Source | None:
     """Return a Source of a table's rows, or None if `path` is not a table.
 
     Parameters
     ----------
     path : Path
         A file or a folder (`table_files`).
-    classes : Classes
-        How the classes are declared.
-    split : str
-        The wanted split, or "all".
-    columns : Columns
-        The column of paths or of images (default "path" or "image"), and the columns of
-        labels, groups and splits. Paths are relative to the table. Images are bytes, or
+    declared : Declared
+        Its columns name the column of paths or of images (default "path" or "image"),
+        and the columns of labels, groups and splits. Paths are relative to the table.
+        Images are bytes, or
         bytes and a path as `datasets` stores them. Without a column of splits, the name
         of the file, or of its folder, is the split of an image.
 
@@ -100,6 +95,7 @@ def open_table(
         If the files differ in columns, types or class names, a column is missing, or a
         line is wrong.
     """
+    columns = declared.columns
     files = table_files(path, columns)
     if not files:
         return None
@@ -107,10 +103,10 @@ def open_table(
     names = tables[0].schema.names
     check_columns([*columns.declared.values()], names, files[0])
     if columns.image or (columns.path is None and "image" in names):
-        return _dataset(path, tables, columns, classes, split)
+        return _dataset(path, tables, declared)
     of_paths = columns.path or "path"
     if of_paths in names and len(tables) == 1:
-        return _manifest(tables[0], of_paths, columns, classes, split)
+        return _manifest(tables[0], of_paths, declared)
     raise ExtractError(
         f"{str(files[0])!r} has no column `path`. Its columns are "
         f"{', '.join(names[:8])}. Type --columns path=NAME,label=NAME,group=NAME with "
@@ -118,17 +114,11 @@ def open_table(
     )
 
 
-def _dataset(
-    path: Path,
-    tables: Sequence[TableFile],
-    columns: Columns,
-    classes: Classes,
-    split: str,
-) -> Source:
+def _dataset(path: Path, tables: Sequence[TableFile], declared: Declared) -> Source:
     """Return a Source of the images whose bytes a table holds."""
-    image = columns.image or "image"
+    image = declared.columns.image or "image"
     first, root = tables[0], path if path.is_dir() else path.parent
-    roles = columns.roles(first.schema.names, first.path)
+    roles = declared.columns.roles(first.schema.names, first.path)
     for role, name in roles.items():
         check_role(role, first.schema.field(name).type, first.path)
     said = _facts(first, image, roles)
@@ -144,7 +134,7 @@ def _dataset(
             f"The column {image!r} of {str(first.path)!r} has type {kind}, not bytes "
             "of images. Type --columns image=NAME, or path=NAME for paths."
         )
-    classes = _agreed(classes, header)
+    classes = _agreed(declared.classes, header)
     # if the classes are declared by their number, positions are their names
     counted = classes.names == [str(i) for i in range(len(header or []))]
     names = [] if counted else header or []
@@ -162,18 +152,15 @@ def _dataset(
         path,
         rows,
         _Images(tables, image).read,
-        classes,
-        split,
+        replace(declared, classes=classes),
         splits="split" in roles or any(_split_of(t.path, root) for t in tables),
         grouped="group" in roles,
     )
 
 
-def _manifest(
-    table: TableFile, image: str, columns: Columns, classes: Classes, split: str
-) -> Source:
+def _manifest(table: TableFile, image: str, declared: Declared) -> Source:
     """Return a Source of the image files that a table names."""
-    path, names = table.path, table.schema.names
+    path, names, columns = table.path, table.schema.names, declared.columns
     roles = columns.roles(names, path)
     unknown = sorted(set(names) - {image, *roles.values()})
     if unknown and not columns.declared:
@@ -206,8 +193,7 @@ def _manifest(
         path,
         rows,
         lambda name: (root / name).read_bytes(),
-        classes,
-        split,
+        declared,
         splits="split" in roles,
         grouped="group" in roles,
     )

@@ -12,13 +12,25 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
-from dphead_extract.sources.classes import Roles
+from dphead_extract.sources.classes import Classes, Roles
+from dphead_extract.sources.columns import Columns
 
 
 class MissingImage(UnreadableImage):
     """Report an image file that does not exist."""
 
     reason = "the file does not exist"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Hold what a user declares of a source (`opening.open_source`)."""
+
+    classes: Classes
+    split: str
+    layout: str | None
+    columns: Columns
+    pixels: PixelRange
 
 
 @dataclass(kw_only=True)

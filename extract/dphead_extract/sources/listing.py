@@ -16,13 +16,8 @@ from typing import Any
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
-from dphead_extract.sources.classes import (
-    SPLITS,
-    Classes,
-    interpreted,
-    possible_splits,
-)
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
+from dphead_extract.sources.image import Declared, Source
 from dphead_extract.sources.layout import EXAMPLES, Layout
 
 # endings of common image formats that Pillow decodes
@@ -50,8 +45,7 @@ def list_rows(
     path: Path,
     rows: list[Row],
     read: Callable[[str], bytes],
-    classes: Classes,
-    split: str,
+    declared: Declared,
     *,
     splits: bool,
     grouped: bool = False,
@@ -68,10 +62,8 @@ def list_rows(
         All its rows, in their fixed order.
     read : callable
         Returns the bytes of an image by its name.
-    classes : Classes
-        How the classes are declared.
-    split : str
-        The wanted split, or "all".
+    declared : Declared
+        The declared classes and the wanted split.
     splits, grouped : bool
         Whether the source has splits and groups.
 
@@ -88,8 +80,8 @@ def list_rows(
     columns = {"label": [row[2] for row in rows], "split": [row[3] for row in rows]}
     if grouped:
         columns["group"] = [row[4] for row in rows]
-    names = possible_splits(splits)
-    kept, said = interpreted(columns, len(rows), classes, names, split)
+    names, split = possible_splits(splits), declared.split
+    kept, said = interpreted(columns, len(rows), declared.classes, names, split)
     if len(kept) == 0:
         where = "" if split == "all" else f" in split {split}"
         raise ExtractError(
@@ -114,16 +106,12 @@ def _laid_out(
     path: Path,
     members: list[tuple[str, int]],
     read: Callable[[str], bytes],
-    classes: Classes,
-    split: str,
-    declared: str | None,
+    declared: Declared,
     left_out: Counter[str],
 ) -> Source:
-    """Return a Source from (path, bytes) of files, with paths read one by one.
-
-    `declared` is the layout, or None for the usual one.
-    """
-    layout = Layout.parse(declared, split)
+    """Return a Source from (path, bytes) of files, with paths read one by one."""
+    classes, split = declared.classes, declared.split
+    layout = Layout.parse(declared.layout, split)
     if split != "all" and not layout.has_splits:
         raise ExtractError(
             f"--split {split} needs a --layout with a split, got {str(layout)!r}. Type "
@@ -131,12 +119,10 @@ def _laid_out(
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     # labels are checked below, after the layout
-    anything = replace(classes, allow_unlabeled=True)
-    source = list_rows(
-        kind, path, rows, read, anything, split, splits=layout.has_splits
-    )
+    anything = replace(declared, classes=replace(classes, allow_unlabeled=True))
+    source = list_rows(kind, path, rows, read, anything, splits=layout.has_splits)
     source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
-    _check_found_classes(source, classes, declared)
+    _check_found_classes(source, declared)
     others = [
         layout.read(name)[0]
         for name, label in zip(source.names, source.labels, strict=True)
@@ -147,16 +133,14 @@ def _laid_out(
     return source
 
 
-def _check_found_classes(
-    source: Source, classes: Classes, declared: str | None
-) -> None:
+def _check_found_classes(source: Source, declared: Declared) -> None:
     """Raise ExtractError if no path fits the layout, or splits look like classes.
 
     The check never changes how a path is read.
     """
-    names = source.class_names or []
+    names, classes = source.class_names or [], declared.classes
     splits = [name for name in names if name.lower() in SPLITS]
-    if classes.folder_names_public and declared is None and splits:
+    if classes.folder_names_public and declared.layout is None and splits:
         raise ExtractError(
             f"Some folders have the names of splits: {', '.join(names[:8])}. Type "
             "--layout split/class, or --layout class if they are classes."
@@ -173,7 +157,7 @@ def _check_found_classes(
         )
 
 
-def open_folder(path: Path, classes: Classes, split: str, layout: str | None) -> Source:
+def open_folder(path: Path, declared: Declared) -> Source:
     """Return a Source of the images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
@@ -189,9 +173,7 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
         path,
         found,
         lambda name: (path / name).read_bytes(),
-        classes,
-        split,
-        layout,
+        declared,
         left_out,
     )
 
@@ -249,9 +231,7 @@ def _size(file: Path) -> int:
     return found.st_size
 
 
-def open_archive(
-    path: Path, classes: Classes, split: str, layout: str | None
-) -> Source | None:
+def open_archive(path: Path, declared: Declared) -> Source | None:
     """Return a Source of a zip or tar, or None if this is neither.
 
     The rows of a zip are sorted by path. The rows of a tar keep the order of the tar,
@@ -284,14 +264,7 @@ def open_archive(
         images.sort()
     read = archive.read
     return _laid_out(
-        kind,
-        path,
-        images,
-        lambda name: read(index[name]),
-        classes,
-        split,
-        layout,
-        left_out,
+        kind, path, images, lambda name: read(index[name]), declared, left_out
     )
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 from dphead_extract.bounds import check_ends
@@ -30,7 +29,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.sources import arrays, datasets, listing, webdataset
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.image import Declared, Source
 
 _WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
@@ -72,10 +71,16 @@ def open_source(
     ExtractError
         If the source is missing, not recognized or empty, or an archive has links.
     """
-    asked = "all" if split is None else split
-    path, pixels, columns = Path(path), pixels or PixelRange(), columns or Columns()
-    source = _opened(path, classes or Classes(), asked, layout, columns, pixels)
-    source.pixels = pixels
+    declared = Declared(
+        classes or Classes(),
+        "all" if split is None else split,
+        layout,
+        columns or Columns(),
+        pixels or PixelRange(),
+    )
+    path = Path(path)
+    source = _opened(path, declared)
+    source.pixels = declared.pixels
     if path.is_dir():
         source.left_out += _beside(path, source.kind)
     if split is None and len(source.split_names) > 1:
@@ -86,43 +91,36 @@ def open_source(
     return source
 
 
-def _opened(
-    path: Path,
-    classes: Classes,
-    split: str,
-    layout: str | None,
-    columns: Columns,
-    pixels: PixelRange,
-) -> Source:
+def _opened(path: Path, declared: Declared) -> Source:
     if not path.exists():
         raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)
-    if layout == _WEBDATASET:
-        return webdataset.open_samples(path, classes, split, columns)
+    if declared.layout == _WEBDATASET:
+        return webdataset.open_samples(path, declared)
     for recognize in (
-        partial(datasets.open_table, columns=columns),
-        partial(arrays.open_npz, pixels=pixels),
-        partial(arrays.open_idx, pixels=pixels),
+        datasets.open_table,
+        arrays.open_npz,
+        arrays.open_idx,
         arrays.open_cifar,
     ):
-        source = recognize(path, classes, split)
-        if source is not None and layout is not None:
+        source = recognize(path, declared)
+        if source is not None and declared.layout is not None:
             raise ExtractError(
                 f"--layout applies to folders and archives of image files, got a "
                 f"source of kind {source.kind}. Remove --layout."
             )
         if source is not None:
             return source
-        if columns.declared:
+        if declared.columns.declared:
             raise ExtractError(
                 f"--columns needs a table of images or --layout webdataset, got "
                 f"{str(path)!r}. Type the path of the table."
             )
-    source = listing.open_archive(path, classes, split, layout)
+    source = listing.open_archive(path, declared)
     if source is not None:
         return source
     if path.is_dir():
-        return listing.open_folder(path, classes, split, layout)
+        return listing.open_folder(path, declared)
     raise ExtractError(
         "SOURCE must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
         f"got {str(path)!r}."

@@ -15,9 +15,8 @@ from typing import Any
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
-from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.columns import ROLES, Columns, is_called
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.columns import ROLES, is_called
+from dphead_extract.sources.image import Declared, Source
 from dphead_extract.sources.listing import SUFFIXES, Row, files_below, list_rows
 
 _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
@@ -46,20 +45,17 @@ class _Sample:
     is_unread: bool = False
 
 
-def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> Source:
+def open_samples(path: Path, declared: Declared) -> Source:
     """Return a Source of the samples of a .tar, or of all .tar files in a folder.
 
     Parameters
     ----------
     path : Path
         The archive, or the folder with archives, which are read by name.
-    classes : Classes
-        How the classes are declared.
-    split : str
-        The wanted split, or "all".
-    columns : Columns
-        The fields of .json that are label, group and split. Other fields have no
-        meaning. Other fields with the name of a role are counted as left out.
+    declared : Declared
+        Its columns are the fields of .json that are label, group and split. Other
+        fields have no meaning. Other fields with the name of a role are counted as left
+        out.
 
     Returns
     -------
@@ -81,7 +77,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
     if not tars:
         raise ExtractError(f"{str(path)!r} has no .tar file.")
-    fields = columns.declared
+    fields = declared.columns.declared
     rows: list[Row] = []
     images = {}
     present: set[str] = set()
@@ -114,8 +110,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
         path,
         rows,
         lambda name: reader.read(*images[name]),
-        classes,
-        split,
+        declared,
         splits="split" in fields,
         grouped="group" in fields,
     )
