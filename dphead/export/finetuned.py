@@ -3,7 +3,6 @@
 Each written file is loaded again and its scores are compared.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,13 @@ from dphead.export.networks import (
     TRIED,
     Answers,
     compare,
-    run_onnx,
-    save_onnx,
     save_tensors,
     timm_config,
+    write_graph,
 )
 from dphead.export.torch_head import Network, load_network
-from dphead.export.trained import Trained, file_metadata, write_plain_json
+from dphead.export.trained import Trained, write_plain_json
 from dphead.finetune import saved
-
-_FOR_ALL = "torch or onnx"  # formats of every network
 
 
 def _network(trained: Trained) -> tuple[Network, dict[str, Any]]:
@@ -81,14 +77,8 @@ def write_onnx(trained: Trained, folder: Path) -> str:
     """Write model.onnx, which has the normalization of its input."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
-    about = file_metadata(trained.guarantee)
-    about["class_names"] = json.dumps(facts["class_names"])
     given = _given(network, takes == "images")
-    save_onnx(Answers(network).eval(), given, takes, about, folder / "model.onnx")
-    with torch.inference_mode():
-        scores = network(given)
-    compare(scores, run_onnx(folder / "model.onnx", given), "--to torch")
-    return takes
+    return write_graph(trained, folder, Answers(network), given, takes)
 
 
 def write_timm(trained: Trained, folder: Path) -> str:
@@ -106,7 +96,7 @@ def write_timm(trained: Trained, folder: Path) -> str:
     model: Any = network.model
     if not timm.is_model(name):
         raise ValueError(
-            f"--to timm needs a network of timm, got {name}. Use --to {_FOR_ALL}."
+            f"--to timm needs a network of timm, got {name}. Use --to torch or onnx."
         )
     takes = _write_facts(trained, folder, facts)
     save_tensors(model, trained, folder)

@@ -36,52 +36,43 @@ TRIED = 4  # number of random test images
 _OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
 
 
-class _Classifier(nn.Module):
-    """Turn images into `_answers`.
-
-    Images are (n, channels, height, width) from 0 to 1, of the backbone's size.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, backbone: Backbone, norm: RowNorm, head: Head):
-        super().__init__()
-        self.network, self.norm, self.head = backbone.module, norm, head
-        self.mirror, self.input_shape = backbone.mirror, backbone.input_shape
-        for name in ("mean", "std"):
-            values = torch.tensor(backbone.transform[name], dtype=torch.float32)
-            self.register_buffer(name, values.reshape(-1, 1, 1))
-
-    def features(self, images: Tensor) -> Tensor:
-        """Return features (n, n_features), as in the extraction."""
-        x = (images - self.mean) / self.std
-        rows = self.norm(self.network(x))
-        if self.mirror:
-            rows = (rows + self.norm(self.network(x.flip(-1)))) / 2
-        return rows
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, probabilities and classes of images."""
-        return _answers(self.head, self.features(images))
-
-
 class Answers(nn.Module):
-    """Turn rows of a head or a network into `_answers`, as a graph."""
+    """Answer rows of a head or a network with scores, probabilities and classes."""
 
     def __init__(self, head: Head | Network):
         super().__init__()
         self.head = head
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, probabilities and classes of feature rows."""
-        return _answers(self.head, rows)
+        """Return scores and probabilities (n, n_classes), and classes (n,) or -1."""
+        scores = self.head(rows)
+        return scores, self.head.probabilities(scores), self.head.classes(scores)
 
 
-def _answers(head: Head | Network, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, probabilities (n, n_classes), and classes (n,), -1 for none."""
-    scores = head(rows)
-    return scores, head.probabilities(scores), head.classes(scores)
+class _Classifier(Answers):
+    """Answer images (n, channels, height, width) from 0 to 1.
+
+    Images have the backbone's size.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone, norm: RowNorm, head: Head):
+        super().__init__(head)
+        self.network, self.norm = backbone.module, norm
+        self.mirror, self.input_shape = backbone.mirror, backbone.input_shape
+        for name in ("mean", "std"):
+            values = torch.tensor(backbone.transform[name], dtype=torch.float32)
+            self.register_buffer(name, values.reshape(-1, 1, 1))
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the answers for images, with features as in the extraction."""
+        x = (rows - self.mean) / self.std
+        features = self.norm(self.network(x))
+        if self.mirror:
+            features = (features + self.norm(self.network(x.flip(-1)))) / 2
+        return super().forward(features)
 
 
 def _torch_head(trained: Trained) -> Head:
@@ -215,49 +206,46 @@ def write_onnx(trained: Trained, folder: Path) -> str:
         module = Answers(_torch_head(trained))
         given = torch.randn(TRIED, len(trained.linear.weights))
         takes = "features"
-    about = file_metadata(trained.guarantee)
-    about["class_names"] = json.dumps(trained.facts["class_names"])
-    save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
-    with torch.inference_mode():
-        scores = module(given)[0]
-    compare(scores, run_onnx(folder / "model.onnx", given), "--to torch")
-    return takes
+    return write_graph(trained, folder, module, given, takes)
 
 
-def save_onnx(
-    module: nn.Module, given: Tensor, name: str, about: dict[str, str], path: Path
-) -> None:
-    """Write a module as an ONNX graph with the metadata `about`.
+def write_graph(
+    trained: Trained, folder: Path, module: nn.Module, given: Tensor, takes: str
+) -> str:
+    """Write a module as model.onnx, and return `takes`, the name of its input.
 
-    `given` is an example of its input, which the graph calls `name`.
+    `given` is an example of the input. The metadata holds guarantee and classes.
+
+    Raises
+    ------
+    ValueError
+        If the scores of the written graph differ.
     """
     import onnx  # noqa: F401  # missing: `cli.missing` says what to install
-    import onnxruntime  # noqa: F401
+    import onnxruntime
     import onnxscript  # noqa: F401
 
     program: Any = torch.onnx.export(
-        module,
+        module.eval(),
         (given,),
         dynamo=True,
         opset_version=_OPSET,
-        input_names=[name],
+        input_names=[takes],
         output_names=["scores", "probabilities", "classes"],
         dynamic_shapes=({0: torch.export.Dim("rows")},),
         verbose=False,
     )
+    about = file_metadata(trained.guarantee)
+    about["class_names"] = json.dumps(trained.facts["class_names"])
     program.model.metadata_props.update(about)
+    path = folder / "model.onnx"
     program.save(str(path))
-
-
-def run_onnx(path: Path, given: Tensor) -> Tensor:
-    """Return the scores of a written graph, computed by onnxruntime."""
-    import onnxruntime
-
+    with torch.inference_mode():
+        scores = module(given)[0]
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (name,) = [node.name for node in session.get_inputs()]
-    return torch.from_numpy(
-        np.asarray(session.run(["scores"], {name: given.numpy()})[0])
-    )
+    found = session.run(["scores"], {takes: given.numpy()})[0]
+    compare(scores, torch.from_numpy(np.asarray(found)), "--to torch")
+    return takes
 
 
 def compare(ours: Tensor, theirs: Tensor, instead: str) -> None:

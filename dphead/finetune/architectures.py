@@ -48,14 +48,10 @@ class _Block(nn.Module):
         pre: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
-        self.pre1, self.conv1 = (
-            pre(inputs),
-            conv(inputs, outputs, 3, stride, 1, bias=False),
-        )
-        self.pre2, self.conv2 = (
-            pre(outputs),
-            conv(outputs, outputs, 3, 1, 1, bias=False),
-        )
+        self.pre1 = pre(inputs)
+        self.conv1 = conv(inputs, outputs, 3, stride, 1, bias=False)
+        self.pre2 = pre(outputs)
+        self.conv2 = conv(outputs, outputs, 3, 1, 1, bias=False)
         same = inputs == outputs and stride == 1
         self.shortcut = (
             None if same else conv(inputs, outputs, 1, stride, 0, bias=False)
@@ -78,13 +74,13 @@ class _WideResNet(nn.Module):
         Factor on the number of channels.
     n_classes : int
         Number of public classes.
-    channels : int, default 3
+    channels : int
         Image channels.
-    groups : int, default 16
+    groups : int
         Groups of the group norms; 0 for no norms.
-    standardize : bool, default True
+    standardize : bool
         Whether the convolutions' weights are standardized.
-    norm : {"before", "after"}, default "before"
+    norm : {"before", "after"}
         "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
     """
 
@@ -93,10 +89,10 @@ class _WideResNet(nn.Module):
         depth: int,
         width: int,
         n_classes: int,
-        channels: int = 3,
-        groups: int = 16,
-        standardize: bool = True,
-        norm: Literal["before", "after"] = "before",
+        channels: int,
+        groups: int,
+        standardize: bool,
+        norm: Literal["before", "after"],
     ) -> None:
         super().__init__()
         conv = WSConv2d if standardize else nn.Conv2d

@@ -115,16 +115,6 @@ class NetworkSpec:
                 "--augment and --views."
             )
 
-    def statistic(self, model: nn.Module, loss: Loss = loss_of) -> ModelGradient:
-        """Return the statistic released at each step."""
-        own = self.model
-        words = f"{own.model} {own.norm} groups={own.groups} ws={own.standardize}"
-        if loss is not loss_of:
-            words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
-        return ModelGradient(
-            self.n_classes, count_parameters(model), words, self.views, self.augment
-        )
-
     def inputs(
         self,
         x: np.ndarray,
@@ -224,7 +214,14 @@ class Network:
             generator = torch.Generator().manual_seed(0)
             views = torch.randn((3, 1, *spec.shape), generator=generator)
             refuse_memory(PerExample(self.model, loss=loss), views.to(self.device))
-        self.statistic = spec.statistic(self.model, loss)
+        own = spec.model
+        words = f"{own.model} {own.norm} groups={own.groups} ws={own.standardize}"
+        if loss is not loss_of:
+            words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
+        size = count_parameters(self.model)
+        self.statistic = ModelGradient(
+            spec.n_classes, size, words, spec.views, spec.augment
+        )
         self.start = flat(self.model).double().cpu().numpy()
 
     def scores(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -58,12 +58,12 @@ from dphead.sums.verified import VerifiedSum
 
 _SLACK_RELEASES = 12  # extra stored releases between two checkpoints; chosen
 
-_Announce = Callable[["PreparedNetwork"], None]
+_Announce = Callable[["_PreparedNetwork"], None]
 _Told = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class PreparedNetwork(Prepared):
+class _PreparedNetwork(Prepared):
     """Hold the training of a network before its charge.
 
     `test` has the test rows and their origin, or None.
@@ -89,7 +89,7 @@ def finetune(
     options : FinetuneOptions
         Options of the training.
     announce : callable, optional
-        Called with the `PreparedNetwork`, before the charge.
+        Called with the `_PreparedNetwork`, before the charge.
     progress : callable, optional
         Called with (releases made, releases planned, label).
     begin : callable, optional
@@ -179,13 +179,13 @@ def _prepare(
     facts: ProblemInfo,
     sums: TorchSums,
     warnings: list[str],
-) -> PreparedNetwork:
+) -> _PreparedNetwork:
     """Plan the releases and return the run before its charge."""
     settings, target = options.settings, options.target("auto")
     method, plan, found = make_training(
         settings, target, facts, sums.network, options.source
     )
-    return PreparedNetwork(
+    return _PreparedNetwork(
         options=options,
         source=data.source,
         method=method,
@@ -202,7 +202,7 @@ def _prepare(
 
 
 def _lead(
-    run: PreparedNetwork, announce: _Announce | None, progress: _Told | None
+    run: _PreparedNetwork, announce: _Announce | None, progress: _Told | None
 ) -> tuple[FitResult, list[dict[str, Any]]]:
     """Make all checks that can fail, charge, and train from the last checkpoint.
 
@@ -299,7 +299,7 @@ def _about_lost_steps(
 
 
 def _measure(
-    run: PreparedNetwork, result: FitResult, history: list[dict[str, Any]]
+    run: _PreparedNetwork, result: FitResult, history: list[dict[str, Any]]
 ) -> Tested:
     """Return the network's metrics on the test rows, if there are any."""
     if run.test is None:
@@ -311,7 +311,7 @@ def _measure(
     return Tested(metrics, run.options.test_is, origin)
 
 
-def _write(run: PreparedNetwork, result: FitResult, tested: Tested) -> dict[str, Any]:
+def _write(run: _PreparedNetwork, result: FitResult, tested: Tested) -> dict[str, Any]:
     """Write the network, the report and the ledger's copy, and return the report."""
     out, source = run.options.out, run.source
     state: Any = result.head

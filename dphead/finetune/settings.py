@@ -34,7 +34,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
+_MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
 TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
 _OWN = r"[\w.]+:\w+"  # package.module:function
 _DE22 = "De22"
@@ -83,7 +83,7 @@ _SAMPLING = Setting(
 )
 _VIEWS = Setting(
     "Augmented views averaged per image before clipping.",
-    Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS),
+    Range(f"a whole number from 0 to {_MOST_VIEWS}", lambda v: 0 <= v <= _MOST_VIEWS),
     OFF,
 )
 _AUGMENT = Setting("Augmentation that makes the views.", source=OFF)

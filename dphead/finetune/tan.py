@@ -23,7 +23,6 @@ def plans(
     delta: float,
     steps: Sequence[int],
     noise_multiplier: float = MIN_SIGMA,
-    accountant: str = "rdp",
 ) -> list[Schedule]:
     """Return the cheapest batch in the flat region for each number of steps.
 
@@ -37,8 +36,6 @@ def plans(
         The numbers of steps to try.
     noise_multiplier : float, default MIN_SIGMA
         The noise multiplier sigma, at least 2 (the flat region).
-    accountant : str, default "rdp"
-        The accountant.
 
     Returns
     -------
@@ -62,7 +59,7 @@ def plans(
             f"TAN, got {noise_multiplier:g}. Pass {MIN_SIGMA:g} or more."
         )
     check_budget(epsilon, delta)
-    target = Target(epsilon, delta, accountant=accountant)
+    target = Target(epsilon, delta, accountant="rdp")
     found = []
     for count in steps:
         with suppress(ValueError):  # no batch size spends the budget
@@ -180,16 +177,14 @@ def run_simulations(
     return found
 
 
-def predict_full_run(
-    runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
-) -> Prediction:
+def predict_full_run(runs: Sequence[Simulated], batch_size: float) -> Prediction:
     """Predict the accuracy of the full run by a line through simulated accuracies.
 
-    Returns the prediction with its interval at this confidence.
+    The prediction has an interval of 95 %.
     """
     sizes = np.array([r.batch_size for r in runs])
     accuracies = np.array([r.accuracy for r in runs])
-    return predict_with_interval(sizes, accuracies, batch_size, confidence)
+    return predict_with_interval(sizes, accuracies, batch_size, 0.95)
 
 
 def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:
