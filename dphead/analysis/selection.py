@@ -39,9 +39,8 @@ def selection_rdp(
     mean: float,
     shape: float = 1.0,
     relation: str = "zero_out",
-    orders: Sequence[float] = RDP_ORDERS,
 ) -> np.ndarray:
-    """Return the Renyi divergence of the whole choice at each order.
+    """Return the Renyi divergence of the whole choice at each of RDP_ORDERS.
 
     Parameters
     ----------
@@ -54,9 +53,6 @@ def selection_rdp(
         (possibly no run and no release), else truncated negative binomial.
     relation : str, default "zero_out"
         The neighboring relation of the releases.
-    orders : sequence of float
-        Orders above 1. A bound at one order uses the trial's at all orders, so pass
-        many.
 
     Returns
     -------
@@ -76,11 +72,11 @@ def selection_rdp(
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     _check_number_of_runs(mean, shape)
-    curve = rdp_curve(trial, orders, relation)
+    curve = rdp_curve(trial, RDP_ORDERS, relation)
     if not np.isfinite(curve).any():
-        return np.full(len(orders), np.inf)
+        return np.full(len(RDP_ORDERS), np.inf)
     charge: Any = rdp._compute_rdp_repeat_and_select
-    return np.asarray(charge(orders, curve, mean, shape))
+    return np.asarray(charge(RDP_ORDERS, curve, mean, shape))
 
 
 def selection_epsilon(

@@ -135,7 +135,6 @@ def tradeoff(
     events: Sequence[GaussianEvent],
     fpr: np.ndarray | Sequence[float],
     relation: str = "zero_out",
-    points: int = 2000,
 ) -> np.ndarray:
     """Return a lower bound on the false-negative rate of any attack on the composition.
 
@@ -147,8 +146,6 @@ def tradeoff(
         False-positive rates in [0, 1].
     relation : str, default "zero_out"
         The neighboring relation of the releases.
-    points : int, default 2000
-        Number of epsilons for batches that are not full.
 
     Returns
     -------
@@ -157,24 +154,24 @@ def tradeoff(
 
     Notes
     -----
-    The curve is exact for full batches. Otherwise it is the supremum over `points`
+    The curve is exact for full batches. Otherwise it is the supremum over 2,000
     epsilons of max(0, 1 - delta - e^eps fpr, e^-eps (1 - delta - fpr)).
 
     References
     ----------
     Dong, Roth, Su 2022, Propositions 3 and 6.
     """
-    return _tradeoff_function(events, relation, points)(np.asarray(fpr, float))
+    return _tradeoff_function(events, relation)(np.asarray(fpr, float))
 
 
 def _tradeoff_function(
-    events: Sequence[GaussianEvent], relation: str, points: int = 2000
+    events: Sequence[GaussianEvent], relation: str
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return the curve of `tradeoff` as a function of false positive rates."""
     mu = total_mu(events)
     if mu is not None:
         return lambda rates: gaussian_tradeoff(mu, rates)
-    epsilons = np.concatenate([[0.0], np.geomspace(1e-4, 700.0, points - 1)])
+    epsilons = np.concatenate([[0.0], np.geomspace(1e-4, 700.0, 1999)])
     hit = 1 - delta_curve(events, epsilons, relation)
     steep = np.exp(epsilons)
     flat = np.exp(-epsilons)

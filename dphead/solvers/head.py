@@ -12,6 +12,8 @@ import numpy as np
 from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform, transformed
 
+_BLOCK = 4096  # rows that are scored at a time; chosen, not measured
+
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
@@ -120,7 +122,7 @@ class LinearHead:
         # refuses an unknown loss here: later it would be taken for softmax
         loss_named(self.loss)
 
-    def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
+    def scores(self, x: np.ndarray, block: int = _BLOCK) -> np.ndarray:
         """Return the scores of rows for every class.
 
         Parameters
@@ -148,7 +150,7 @@ class LinearHead:
         return out
 
     def scores_std(
-        self, x: np.ndarray, classes: np.ndarray | None = None, block: int = 4096
+        self, x: np.ndarray, classes: np.ndarray | None = None
     ) -> np.ndarray:
         """Return the standard errors of scores @ classes due to the privacy noise.
 
@@ -158,8 +160,6 @@ class LinearHead:
             Rows before the transform.
         classes : ndarray of shape (n_classes, c), optional
             Combinations of classes. None means each single class.
-        block : int, default 4096
-            Number of rows per block.
 
         Returns
         -------
@@ -175,12 +175,12 @@ class LinearHead:
         out = np.empty(
             (len(x), self.weights.shape[1] if classes is None else classes.shape[1])
         )
-        for i in range(0, len(x), block):
-            phi = self._rows(x[i : i + block])
+        for i in range(0, len(x), _BLOCK):
+            phi = self._rows(x[i : i + _BLOCK])
             phi = (
                 np.pad(phi, ((0, 0), (0, 1)), constant_values=append) if append else phi
             )
-            out[i : i + block] = errors.std(phi, classes)
+            out[i : i + _BLOCK] = errors.std(phi, classes)
         return out
 
     def weights_std(

@@ -24,6 +24,7 @@ from dphead.sums.reference import BlockSum, check_equal, empty_sum, rows_key
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
 NO_ROWS = KeptRows(0)
+_STRIP = 192  # rows that are mirrored at a time; chosen, not measured
 
 
 class _SlotCount:
@@ -136,13 +137,12 @@ def checked_sum(
     return total
 
 
-def mirror(square: np.ndarray, strip: int = 192) -> None:
+def mirror(square: np.ndarray) -> None:
     """Make matrices (..., d, d) symmetric in place, from their upper triangles."""
     # by strips: np.triu would copy the whole matrix, 1.9 GB at 15,552 columns
-    d = square.shape[-1]
-    for i in range(0, d, strip):
-        own = slice(i, i + strip)
-        rest = slice(i + strip, None)
+    for i in range(0, square.shape[-1], _STRIP):
+        own = slice(i, i + _STRIP)
+        rest = slice(i + _STRIP, None)
         above = square[..., own, rest]
         square[..., rest, own] = above.swapaxes(-1, -2)
         corner = square[..., own, own]
