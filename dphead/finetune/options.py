@@ -29,7 +29,8 @@ class FinetuneOptions(RunOptions):
         Declaration of the public classes (images).
     layout : str, optional
         Meaning of folder levels, also of the test images
-        (`dphead_extract.sources.layout`). None is split/class with a split, else class.
+        (`dphead_extract.sources.listing`). None is split/class with a split, else
+        class.
     columns : Columns
         Roles of the columns of a table of images, also of the test images.
     bits, intensity : int and (float, float), optional

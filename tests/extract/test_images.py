@@ -21,7 +21,7 @@ from dphead_extract.images import (
     open_picture,
 )
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.layout import Layout
+from dphead_extract.sources.listing import Layout
 from dphead_extract.sources.opening import open_source
 from hypothesis import given, settings
 from hypothesis import strategies as st

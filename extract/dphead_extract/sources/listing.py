@@ -1,6 +1,7 @@
 """List sources of image files: folders, zip and tar archives.
 
-Archives are read in place; none may be unpacked.
+Archives are read in place; none may be unpacked. The meaning of folders is declared: no
+path may affect how another path is read, because paths are private.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +19,6 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
 from dphead_extract.sources.image import Declared, Source
-from dphead_extract.sources.layout import EXAMPLES, Layout
 
 # endings of common image formats that Pillow decodes
 SUFFIXES = (
@@ -26,8 +26,55 @@ SUFFIXES = (
     *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp", ".avif", ".avifs"),
     *(".pbm", ".pgm", ".pnm", ".ppm", ".jp2", ".j2k", ".jpx", ".tga"),
 )
+_EXAMPLES = "class, split/class, any/class or any/split/class"
 # name, bytes, label, split and group of an image; None for what the source does not say
 Row = tuple[str, int, Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Hold the meaning of each folder from the outside in: "class", "split" or "any".
+
+    "any" folders, folders after the last part, and the name of the file have no
+    meaning. Guarantee: the class and the split of a path depend only on that path and
+    on the declared parts.
+    """
+
+    parts: tuple[str, ...] = ("class",)
+
+    @classmethod
+    def parse(cls, text: str | None, split: str = "all") -> Layout:
+        """Return the declared layout.
+
+        None is split/class if one split is asked for, else class. Raises ExtractError
+        for a text that is not a layout.
+        """
+        if text is None:
+            return cls(("class",) if split == "all" else ("split", "class"))
+        parts = tuple(text.split("/"))
+        known = set(parts) <= {"any", "split", "class"}
+        if not known or parts.count("class") != 1 or parts.count("split") > 1:
+            raise ExtractError(
+                "--layout must name the folders of a path from the outside in, with "
+                f"class once and split at most once, got {text!r}. Examples: "
+                f"{_EXAMPLES}, webdataset."
+            )
+        return cls(parts)
+
+    def __str__(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def has_splits(self) -> bool:
+        """Return whether a folder of the layout is a split."""
+        return "split" in self.parts
+
+    def read(self, name: str) -> tuple[str, str]:
+        """Return the label and the split of a relative path; "" for none."""
+        folders = PurePosixPath(name).parts[:-1]
+        said = dict(zip(self.parts, folders, strict=False))
+        split = said.get("split", "")
+        return said.get("class", ""), split if split.lower() in SPLITS else ""
 
 
 def _why_left_out(name: str) -> str:
@@ -152,7 +199,7 @@ def _check_found_classes(source: Source, declared: Declared) -> None:
         raise ExtractError(
             f"No image is in the folder of a class ({some}) under --layout "
             f"{source.layout}. The first image is {source.names[0]!r}. Type the folder "
-            f"names in --classes, another --layout ({EXAMPLES}){table}, or "
+            f"names in --classes, another --layout ({_EXAMPLES}){table}, or "
             "--ignore-labels."
         )
 

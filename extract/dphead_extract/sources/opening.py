@@ -3,7 +3,7 @@
 `open_source` recognizes:
 
 - a folder of images by class, or by split and class (`train/cat/1.png`; see
-  `dphead_extract.sources.layout`), sorted by path
+  `dphead_extract.sources.listing`), sorted by path
 - a manifest: a CSV or Parquet file of paths, with labels, splits and groups
 - a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
   order)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 from pyarrow import csv as pacsv
@@ -20,7 +21,7 @@ from pyarrow import csv as pacsv
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.columns import check_columns
 
-pc: Any = compute  # it makes its functions when it is imported
+_pc: Any = compute  # it makes its functions when it is imported
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
 
@@ -168,7 +169,7 @@ class TableFile:
         found = {separator: _cells(text, separator) for separator in separators}
         self.separator = max(found, key=lambda separator: len(found[separator]))
         names = [name.strip() for name in found[self.separator]]
-        numbers = [cell_number(name) for name in names]
+        numbers = [_cell_number(name) for name in names]
         counted = all(n % 1 == 0 for n in numbers) and sorted({*numbers}) == numbers
         if names and not counted and all(abs(n) < float("inf") for n in numbers):
             raise ExtractError(
@@ -224,8 +225,8 @@ class TableFile:
                 cells = column.buffers()[2]  # all of them in a row: quickly searched
                 data = b"" if cells is None else cells.to_pybytes()
                 if b"\n" in data or b"\r" in data:
-                    broken = pc.match_substring_regex(column, "[\r\n]")
-                    raise self.broken(line + pc.index(broken, True).as_py())
+                    broken = _pc.match_substring_regex(column, "[\r\n]")
+                    raise self.broken(line + _pc.index(broken, True).as_py())
             line += batch.num_rows
             yield batch
 
@@ -238,7 +239,7 @@ def _cells(line: str, separator: str) -> list[str]:
         return []
 
 
-def cell_number(cell: str) -> float:
+def _cell_number(cell: str) -> float:
     """Return the number in a cell of a CSV, or NaN."""
     try:
         return float(cell)
@@ -282,3 +283,104 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
             f"--columns {role}=NAME must name texts or {what}, got {kind} in "
             f"{str(path)!r}."
         )
+
+
+def width_and_dtype(
+    kinds: dict[str, pa.DataType], declared: int | None, file: TableFile
+) -> tuple[int, np.dtype, bool]:
+    """Return the width and dtype of features, and whether one column holds lists.
+
+    Parameters
+    ----------
+    kinds : dict
+        The type of each column of features. Texts of a CSV count as numbers.
+    declared : int or None
+        Length of the lists, if their type does not give it.
+    file : TableFile
+        The file.
+
+    Raises
+    ------
+    ExtractError
+        If the length of lists is unknown, or a column has no numbers.
+    """
+    lists = [name for name, kind in kinds.items() if _is_list(kind)]
+    entries = {
+        name: kind.value_type if name in lists else kind for name, kind in kinds.items()
+    }
+    wrong = [
+        name
+        for name, kind in entries.items()
+        if not (_is_number(kind) or (file.separator and is_text(kind)))
+    ]
+    if not kinds or wrong or (lists and len(kinds) > 1):
+        got = ", ".join(map(str, kinds)) or "none"
+        got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else got
+        raise ExtractError(
+            "--features must name columns of numbers or one column of lists of "
+            f"numbers, got {got} in {str(file.path)!r}."
+        )
+    halves = all(entry == pa.float16() for entry in entries.values())
+    dtype = np.dtype(np.float16 if halves else np.float64)
+    if not lists:
+        return len(kinds), dtype, False
+    width = getattr(kinds[lists[0]], "list_size", declared)
+    if width is None:
+        raise ExtractError(
+            f"--width is required: the type of {lists[0]!r} in {str(file.path)!r} does "
+            "not give the length of its lists. A list of another length is masked."
+        )
+    return width, dtype, True
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    fixed = types.is_fixed_size_list(kind)
+    return fixed or types.is_list(kind) or types.is_large_list(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def floats(column: Any, width: int | None = None) -> np.ndarray:
+    """Return a column of a table as features, one row at a time.
+
+    Parameters
+    ----------
+    column : pyarrow.ChunkedArray of shape (k,)
+        Numbers, texts of numbers, or lists of numbers.
+    width : int, optional
+        Number of entries of a list. Default: the column holds no lists.
+
+    Returns
+    -------
+    (k, width) or (k, 1) float64
+        The features. An entry is NaN if it is missing or no number, and so are all
+        entries of a list of another length.
+    """
+    if width is None:
+        return _numbers(column)[:, None]
+    out = np.full((len(column), width), np.nan)
+    fits = _pc.fill_null(_pc.equal(_pc.list_value_length(column), width), False)
+    # flatten only these lists: a missing list may still span numbers
+    entries = _numbers(_pc.list_flatten(column.filter(fits)))
+    out[fits.to_numpy()] = entries.reshape(-1, width)
+    return out
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """Return numbers as float64, NaN where there is none."""
+    if is_text(column.type):
+        try:
+            column = column.cast(pa.float64())
+        except pa.ArrowInvalid:  # Python also reads " 1.5", and tells which are none
+            return np.array(
+                [_cell_number(cell or "") for cell in column.to_pylist()], float
+            )
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if column.null_count:
+        column = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
+    return column.to_numpy().astype(np.float64)

@@ -140,8 +140,12 @@ def _one_array(path: Path) -> np.ndarray:
 
 def _columns(path: Path, columns: Columns) -> Table:
     # pyarrow takes a while to import, and arrays do not need it
-    from dphead_extract.sources.numbers import floats, width_and_dtype
-    from dphead_extract.sources.table_files import TableFile, check_role
+    from dphead_extract.sources.table_files import (
+        TableFile,
+        check_role,
+        floats,
+        width_and_dtype,
+    )
 
     file = TableFile(path, columns.encoding)
     names = file.schema.names

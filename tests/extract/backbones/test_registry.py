@@ -7,8 +7,7 @@ import pytest
 import torch
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
-from dphead_extract.backbones.isolation import check_rows_alone
-from dphead_extract.backbones.registry import load_backbone
+from dphead_extract.backbones.registry import check_rows_alone, load_backbone
 from dphead_extract.errors import ExtractError
 from exports import resnet
 from torch import nn
