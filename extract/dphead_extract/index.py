@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +78,7 @@ class ImageIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._secret: bytes | None = None
 
     def digest(self, image: np.ndarray) -> int:
         """Return a digest of one decoded image.
@@ -86,7 +86,7 @@ class ImageIndex:
         The digest has 64 bits and reveals nothing without the key.
         """
         digest = hashlib.blake2b(
-            repr(image.shape).encode(), digest_size=8, key=self._key
+            repr(image.shape).encode(), digest_size=8, key=self._key()
         )
         digest.update(np.ascontiguousarray(image).data)
         return int.from_bytes(digest.digest(), "little")
@@ -114,7 +114,7 @@ class ImageIndex:
         images = np.union1d(known, digests).astype("<u8")
         if len(images) > len(known):
             data = images.tobytes()
-            write_private(self._path(dataset_id), self._seal(data) + data)
+            self._keep(dataset_id, self._seal(data) + data)
 
     def images(self, dataset_id: str) -> np.ndarray:
         """Return the sorted digests of a data set's images, uint64.
@@ -122,11 +122,14 @@ class ImageIndex:
         The result is empty for an unknown data set. Raises FormatError if the stored
         digests were changed.
         """
-        try:
-            stored = self._path(dataset_id).read_bytes()
-        except FileNotFoundError:
-            return np.empty(0, np.uint64)
-        seal, data = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
+        found = self._kept(dataset_id)
+        return (
+            np.empty(0, np.uint64) if found is None else self._read(dataset_id, found)
+        )
+
+    def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
+        """Return the digests in stored bytes; raise FormatError for changed bytes."""
+        seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
                 f"The image index of data set {dataset_id} in {str(self.folder)!r} is "
@@ -153,14 +156,26 @@ class ImageIndex:
         found = self.folder.glob(f"*{_ENDING}")
         return [path.name.removesuffix(_ENDING) for path in found]
 
-    def _path(self, dataset_id: str) -> Path:
-        return self.folder / f"{dataset_id}{_ENDING}"
+    def _kept(self, dataset_id: str) -> bytes | None:
+        """Return the last stored bytes of a data set, or None."""
+        try:
+            return (self.folder / f"{dataset_id}{_ENDING}").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, dataset_id: str, data: bytes) -> None:
+        """Replace the stored bytes of a data set, durably."""
+        write_private(self.folder / f"{dataset_id}{_ENDING}", data)
 
     def _seal(self, data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key).digest()
+        return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key()).digest()
 
-    @cached_property
     def _key(self) -> bytes:
+        if self._secret is None:
+            self._secret = self._read_key()
+        return self._secret
+
+    def _read_key(self) -> bytes:
         """Return the home's secret key; the first call creates it.
 
         Raises FormatError if the key is missing but digests exist, which cannot be
