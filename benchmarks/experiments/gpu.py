@@ -234,7 +234,7 @@ def transfer(job: Job) -> None:
     """Train heads on features of a network trained on public images without privacy."""
     import torch
 
-    from dphead.finetune.models import ModelSpec, build
+    from dphead.finetune.models import ModelSpec, build_network
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with np.load(job.images / "cifar100" / "cifar100.npz") as file:
@@ -242,7 +242,7 @@ def transfer(job: Job) -> None:
         x, y = file["images"][chosen], file["labels"][chosen]
     if job.tiny:
         x, y = x[:512], y[:512]
-    net = build(ModelSpec(job.model[1]), 100, 3).to(device)
+    net = build_network(ModelSpec(job.model[1]), 100, 3).to(device)
     on_device = tensors(x).to(device), torch.from_numpy(y).to(device)
     epochs = pretrain(net, *on_device, job.seconds)
     sets = {s: read_cifar(job.images / "cifar10", s) for s in ("train", "test")}

@@ -180,7 +180,7 @@ def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], d
     """Return ((network, state, rows), the network's facts)."""
     from dphead.finetune import saved
 
-    network, state, facts = saved.load_network(asked.run, asked.device, asked.model)
+    network, state, facts = saved.read_network(asked.run, asked.device, asked.model)
     _check_range(asked, facts.get("pixels", {}))
     read = (asked.source, asked.split, asked.layout, measured, asked.roles)
     return (network, state, saved.open_rows(network, facts, *read)), facts
@@ -193,7 +193,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
 
         opened, facts = _open_network(asked, measured=True)
         progress.begin("measuring")
-        return saved.evaluate(*opened), facts["class_names"]
+        return saved.measure_network(*opened), facts["class_names"]
     from dphead.fit import files
 
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ WRITERS = {  # format: module:function(trained, folder), imported on first use
     "onnx": "dphead.export.networks:write_onnx",
     "sklearn": "dphead.export.heads:write_sklearn",
 }
-_NETWORKS = "dphead.export.finetuned"  # has the writers of networks
+_NETWORKS = "dphead.export.finetuned"  # has `write_network_FORMAT`
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ def _writer(to: str, kind: str) -> Callable[[Trained, Path], str]:
     The function returns the input of these files.
     """
     module, name = WRITERS[to].split(":")
-    writer = getattr(import_module(module if kind == "head" else _NETWORKS), name, None)
+    if kind == "network":
+        module, name = _NETWORKS, f"write_network_{to}"
+    writer = getattr(import_module(module), name, None)
     if writer is None:
         raise ValueError(
             f"--to {to} is for heads, got a network. Use --to torch, timm or onnx."

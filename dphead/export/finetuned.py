@@ -20,14 +20,14 @@ from dphead.export.networks import (
     timm_config,
     write_graph,
 )
-from dphead.export.torch_head import Network, load_network
+from dphead.export.torch_head import NormalizedNetwork, load_network
 from dphead.export.trained import Trained, write_plain_json
 from dphead.finetune import saved
 
 
-def _network(trained: Trained) -> tuple[Network, dict[str, Any]]:
+def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     """Return the network with its normalization, in eval mode, and its head.json."""
-    own, state, facts = saved.load_network(trained.run, model=trained.model)
+    own, state, facts = saved.read_network(trained.run, model=trained.model)
     spec = own.spec
     pixels = [np.reshape(v, (-1, 1, 1)) for v in (spec.mean, spec.std)]
     mean, std = pixels if spec.pixels else (np.zeros(1), np.ones(1))
@@ -36,7 +36,9 @@ def _network(trained: Trained) -> tuple[Network, dict[str, Any]]:
     if state.scale is not None:
         with np.errstate(divide="ignore"):  # a scale of zero
             std = 1 / state.scale.reshape(spec.shape)
-    network = Network(own.model, spec.shape, torch.tensor(mean), torch.tensor(std))
+    network = NormalizedNetwork(
+        own.model, spec.shape, torch.tensor(mean), torch.tensor(std)
+    )
     # resizing to the network's size, in timm's words
     resize = {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"}
     shape = {"input_size": list(spec.shape), **resize}
@@ -51,14 +53,14 @@ def _network(trained: Trained) -> tuple[Network, dict[str, Any]]:
     return network.eval(), named
 
 
-def _given(network: Network, pixels: bool) -> Tensor:
+def _given(network: NormalizedNetwork, pixels: bool) -> Tensor:
     """Return random rows of the network."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand((TRIED, *network.shape), generator=generator)
     return rows if pixels else rows.flatten(1)
 
 
-def write_torch(trained: Trained, folder: Path) -> str:
+def write_network_torch(trained: Trained, folder: Path) -> str:
     """Write model.safetensors, head.json, and a head.py that loads them."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
@@ -73,7 +75,7 @@ def write_torch(trained: Trained, folder: Path) -> str:
     return takes
 
 
-def write_onnx(trained: Trained, folder: Path) -> str:
+def write_network_onnx(trained: Trained, folder: Path) -> str:
     """Write model.onnx, which has the normalization of its input."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
@@ -81,7 +83,7 @@ def write_onnx(trained: Trained, folder: Path) -> str:
     return write_graph(trained, folder, Answers(network), given, takes)
 
 
-def write_timm(trained: Trained, folder: Path) -> str:
+def write_network_timm(trained: Trained, folder: Path) -> str:
     """Write config.json and model.safetensors, for `timm.create_model`.
 
     Raises

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from dphead.export.heads import write_code
-from dphead.export.torch_head import Head, Network, load_model
+from dphead.export.torch_head import Head, NormalizedNetwork, load_model
 from dphead.export.trained import (
     Trained,
     described,
@@ -39,7 +39,7 @@ _OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
 class Answers(nn.Module):
     """Answer rows of a head or a network with scores, probabilities and classes."""
 
-    def __init__(self, head: Head | Network):
+    def __init__(self, head: Head | NormalizedNetwork):
         super().__init__()
         self.head = head
 

@@ -96,7 +96,7 @@ class Head(nn.Linear):
         return _classes(scores)
 
 
-class Network(nn.Module):
+class NormalizedNetwork(nn.Module):
     """Compute scores of images (n, channels, h, w) from 0 to 1, or of feature maps.
 
     The network normalizes its input as in training: subtract `mean`, divide by `std`.
@@ -155,7 +155,7 @@ def load_head(folder: str | Path) -> tuple[Head, list[str]]:
 
 def load_network(
     folder: str | Path, model: nn.Module | None = None
-) -> tuple[Network, list[str]]:
+) -> tuple[NormalizedNetwork, list[str]]:
     """Return the network in eval mode, and its class names.
 
     `model` is required if the network is a module of your own: one of the same shape.
@@ -176,7 +176,7 @@ def load_network(
 
         model = timm.create_model(name, num_classes=len(classes), in_chans=channels)
     scales = (torch.empty(size) for size in facts["scales"])
-    network = Network(model, facts["shape"], *scales)
+    network = NormalizedNetwork(model, facts["shape"], *scales)
     network.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     return network.eval(), classes
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dphead.finetune.solver import Progress
+from dphead.finetune.solver import TrainingState
 from dphead.fit.run_folder import CHECKPOINT
 from dphead.privacy.atomic_write import write_atomically
 
 
-def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
+def save_checkpoint(out: Path, fit_id: str, state: TrainingState) -> None:
     """Write the state atomically and durably."""
     kept = {k: np.asarray(v) for k, v in vars(state).items() if v is not None}
     kept["fit_id"] = np.array(fit_id)
@@ -21,7 +21,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
     write_atomically(out / CHECKPOINT, lambda file: np.savez(file, **arrays))
 
 
-def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
+def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
     """Return the last checkpoint of this fit, or None if there is none.
 
     Raises ValueError if the checkpoint is damaged or belongs to another fit.
@@ -34,7 +34,7 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
             values = dict(file)
         step = int(values.pop("step"))
         found = str(values.pop("fit_id"))
-        state = Progress(step, **values)
+        state = TrainingState(step, **values)
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
             f"{path} is damaged, so the run cannot resume. Start in a new folder with "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dphead.planning.plan import BUDGET_SLACK, Target, check_budget
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.solvers.settings import RELEASES
+from dphead.solvers.settings import MOST_RELEASES
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def schedule(
     """
     epsilon = target.epsilon
     check_budget(epsilon, target.delta)
-    if steps is not None and steps > RELEASES:
+    if steps is not None and steps > MOST_RELEASES:
         raise ValueError(
-            f"--steps must be at most {RELEASES}, got {steps}. Use larger batches."
+            f"--steps must be at most {MOST_RELEASES}, got {steps}. Use larger batches."
         )
     if batch_size is not None and batch_size > n_rows:
         raise ValueError(
@@ -121,15 +121,16 @@ def schedule(
         )
     elif steps is None:
         assert noise_multiplier is not None
-        sigma, batch, most = noise_multiplier, batch_size, RELEASES // whole
+        sigma, batch, most = noise_multiplier, batch_size, MOST_RELEASES // whole
         epochs = _largest(
             lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
         )
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"--epsilon {epsilon:g} allows more than {RELEASES} steps, got noise "
-                f"multiplier {noise_multiplier:g}. Add --steps, or use less noise."
+                f"--epsilon {epsilon:g} allows more than {MOST_RELEASES} steps, got "
+                f"noise multiplier {noise_multiplier:g}. Add --steps, or use less "
+                "noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
         events = [*others, event(1.0, batch_size, steps)]

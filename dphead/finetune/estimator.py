@@ -25,12 +25,12 @@ from dphead.estimators.labels import (
     unmatched_labels,
 )
 from dphead.finetune.images import ImageRows
-from dphead.finetune.models import Loss, loss_of
+from dphead.finetune.models import NetworkLoss, loss_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
 from dphead.finetune.run import make_training, network_spec
-from dphead.finetune.saved import load_network, save_network
+from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
 from dphead.fit.loop import check_fit
@@ -215,7 +215,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         own = self.model if isinstance(self.model, nn.Module) else None
         scale = (self.mean, self.std)
         spec = network_spec(settings, shape, n_classes, True, *scale)
-        loss: Loss = self.loss or loss_of
+        loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 
     def _checked(
@@ -271,7 +271,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         DPFinetuneClassifier
             A classifier that predicts. It cannot be saved again.
         """
-        network, state, facts = load_network(folder, model=model)
+        network, state, facts = read_network(folder, model=model)
         found = cls(model=network.spec.model.model)
         found.classes_ = named_as_given(facts)
         found.network_, found.weights_ = network, state.average

@@ -18,7 +18,7 @@ from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dphead.finetune.models import Loss, fresh_buffers, loss_of, trained
+from dphead.finetune.models import NetworkLoss, fresh_buffers, loss_of, trained
 from dphead.privacy.statistic_base import Statistic
 
 # Numbers converted to float64 at a time; chosen, not measured.
@@ -193,7 +193,7 @@ class PerExample:
     """
 
     def __init__(
-        self, model: nn.Module, bf16: bool = False, loss: Loss = loss_of
+        self, model: nn.Module, bf16: bool = False, loss: NetworkLoss = loss_of
     ) -> None:
         self.model, self.bf16, self.loss = model, bf16, loss
         self.names = [name for name, _ in trained(model)]

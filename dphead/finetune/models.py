@@ -30,10 +30,10 @@ _MIXING = (nn.modules.batchnorm._BatchNorm,)
 _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 
 # of scores (k, n_classes), float32, and labels (k,): losses (k,), or their mean
-Loss = Callable[[Tensor, Tensor], Tensor]
+NetworkLoss = Callable[[Tensor, Tensor], Tensor]
 
 
-def build(
+def build_network(
     spec: ModelSpec, n_classes: int, channels: int = 3, module: nn.Module | None = None
 ) -> nn.Module:
     """Return the network on the CPU in training mode, with other parameters frozen.
@@ -74,7 +74,7 @@ def build(
             _initialize(model)
     refuse_mixing(model)
     if spec.weights is not None:
-        load_weights(model, spec.weights)
+        load_public_weights(model, spec.weights)
     _choose(model, spec.layers)
     return model
 
@@ -280,7 +280,7 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
             hook.remove()
 
 
-def load_weights(model: nn.Module, path: str) -> None:
+def load_public_weights(model: nn.Module, path: str) -> None:
     """Load public weights from a safetensors file or a state dict.
 
     If the last linear layer is missing or has another shape in the file, it keeps its

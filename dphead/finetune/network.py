@@ -21,8 +21,8 @@ from dphead.finetune.gradients import (
     squared_norms,
 )
 from dphead.finetune.models import (
-    Loss,
-    build,
+    NetworkLoss,
+    build_network,
     count_parameters,
     flat,
     fresh_buffers,
@@ -188,11 +188,11 @@ class Network:
         device: str = "cpu",
         bf16: bool = False,
         module: nn.Module | None = None,
-        loss: Loss = loss_of,
+        loss: NetworkLoss = loss_of,
     ) -> None:
         self.spec, self.device = spec, torch.device(device)
         self.bf16, self.loss = bf16, loss
-        self.model = build(spec.model, spec.n_classes, spec.shape[0], module)
+        self.model = build_network(spec.model, spec.n_classes, spec.shape[0], module)
         self.model.to(self.device)
         name = spec.model.model
         try:

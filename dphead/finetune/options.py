@@ -9,7 +9,7 @@ from dphead_extract.sources.columns import Columns
 
 from dphead.finetune.settings import Settings
 from dphead.fit.options import RunOptions
-from dphead.solvers.settings import RELEASES
+from dphead.solvers.settings import MOST_RELEASES
 
 Scale = float | tuple[float, ...]  # of pixels: one number, or one for each channel
 
@@ -88,9 +88,9 @@ class FinetuneOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.settings.check_complete()
-        if not 1 <= self.checkpoint <= RELEASES:
+        if not 1 <= self.checkpoint <= MOST_RELEASES:
             raise ValueError(
-                f"--checkpoint must be from 1 to {RELEASES} steps, got "
+                f"--checkpoint must be from 1 to {MOST_RELEASES} steps, got "
                 f"{self.checkpoint}. Use 20, the default."
             )
         if self.evaluate_every and self.test_is != "public":

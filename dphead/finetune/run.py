@@ -19,12 +19,12 @@ from dphead.finetune import processes
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
 from dphead.finetune.choose import Schedule, schedule
 from dphead.finetune.images import Opened
-from dphead.finetune.models import build, pixel_scale
+from dphead.finetune.models import build_network, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.options import FinetuneOptions, Scale
-from dphead.finetune.saved import evaluate, save_network
+from dphead.finetune.saved import measure_network, save_network
 from dphead.finetune.settings import ModelSpec, Settings, Step
-from dphead.finetune.solver import NetworkDescent, Progress
+from dphead.finetune.solver import NetworkDescent, TrainingState
 from dphead.finetune.sources import (
     Data,
     identified,
@@ -115,7 +115,7 @@ def finetune(
     tell = begin or (lambda _: None)
     rank = processes.join()
     check_folder(options.out, [])
-    build(replace(options.settings, weights=None), 2)  # refuses a model at once
+    build_network(replace(options.settings, weights=None), 2)  # refuses a model at once
     index = known_images(options) if rank == 0 else None
     data = load_data(options, options.features, options.split, index)
     ungrouped = check_unit(
@@ -232,12 +232,12 @@ def _lead(
     history: list[dict[str, Any]] = []
     every = options.evaluate_every
 
-    def after(state: Progress) -> None:
+    def after(state: TrainingState) -> None:
         if run.plan.private and state.step % options.checkpoint == 0:
             save_checkpoint(out, charged.fit_id, state)
             charged.forget(solver.before() + state.step)
         if every and run.test is not None and state.step % every == 0:
-            metrics = evaluate(run.sums.network, state, run.test[0])
+            metrics = measure_network(run.sums.network, state, run.test[0])
             history.append({"step": state.step, "accuracy": metrics["accuracy"]})
 
     def told(made: int, planned: int, label: str) -> None:
@@ -306,7 +306,7 @@ def _measure(
         return NOT_TESTED
     state: Any = result.head
     rows, origin = run.test
-    metrics = evaluate(run.sums.network, state, rows)
+    metrics = measure_network(run.sums.network, state, rows)
     metrics |= {"history": history} if history else {}
     return Tested(metrics, run.options.test_is, origin)
 

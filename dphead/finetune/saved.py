@@ -21,12 +21,12 @@ from dphead.finetune.models import flat
 from dphead.finetune.network import Network, NetworkSpec, network_rows
 from dphead.finetune.processes import usable_device
 from dphead.finetune.settings import ModelSpec
-from dphead.finetune.solver import Progress
+from dphead.finetune.solver import TrainingState
 from dphead.fit import files
 
 
 def save_network(
-    out: Path, network: Network, state: Progress, facts: dict[str, Any]
+    out: Path, network: Network, state: TrainingState, facts: dict[str, Any]
 ) -> str:
     """Write model.safetensors and model.json, and return the sha256 of the tensors.
 
@@ -45,11 +45,11 @@ def save_network(
     return write_sealed(out, "model", tensors, made)
 
 
-def load_network(
+def read_network(
     folder: str | Path,
     device: str = "cpu",
     model: str | nn.Module | None = None,
-) -> tuple[Network, Progress, dict[str, Any]]:
+) -> tuple[Network, TrainingState, dict[str, Any]]:
     """Return (network, its weights and transform, model.json) of a run folder.
 
     Pass them to `scores` to predict.
@@ -95,7 +95,7 @@ def load_network(
         )
         weights = flat(network.model).double().cpu().numpy()
     empty = np.zeros(0)
-    progress = Progress(
+    progress = TrainingState(
         0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
     )
     return network, progress, facts
@@ -185,7 +185,7 @@ def open_rows(
     return opened.labeled(len(names), source) if measured else opened
 
 
-def scores(network: Network, state: Progress, rows: Opened) -> np.ndarray:
+def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:
     """Return the scores (n, n_classes) of the averaged weights on rows.
 
     Rows go through the transform first.
@@ -197,6 +197,8 @@ def scores(network: Network, state: Progress, rows: Opened) -> np.ndarray:
     return found
 
 
-def evaluate(network: Network, state: Progress, rows: Opened) -> dict[str, Any]:
+def measure_network(
+    network: Network, state: TrainingState, rows: Opened
+) -> dict[str, Any]:
     """Return metrics of the averaged weights on labeled rows."""
     return evaluate_scores(scores(network, state, rows), rows.y)

@@ -19,7 +19,7 @@ from dphead.solvers.normalization import ChannelNormalization
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """Hold the state of a training after `step` steps, complete for a resume.
 
     All of it is post-processing of releases.
@@ -80,7 +80,7 @@ class NetworkDescent(Step):
         Private normalization of feature maps [TB21 Algorithm 2].
     after : callable, optional
         Called with the state after each step.
-    resumed : Progress, optional
+    resumed : TrainingState, optional
         State to resume from.
 
     References
@@ -95,10 +95,10 @@ class NetworkDescent(Step):
     epoch_steps: int = 1
     noise_multiplier: float | None = None
     normalization: ChannelNormalization | None = None
-    after: Callable[[Progress], None] | None = field(
+    after: Callable[[TrainingState], None] | None = field(
         default=None, repr=False, compare=False
     )
-    resumed: Progress | None = field(default=None, repr=False, compare=False)
+    resumed: TrainingState | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ class NetworkDescent(Step):
         return 2 if self.normalization else 0
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Any]:
-        """Descend and return the last `Progress`, with the weights as its `average`."""
+        """Descend, and return the last state with the weights as its `average`."""
         state = self.resumed
         if state is None:
             transform = RowTransform()
@@ -137,7 +137,7 @@ class NetworkDescent(Step):
                 transform = yield from self.normalization.solve(facts, 0.0)
             zero = np.zeros_like(self.start)
             own = (transform.center, transform.scale)
-            state = Progress(0, self.start, self.start, zero, zero, *own)
+            state = TrainingState(0, self.start, self.start, zero, zero, *own)
         beta2 = self.beta2 if self.optimizer == "adam" else None
         moments = Moments(self.start.shape, self.momentum, beta2)
         transform = state.transform

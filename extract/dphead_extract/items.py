@@ -19,7 +19,7 @@ import numpy as np
 
 from dphead_extract.errors import FormatError
 
-NO_GROUP = -1  # the id of a row on its own; a group's id is never negative
+UNGROUPED = -1  # the id of a row on its own; a group's id is never negative
 _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 # without longdouble: float64 would merge its values
 _FLOATS = {float, np.float16, np.float32, np.float64}
@@ -203,14 +203,14 @@ def _decimal(number: float) -> str:
 
 
 def text_group(name: str | None) -> int:
-    """Return the id of the group with this name: 63 bits of a digest, or NO_GROUP.
+    """Return the id of the group with this name: 63 bits of a digest, or UNGROUPED.
 
     A string in Python's notation for a float names that number: "1.0" is the
     group "1". The id depends on no other row. A position in a sorted list of all names
     would depend on all names.
     """
     if name is None:
-        return NO_GROUP
+        return UNGROUPED
     if _DECIMALS.fullmatch(name) and repr(number := float(name)) == name:
         name = _decimal(number)
     text = name.encode("utf-8", "surrogatepass")

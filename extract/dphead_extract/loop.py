@@ -27,7 +27,7 @@ from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 from dphead_extract.views import Views
 
-Progress = Callable[[int, int], None]  # called with rows done, rows in all
+RowProgress = Callable[[int, int], None]  # called with rows done, rows in all
 
 
 @dataclass
@@ -48,7 +48,7 @@ def survey(
     source: Source,
     workers: int,
     index: ImageIndex | None = None,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
 ) -> Survey:
     """Decode every image once, before anything is written.
 
@@ -215,7 +215,7 @@ class Loop:
         backbone: Backbone,
         writer: FeaturesWriter,
         settings: LoopSettings,
-        progress: Progress | None,
+        progress: RowProgress | None,
     ):
         self.source, self.backbone, self.writer = source, backbone, writer
         self.options, self.device, self.progress = settings, settings.device, progress

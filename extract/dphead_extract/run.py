@@ -30,7 +30,7 @@ from dphead_extract.index import ImageIndex, Overlap
 from dphead_extract.loop import (
     Loop,
     LoopSettings,
-    Progress,
+    RowProgress,
     Survey,
     survey,
     with_compiled,
@@ -50,7 +50,7 @@ from dphead_extract.views import Views
 # images a second (ViT-B/16, H200): more threads wait for the interpreter's lock.
 _GPU_WORKERS = 8
 
-LabeledProgress = Callable[[int, int, str], None]
+_LabeledProgress = Callable[[int, int, str], None]
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Summary:
 
 def extract(
     options: ExtractOptions,
-    progress: LabeledProgress | None = None,
+    progress: _LabeledProgress | None = None,
     source: Source | None = None,
 ) -> Summary:
     """Extract features of every image of the source into `options.output`.
@@ -288,7 +288,7 @@ def opened(options: ExtractOptions) -> Source:
     )
 
 
-def _named(progress: LabeledProgress | None, phase: str) -> Progress | None:
+def _named(progress: _LabeledProgress | None, phase: str) -> RowProgress | None:
     """Return `progress` for one phase."""
     return progress and (lambda done, total: progress(done, total, phase))
 
@@ -331,7 +331,7 @@ def _fill(
     backbone: Backbone,
     writer: FeaturesWriter,
     settings: LoopSettings,
-    progress: Progress | None,
+    progress: RowProgress | None,
 ) -> None:
     names = write_names(writer.path, source.names, source.first)
     try:
@@ -407,7 +407,7 @@ def _check_images(
     options: ExtractOptions,
     backbone: Backbone,
     workers: int,
-    progress: Progress | None,
+    progress: RowProgress | None,
 ) -> Survey:
     """Decode every image before anything is written, and check it against the options.
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
-from dphead.finetune.solver import Progress
+from dphead.finetune.solver import TrainingState
 
-STATE = Progress(3, *(np.arange(5.0) + k for k in range(4)))
+STATE = TrainingState(3, *(np.arange(5.0) + k for k in range(4)))
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):

@@ -21,7 +21,7 @@ from dphead.finetune.gradients import (
     clipped,
     squared_norms,
 )
-from dphead.finetune.models import build, loss_of, trained
+from dphead.finetune.models import build_network, loss_of, trained
 from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.settings import ModelSpec
 
@@ -55,7 +55,7 @@ MODELS = {
     "embedding of positions": lambda: sequence(
         nn.Flatten(2), nn.Linear(16, 2), Residual()
     ),
-    "wide resnet": lambda: build(ModelSpec("wrn-10-1", groups=4), CLASSES),
+    "wide resnet": lambda: build_network(ModelSpec("wrn-10-1", groups=4), CLASSES),
 }
 
 

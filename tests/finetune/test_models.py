@@ -10,7 +10,7 @@ from torch import nn
 
 from dphead.finetune.architectures import WSConv2d
 from dphead.finetune.models import (
-    build,
+    build_network,
     count_parameters,
     pixel_scale,
     refuse_mixing,
@@ -33,7 +33,7 @@ from dphead.finetune.settings import ModelSpec
     ],
 )
 def test_networks_have_the_papers_sizes_and_take_their_inputs(name, count, shape):
-    model = build(ModelSpec(name), 10)
+    model = build_network(ModelSpec(name), 10)
     assert count_parameters(model) == count
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
@@ -49,13 +49,13 @@ def test_weights_are_standardized_over_the_fan_in():
 
 
 def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_seeds():
-    model = build(ModelSpec("wrn-16-4"), 10)
+    model = build_network(ModelSpec("wrn-16-4"), 10)
     weight = model.blocks[5].conv2.weight
     # 590,000 draws: sd of the estimate 0.002
     assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)
-    again = build(ModelSpec("wrn-10-1", init_seed=1), 4)
-    other = build(ModelSpec("wrn-10-1", init_seed=2), 4)
-    same = build(ModelSpec("wrn-10-1", init_seed=1), 4)
+    again = build_network(ModelSpec("wrn-10-1", init_seed=1), 4)
+    other = build_network(ModelSpec("wrn-10-1", init_seed=2), 4)
+    same = build_network(ModelSpec("wrn-10-1", init_seed=1), 4)
     assert torch.equal(again.stem.weight, same.stem.weight)
     assert not torch.equal(again.stem.weight, other.stem.weight)
 
@@ -89,7 +89,7 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer 1 with"):
         refuse_moving(model, (3, 8, 8))
-    refuse_moving(build(ModelSpec("wrn-10-1"), 3), (3, 8, 8))
+    refuse_moving(build_network(ModelSpec("wrn-10-1"), 3), (3, 8, 8))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_cannot_be_built_is_refused(spec, message, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a notebook
     before = sys.path.copy()
     with pytest.raises(ValueError, match=message):
-        build(ModelSpec(**spec), 10)
+        build_network(ModelSpec(**spec), 10)
     assert sys.path == before
 
 

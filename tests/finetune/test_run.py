@@ -23,10 +23,10 @@ from finetune.core import CLIPS, OWN, images, images_file
 from safetensors.torch import save_file
 
 from dphead.finetune.images import ImageRows
-from dphead.finetune.models import build, trained
+from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import finetune
-from dphead.finetune.saved import load_network
+from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -106,7 +106,7 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     # seeded: another paragraph
     assert report["test"]["n"] == 20
     assert "The network" not in report["statement"]
-    network, state, facts = load_network(tmp_path / "run")
+    network, state, facts = read_network(tmp_path / "run")
     x, y = images(60)
     assert facts["class_names"] == ["a", "b", "c"]
     accuracy = (network.scores(state.average, x[40:]).argmax(axis=1) == y[40:]).mean()
@@ -128,7 +128,7 @@ def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
     assert len(ledger.fits()) == 1
     states = [r["state"] for r in ledger.fits()[0]["releases"]]
     assert states == ["committed"] * 5
-    a, b = (load_network(tmp_path / name)[1].average for name in ("whole", "run"))
+    a, b = (read_network(tmp_path / name)[1].average for name in ("whole", "run"))
     np.testing.assert_array_equal(a, b)
     assert whole["report"]["guarantee"]["nominal_epsilon"] <= 4.0
 
@@ -319,7 +319,7 @@ def test_maps_of_a_features_file_with_private_normalization(tmp_path):
         "channel mean squares",
         "gradient",
     ]
-    state = load_network(tmp_path / "run")[1]
+    state = read_network(tmp_path / "run")[1]
     assert state.center.shape == state.scale.shape == (81 * 49,)
 
 
@@ -409,7 +409,7 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
     """Trained parameters move, the others keep the public values to the last bit."""
     layers = ("^blocks[.]5", "^head")
     spec = ModelSpec("test_vit", init_seed=1)
-    save_file(build(spec, 7).state_dict(), tmp_path / "public.safetensors")
+    save_file(build_network(spec, 7).state_dict(), tmp_path / "public.safetensors")
     arguments = (
         f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes a,b,c "
         f"--split train --model test_vit --layers {','.join(layers)} --seed 1 "
@@ -418,11 +418,11 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
         f"--ledger {tmp_path / 'l.sqlite'}"
     )
     fitted(*arguments.split())
-    network, _, facts = load_network(tmp_path / "run")
+    network, _, facts = read_network(tmp_path / "run")
     assert facts["network"]["mean"] == [0.5, 0.5, 0.5]
     assert facts["network"]["shape"] == [3, 32, 32]
-    chosen = {n for n, _ in trained(build(replace(spec, layers=layers), 3))}
-    public = dict(build(spec, 7).named_parameters())
+    chosen = {n for n, _ in trained(build_network(replace(spec, layers=layers), 3))}
+    public = dict(build_network(spec, 7).named_parameters())
     for name, value in network.model.named_parameters():
         if name.startswith("head"):
             continue  # the public one has seven classes
@@ -461,6 +461,6 @@ def test_two_processes_train_the_network_of_one(tmp_path):
     # one process speaks
     said = "".join(one.out for one in done)
     assert said.count("Trained ") == said.count("model.safetensors") == 1
-    one, two = (load_network(tmp_path / n)[1].average for n in ("one", "two"))
+    one, two = (read_network(tmp_path / n)[1].average for n in ("one", "two"))
     np.testing.assert_array_equal(two, one)
     assert len(Ledger(tmp_path / "two.sqlite").fits()) == 1

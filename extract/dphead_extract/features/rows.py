@@ -13,14 +13,14 @@ import numpy as np
 from dphead_extract.errors import FormatError
 from dphead_extract.features.reading import ROW_COLUMNS, layout
 from dphead_extract.items import (
-    NO_GROUP,
+    UNGROUPED,
     declared_dtype,
     name_of,
     read_column,
     text_group,
 )
 
-_DEFAULTS = {"labels": -1, "valid": 1, "group": NO_GROUP}  # 0 for other columns
+_DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}  # 0 for other columns
 
 
 @dataclass
@@ -99,7 +99,7 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     Returns
     -------
     (n_rows,) int64
-        Group ids; NO_GROUP (-1) for a row with a missing value.
+        Group ids; UNGROUPED (-1) for a row with a missing value.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import block_digest
-from dphead_extract.items import NO_GROUP, text_group
+from dphead_extract.items import UNGROUPED, text_group
 
 _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
 # names of groups that other software writes for a missing value
@@ -172,7 +172,7 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
     for name in _LIKE_MISSING:
         text = f"rows of one group named {name} (leave the group empty if missing)"
         yield text, np.flatnonzero(file.group == text_group(name))
-    grouped = file.group != NO_GROUP
+    grouped = file.group != UNGROUPED
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
 
 

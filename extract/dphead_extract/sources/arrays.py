@@ -19,7 +19,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
 from dphead_extract.sources.classes import interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.image import Declared, Source
+from dphead_extract.sources.image import Source, SourceOptions
 from dphead_extract.sources.npy import opened_arrays
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
@@ -39,7 +39,7 @@ def _source(
     arrays: np.ndarray,
     columns: Mapping[str, Any],
     split_names: list[str],
-    declared: Declared,
+    declared: SourceOptions,
 ) -> Source:
     """Return a Source from the arrays of a split and their columns."""
     rows, said = interpreted(
@@ -140,7 +140,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     return pairs
 
 
-def open_idx(path: Path, declared: Declared) -> Source | None:
+def open_idx(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of IDX pairs in a folder (train, then test), or None without.
 
     `path` may also be one images file with its labels beside it.
@@ -167,7 +167,7 @@ def open_idx(path: Path, declared: Declared) -> Source | None:
     return _source("idx", images, columns, names, declared)
 
 
-def open_cifar(path: Path, declared: Declared) -> Source | None:
+def open_cifar(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
 
     The source has the binary files of a folder, with batches in order.
@@ -207,7 +207,7 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     return data.reshape(-1, size)
 
 
-def open_npz(path: Path, declared: Declared) -> Source | None:
+def open_npz(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of an .npz, or None if this is not an .npz.
 
     Its arrays are `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split` and

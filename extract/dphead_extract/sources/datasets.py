@@ -25,7 +25,7 @@ from dphead_extract.sources.columns import (
     Columns,
     check_columns,
 )
-from dphead_extract.sources.image import Declared, Source
+from dphead_extract.sources.image import Source, SourceOptions
 from dphead_extract.sources.listing import Row, list_rows
 from dphead_extract.sources.table_files import (
     TableFile,
@@ -75,14 +75,14 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
     return sorted(parquet or kept, key=lambda p: p.relative_to(path).parts)
 
 
-def open_table(path: Path, declared: Declared) -> Source | None:
+def open_table(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of a table's rows, or None if `path` is not a table.
 
     Parameters
     ----------
     path : Path
         A file or a folder (`table_files`).
-    declared : Declared
+    declared : SourceOptions
         Its columns name the column of paths or of images (default "path" or "image"),
         and the columns of labels, groups and splits. Paths are relative to the table.
         Images are bytes, or
@@ -114,7 +114,9 @@ def open_table(path: Path, declared: Declared) -> Source | None:
     )
 
 
-def _dataset(path: Path, tables: Sequence[TableFile], declared: Declared) -> Source:
+def _dataset(
+    path: Path, tables: Sequence[TableFile], declared: SourceOptions
+) -> Source:
     """Return a Source of the images whose bytes a table holds."""
     image = declared.columns.image or "image"
     first, root = tables[0], path if path.is_dir() else path.parent
@@ -158,7 +160,7 @@ def _dataset(path: Path, tables: Sequence[TableFile], declared: Declared) -> Sou
     )
 
 
-def _manifest(table: TableFile, image: str, declared: Declared) -> Source:
+def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
     """Return a Source of the image files that a table names."""
     path, names, columns = table.path, table.schema.names, declared.columns
     roles = columns.roles(names, path)

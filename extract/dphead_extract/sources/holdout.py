@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.items import NO_GROUP
+from dphead_extract.items import UNGROUPED
 
 if TYPE_CHECKING:  # Pillow is not needed for embeddings
     from dphead_extract.sources.image import Source
@@ -91,10 +91,10 @@ class Holdout:
         """Return 1 for test and 0 for train, uint8 (n,), or `split` unchanged."""
         if not self.fraction:
             return split
-        ids = [NO_GROUP] * len(names) if groups is None else groups.tolist()
+        ids = [UNGROUPED] * len(names) if groups is None else groups.tolist()
         return np.array(
             [
-                _draw(f"image {name}" if group == NO_GROUP else f"group {group}")
+                _draw(f"image {name}" if group == UNGROUPED else f"group {group}")
                 < self.fraction
                 for name, group in zip(names, ids, strict=True)
             ],

@@ -23,7 +23,7 @@ class MissingImage(UnreadableImage):
 
 
 @dataclass(frozen=True)
-class Declared:
+class SourceOptions:
     """Hold what a user declares of a source (`opening.open_source`)."""
 
     classes: Classes

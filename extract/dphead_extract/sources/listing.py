@@ -18,7 +18,7 @@ from typing import Any
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
-from dphead_extract.sources.image import Declared, Source
+from dphead_extract.sources.image import Source, SourceOptions
 
 # endings of common image formats that Pillow decodes
 SUFFIXES = (
@@ -92,7 +92,7 @@ def list_rows(
     path: Path,
     rows: list[Row],
     read: Callable[[str], bytes],
-    declared: Declared,
+    declared: SourceOptions,
     *,
     splits: bool,
     grouped: bool = False,
@@ -109,7 +109,7 @@ def list_rows(
         All its rows, in their fixed order.
     read : callable
         Returns the bytes of an image by its name.
-    declared : Declared
+    declared : SourceOptions
         The declared classes and the wanted split.
     splits, grouped : bool
         Whether the source has splits and groups.
@@ -153,7 +153,7 @@ def _laid_out(
     path: Path,
     members: list[tuple[str, int]],
     read: Callable[[str], bytes],
-    declared: Declared,
+    declared: SourceOptions,
     left_out: Counter[str],
 ) -> Source:
     """Return a Source from (path, bytes) of files, with paths read one by one."""
@@ -180,7 +180,7 @@ def _laid_out(
     return source
 
 
-def _check_found_classes(source: Source, declared: Declared) -> None:
+def _check_found_classes(source: Source, declared: SourceOptions) -> None:
     """Raise ExtractError if no path fits the layout, or splits look like classes.
 
     The check never changes how a path is read.
@@ -204,7 +204,7 @@ def _check_found_classes(source: Source, declared: Declared) -> None:
         )
 
 
-def open_folder(path: Path, declared: Declared) -> Source:
+def open_folder(path: Path, declared: SourceOptions) -> Source:
     """Return a Source of the images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
@@ -278,7 +278,7 @@ def _size(file: Path) -> int:
     return found.st_size
 
 
-def open_archive(path: Path, declared: Declared) -> Source | None:
+def open_archive(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of a zip or tar, or None if this is neither.
 
     The rows of a zip are sorted by path. The rows of a tar keep the order of the tar,

@@ -29,7 +29,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.sources import arrays, datasets, listing, webdataset
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.image import Declared, Source
+from dphead_extract.sources.image import Source, SourceOptions
 
 _WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
@@ -71,7 +71,7 @@ def open_source(
     ExtractError
         If the source is missing, not recognized or empty, or an archive has links.
     """
-    declared = Declared(
+    declared = SourceOptions(
         classes or Classes(),
         "all" if split is None else split,
         layout,
@@ -91,7 +91,7 @@ def open_source(
     return source
 
 
-def _opened(path: Path, declared: Declared) -> Source:
+def _opened(path: Path, declared: SourceOptions) -> Source:
     if not path.exists():
         raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)

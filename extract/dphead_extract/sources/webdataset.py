@@ -16,7 +16,7 @@ from typing import Any
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.columns import ROLES, is_called
-from dphead_extract.sources.image import Declared, Source
+from dphead_extract.sources.image import Source, SourceOptions
 from dphead_extract.sources.listing import SUFFIXES, Row, files_below, list_rows
 
 _MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; a choice, not measured
@@ -45,14 +45,14 @@ class _Sample:
     is_unread: bool = False
 
 
-def open_samples(path: Path, declared: Declared) -> Source:
+def open_samples(path: Path, declared: SourceOptions) -> Source:
     """Return a Source of the samples of a .tar, or of all .tar files in a folder.
 
     Parameters
     ----------
     path : Path
         The archive, or the folder with archives, which are read by name.
-    declared : Declared
+    declared : SourceOptions
         Its columns are the fields of .json that are label, group and split. Other
         fields have no meaning. Other fields with the name of a role are counted as left
         out.

@@ -19,7 +19,7 @@ def test_hostile_weights_are_refused_and_not_run(write, seed, tmp_path):
     with pytest.raises(ExtractError, match=r"--weights"):
         load_weights(model, path)
     with pytest.raises(ValueError, match="weights must"):
-        models.load_weights(
+        models.load_public_weights(
             torch.nn.Sequential(model, torch.nn.Linear(2, 2)), str(path)
         )
     assert not (tmp_path / TOUCHED).exists()
