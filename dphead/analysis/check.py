@@ -8,6 +8,7 @@ rows of one person, a deleted ledger.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
@@ -28,6 +29,8 @@ _PUBLIC_MEANS = (
     (0.0, 0.0, 0.0),
     (0.48145466, 0.4578275, 0.40821073),
 )
+# of networks of gray images
+_PUBLIC_MEANS += tuple((fmean(mean),) for mean in _PUBLIC_MEANS)
 _RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
 _RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
@@ -199,9 +202,10 @@ def _of_extraction(facts: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
             "Use --normalize local, synthetic, group, unit or none",
         )
     mean = transform.get("mean")
-    # fixed filters have no weights, so no mean belongs to them
-    common = facts.get("weights_sha256") and tuple(mean or ()) in _PUBLIC_MEANS
-    if mean is not None and not common:
+    # Fixed filters have an empty digest of weights, and no mean belongs to them. The
+    # pixels of a fine-tuned network have no digest.
+    fixed = facts.get("weights_sha256") == ""
+    if mean is not None and (fixed or tuple(mean) not in _PUBLIC_MEANS):
         yield (
             f"images were shifted by mean={mean}, which is not a common public mean",
             "Show that mean and std are public, or extract with the model's mean",

@@ -163,7 +163,24 @@ def test_tuning_that_was_charged(tmp_path):
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
         ({"backbone": "arrays", "transform": {}}, True),
         ({"normalization": {"kind": "standardize"}}, True),
-        ({"backbone": "deep-patches", "transform": {"mean": [0.5, 0.5, 0.5]}}, True),
+        (
+            {
+                "backbone": "deep-patches",
+                "weights_sha256": "",
+                "transform": {"mean": [0.5, 0.5, 0.5]},
+            },
+            True,
+        ),
+        # a fine-tuned network's own pixels, which have no digest of weights
+        (
+            {
+                "backbone": "pixels",
+                "weights_sha256": None,
+                "transform": {"mean": [0.5, 0.5, 0.5]},
+            },
+            False,
+        ),
+        ({"weights_sha256": "00", "transform": {"mean": [0.449]}}, False),
         # CIFAR-10's own
         (
             {"weights_sha256": "00", "transform": {"mean": [0.491, 0.482, 0.446]}},

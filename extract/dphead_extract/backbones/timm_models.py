@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,14 @@ def _timm_transform(
     data: Any = timm_data  # timm does not declare its exports to type checkers
 
     config = data.resolve_model_data_config(model)
-    channels = config["input_size"][0]
+    channels = options.model_args.get("in_chans", config["input_size"][0])
+    if channels not in (1, 3):
+        raise ExtractError(
+            f"--model-arg in_chans must be 1 or 3, got {channels}. Use 3 for colors."
+        )
+    config["input_size"] = (channels, *config["input_size"][1:])
+    if channels == 1:  # the mean over colors, as for the weights of timm's models
+        config |= {key: (fmean(config[key]),) for key in ("mean", "std")}
     if options.channels not in (None, channels):
         raise ExtractError(
             f"--channels must be {channels} for {options.name}, got "

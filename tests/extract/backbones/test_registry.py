@@ -168,6 +168,17 @@ def test_axes_turn_the_features_of_the_network(weights):
     torch.testing.assert_close(coordinates, features @ turned.axes.T)
 
 
+def test_a_network_of_gray_images_takes_one_channel():
+    options = {"random_weights": True, "image_size": 32}
+    gray = BackboneOptions("resnet18", model_args={"in_chans": 1}, **options)
+    backbone = load_backbone(gray, (32, 32), True)
+    assert features(backbone).shape == (1, 512)
+    assert backbone.transform["mean"] == pytest.approx([0.449])
+    four = BackboneOptions("resnet18", model_args={"in_chans": 4}, **options)
+    with pytest.raises(ExtractError, match="must be 1 or 3, got 4"):
+        load_backbone(four, (32, 32), True)
+
+
 def test_scatternet_sizes_and_colors():
     one = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
     assert (one.parts, one.n_features) == (((9, 16),), 144)
