@@ -85,7 +85,7 @@ TITLES = (
         "scatternet": "`auto` on ScatterNet features",
         "papers": "`auto` beside the papers' heads",
         "defects": "Defects that an audit catches",
-        "peers": "A step beside other libraries",
+        "peers": "A step compared with other libraries",
         "scale": "DP-LS's sums against the number of rows",
     }
 )
