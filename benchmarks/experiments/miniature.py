@@ -21,8 +21,9 @@ from dphead_extract.sources.opening import open_source
 
 from benchmarks import features, prose
 from benchmarks.store import RESULTS, append, provenance, read
-from dphead.finetune.images import ImageRows, load_images
+from dphead.finetune.images import load_images
 from dphead.finetune.network import Network, TorchSums
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.settings import Settings
 from dphead.finetune.tan import predict_full_run, run_simulations

@@ -24,11 +24,11 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
-from dphead.finetune.images import ImageRows
 from dphead.finetune.models import NetworkLoss, loss_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings

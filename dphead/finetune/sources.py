@@ -12,9 +12,10 @@ from dphead_extract.index import ImageIndex
 from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
-from dphead.finetune.images import ImageRows, Opened, load_images
+from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import pixel_scale
 from dphead.finetune.options import FinetuneOptions, Scale
+from dphead.finetune.rows import ImageRows
 from dphead.fit import files
 from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dphead.finetune.images import ImageRows
 from dphead.finetune.network import Network, NetworkSpec
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import make_plan

@@ -22,9 +22,9 @@ from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
 from safetensors.torch import save_file
 
-from dphead.finetune.images import ImageRows
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
