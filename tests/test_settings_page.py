@@ -3,15 +3,12 @@
 import runpy
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
-MADE = runpy.run_path(str(DOCS / "settings_page.py"))
+import pytest
+
+MADE = runpy.run_path(str(Path(__file__).parents[1] / "docs/settings_page.py"))
 
 
-def test_the_page_is_the_codes():
-    """`python docs/settings_page.py` writes it."""
-    assert (DOCS / "settings.md").read_text() == MADE["page"]()
-
-
-def test_the_parameters_in_docstrings_are_the_codes():
-    """`python docs/settings_page.py` writes them."""
-    assert MADE["CLASSES"].read_text() == MADE["source"]()
+@pytest.mark.parametrize("path, text", [("PAGE", "page"), ("CLASSES", "source")])
+def test_the_page_and_the_docstrings_are_the_codes(path, text):
+    same = MADE[path].read_text() == MADE[text]()
+    assert same, "run `python docs/settings_page.py`, which writes them"

@@ -75,9 +75,16 @@ def make_method(
     known = {*settable(name), *_shorthands(name)}
     unknown = sorted(set(settings) - set(defaults) - known, key=str)
     if unknown:
+        wrong = ", ".join(map(repr, unknown))
+        others = [
+            other
+            for other in registry.OURS
+            if {*settable(other), *_shorthands(other)} >= set(unknown)
+        ]
+        among = f"Choose a method among {', '.join(others)}, or drop"
         raise ValueError(
-            f"{name} has the settings {', '.join(sorted(known))}, got "
-            f"{', '.join(map(repr, unknown))}. Choose another `--method`."
+            f"{name} has the settings {', '.join(sorted(known))}, got {wrong}. "
+            f"{among if others else 'Drop'} {wrong}."
         )
     return Method(_built(name, kind, settings, facts), accountant, source)
 

@@ -144,8 +144,8 @@ def fitted(estimator, book, **given):
 
 
 def test_every_parameter_has_values_that_are_tried():
-    """A new parameter needs a line above."""
-    assert {parameter for _, parameter in parameters()} == set(WRONG)
+    every = {parameter for _, parameter in parameters()}
+    assert every == set(WRONG), f"lines of WRONG: {sorted(every ^ set(WRONG))}"
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[:-1])
@@ -157,7 +157,9 @@ def test_what_is_right_would_be_charged(estimator):
     assert len(book.fits()) == 1
 
 
-@pytest.mark.parametrize("estimator, parameter", list(parameters()))
+@pytest.mark.parametrize(
+    "estimator, parameter", [pair for pair in parameters() if pair[1] in WRONG]
+)
 def test_what_cannot_be_is_refused_before_the_charge(estimator, parameter):
     book, wrong = Ledger(), WRONG[parameter]
     given = WITH.get(parameter, {}) | {parameter: wrong}
