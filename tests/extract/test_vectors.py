@@ -5,6 +5,8 @@ import pytest
 import torch
 from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.features.format import open_features
+from dphead_extract.loop import LoopSettings, with_equal_places
+from dphead_extract.normalization import RowNorm
 from dphead_extract.run import extract
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import VECTOR, WholeVectors, are_alike
@@ -102,21 +104,25 @@ class Placed(nn.Module):
         return x + 1e-6 * torch.arange(len(x)).reshape(-1, 1, 1, 1)
 
 
+def backbone_of(module, parts):
+    return Backbone(
+        name="own",
+        kwargs={},
+        weights_sha256="",
+        transform={"interpolation": None},
+        module=module.eval(),
+        prepare=lambda x: x[..., None],
+        input_shape=(1, 8, 8),
+        parts=(parts,),
+    )
+
+
 @pytest.fixture
 def rows_of(monkeypatch, tmp_path, digits):
     """Features (8, 16, n) of 16 images that come 8 times, by a network."""
 
     def extracted(module, parts, size, block_rows=4096):
-        backbone = Backbone(
-            name="own",
-            kwargs={},
-            weights_sha256="",
-            transform={"interpolation": None},
-            module=module.eval(),
-            prepare=lambda x: x[..., None],
-            input_shape=(1, 8, 8),
-            parts=(parts,),
-        )
+        backbone = backbone_of(module, parts)
         monkeypatch.setattr("dphead_extract.run.load_backbone", lambda *_: backbone)
         images = np.tile(digits[0][:16], (8, 1, 1))
         labels = np.zeros(128, int)
@@ -137,6 +143,15 @@ def test_an_image_has_the_same_features_at_every_place_of_a_file(
 ):
     rows = rows_of(Uneven(), (3, 49), size, block_rows)
     assert (rows == rows[0]).all()
+
+
+@pytest.mark.parametrize(
+    "module, parts, size", [(Uneven(), (3, 49), 32), (Placed(), (1, 64), 1)]
+)
+def test_a_batch_has_whole_vectors_or_one_image(module, parts, size):
+    given = LoopSettings(torch.device("cpu"), 5, 1, RowNorm("none"))
+    chosen = with_equal_places(backbone_of(module, parts), given)
+    assert chosen.batch_size == size
 
 
 def test_images_whose_bits_follow_their_place_go_alone(rows_of):

@@ -401,3 +401,17 @@ def test_two_halves_are_the_number():
     assert [half.dtype for half in halves] == [np.int8, np.int8]
     assert np.array_equal(low + HALF_BASE * high, x)
     assert np.abs(low + high).max() <= MAX_HALVES
+
+
+@pytest.mark.parametrize("cores", [1, 3, 7, 50])
+def test_every_row_is_rounded_whatever_the_number_of_cores(monkeypatch, cores):
+    """50 cores are more than the 40 rows. 40 is no multiple of 3 and 7."""
+    monkeypatch.setattr(jax_sums, "cores", lambda: cores)
+    x, y = hostile(40, D, M, 0)
+    params = Params(RowTransform(), np.zeros((x.shape[1], M)))
+    ask = SumTask(Gradient(M), params, 1.0)
+    block = Block(np.arange(len(x)), x, y)
+    wanted = ReferenceSums().rows(ask, block)
+    found = JaxSums().rows(ask, block)
+    np.testing.assert_array_equal(np.asarray(found.q), wanted.q)
+    np.testing.assert_array_equal(np.asarray(found.scale), wanted.scale)
