@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -133,7 +134,7 @@ class FitPlan(Plan):
     solver: Solver
     facts: ProblemInfo
 
-    @property
+    @cached_property
     def releases(self) -> list[PlannedRelease]:
         """Return the solver's releases, in the order of its requests."""
         return self.solver.plan(self.budgeted(self.facts))
