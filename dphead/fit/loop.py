@@ -218,7 +218,7 @@ def check_fit(verified: VerifiedSum, plan: FitPlan, *sources: Rows) -> None:
         If the rows do not have the plan's sizes, or have label sets that a release does
         not support (`check_takes_sets`).
     RuntimeError
-        If the sums are wrong on hostile rows (`_check_sums`).
+        If the sums are wrong on hostile rows (`check_sums`).
     """
     facts = plan.facts
     for rows, width in zip(sources, plan.widths, strict=True):
@@ -232,7 +232,7 @@ def check_fit(verified: VerifiedSum, plan: FitPlan, *sources: Rows) -> None:
             )
         if getattr(rows, "has_sets", False):
             check_takes_sets(plan.solver, plan.budgeted(facts))
-    _check_sums(verified, plan)
+    _check_time_and_sums(verified, plan)
 
 
 def check_takes_sets(solver: Solver, facts: ProblemInfo) -> None:
@@ -252,7 +252,7 @@ def verified_sum_for(plan: FitPlan) -> VerifiedSum:
     Call this before the charge, so that a failed check spends no budget.
     """
     verified = _verified_sum(plan)
-    _check_sums(verified, plan)
+    _check_time_and_sums(verified, plan)
     return verified
 
 
@@ -261,19 +261,23 @@ def _verified_sum(plan: FitPlan) -> VerifiedSum:
     return VerifiedSum(sums, memory=DEFAULT_BYTES)
 
 
-def _check_sums(verified: VerifiedSum, plan: FitPlan) -> None:
+def _check_time_and_sums(verified: VerifiedSum, plan: FitPlan) -> None:
     """Check the duration of a fit, and its sums on hostile rows, before the charge.
 
     Warn if the fit takes long. Raise ValueError if it takes hours (`duration`), and
     RuntimeError if a sum is wrong.
     """
-    releases = plan.releases
-    seconds = check_duration(releases, plan.facts, plan.solver.name)
+    seconds = check_duration(plan.releases, plan.facts, plan.solver.name)
     if seconds > LONG_SECONDS:
         took = time_in_words(seconds)
         warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
+    check_sums(verified, plan)
+
+
+def check_sums(verified: VerifiedSum, plan: FitPlan) -> None:
+    """Raise RuntimeError unless the plan's sums are right on hostile rows."""
     for width in plan.widths:
-        verified.check((r.statistic for r in releases), width)
+        verified.check((r.statistic for r in plan.releases), width)
 
 
 def reserve(

@@ -38,6 +38,7 @@ from dphead.fit.loop import (
     FitResult,
     ReleaseProgress,
     Run,
+    check_sums,
     fit_head,
     follow_fit,
 )
@@ -286,7 +287,7 @@ def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
     """Run the solver on values released by process 0, and sum this process's rows."""
     own, sums, memory = _own_rows(run, hosts)
     summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
-    summer.check((r.statistic for r in run.plan.releases), run.plan.facts.n_features)
+    check_sums(summer, run.plan)
     agree(hosts, facts_to_agree(run))
     return follow_fit(run.plan, run.rows, summer, hosts, run.options.seed)
 
@@ -310,8 +311,7 @@ def _lead(
         announce(run, seconds)
     parts = None if hosts is None else SumOfParts(hosts, own)
     verified = VerifiedSum(sums, parts=parts, memory=memory)
-    for width in plan.widths:
-        verified.check((r.statistic for r in plan.releases), width)
+    check_sums(verified, plan)
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     how = Run(
         charged=charge(run, ledger),
