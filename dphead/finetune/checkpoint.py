@@ -3,6 +3,7 @@
 The state is post-processing of noisy releases.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,21 @@ def save_checkpoint(out: Path, fit_id: str, state: TrainingState) -> None:
     """Write the state atomically and durably."""
     kept = {k: np.asarray(v) for k, v in vars(state).items() if v is not None}
     kept["fit_id"] = np.array(fit_id)
+    kept["sha256"] = np.array(_digest(kept))
     arrays: Any = kept
     write_atomically(out / CHECKPOINT, lambda file: np.savez(file, **arrays))
+
+
+def _digest(values: dict[str, np.ndarray]) -> str:
+    """Return a SHA-256 of the names, shapes and bytes of arrays.
+
+    The digest detects missing members, which numpy archives do not report.
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(values.items()):
+        digest.update(repr((name, value.dtype.str, value.shape)).encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
 
 
 def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
@@ -32,6 +46,8 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             values = dict(file)
+        if str(values.pop("sha256")) != _digest(values):
+            raise ValueError("another digest")
         step = int(values.pop("step"))
         found = str(values.pop("fit_id"))
         state = TrainingState(step, **values)

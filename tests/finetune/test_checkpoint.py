@@ -1,5 +1,7 @@
 """A checkpoint is read as it was written, or refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,3 +37,17 @@ def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match="is damaged, so the run cannot resume"):
             load_checkpoint(tmp_path, "fit")
+
+
+@pytest.mark.parametrize("member", ["center", "scale", "sha256"])
+def test_a_checkpoint_without_one_member_is_refused(tmp_path, member):
+    """Without center and scale, training would go on with rows of another transform."""
+    save_checkpoint(
+        tmp_path, "fit", replace(STATE, center=np.ones(5), scale=np.ones(5))
+    )
+    path = tmp_path / "checkpoint.npz"
+    with np.load(path) as file:
+        rest = {name: file[name] for name in file if name != member}
+    np.savez(path, **rest)
+    with pytest.raises(ValueError, match="is damaged, so the run cannot resume"):
+        load_checkpoint(tmp_path, "fit")
