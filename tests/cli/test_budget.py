@@ -4,15 +4,7 @@ import io
 import sys
 
 import pytest
-from commands import (
-    LS,
-    charges,
-    dphead,
-    fitted,
-    refusal,
-    refused,
-    report_of,
-)
+from commands import LS, charges, dphead, fitted, refusal, refused, report_of
 
 from dphead.cli import budget
 

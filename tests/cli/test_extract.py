@@ -4,15 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from commands import (
-    charges,
-    dphead,
-    fitted,
-    refusal,
-    refused,
-    report_of,
-    words,
-)
+from commands import charges, dphead, fitted, refusal, refused, report_of, words
 from dphead_extract.features.format import open_features
 from pictures import drawn, encoded, pack
 
