@@ -135,7 +135,7 @@ class Number(click.ParamType):
         self.low, self.high, self.infinite = low, high, infinite
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number, or raise a usage error for another value."""
+        """Return the value as a number, or raise a usage error if it is invalid."""
         number = self.parsed(value)
         inside = number is not None and self.low <= number <= self.high
         # a number with thousands of digits parses as inf, but is not one

@@ -193,10 +193,11 @@ class FeaturesRows:
     def _parts(
         self, order: np.ndarray, size: int, known: Known | None
     ) -> Iterator[tuple[np.ndarray, Block | None]]:
-        """Yield the slots of each block, and the block if its rows are kept.
+        """Yield (slots, block) for each block, or (slots, None) if it must be read.
 
-        A block has `size` slots, or KNOWN_TOGETHER times `size` if all of its rows are
-        kept from earlier passes. Such a block has no features. Other blocks are None.
+        If earlier passes kept all rows of a block (`known`), the block has labels, but
+        no features. A block has `size` slots. Where all rows are kept, it has
+        KNOWN_TOGETHER times `size` slots.
         """
 
         def unread(part: np.ndarray) -> Block | None:

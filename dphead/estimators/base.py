@@ -265,8 +265,9 @@ class DPClassifier(PrivateClassifier):
     def _refuse_label_sets(self) -> None:
         if self.__sklearn_tags__().classifier_tags.multi_label:
             raise ValueError(
-                "A run folder holds heads with one class per row, got a head for label "
-                "sets. Store `head_.weights` and `head_.intercept` instead."
+                "A run folder holds a head with one class per row, got an estimator of "
+                "label sets. Save `head_.weights` and `head_.intercept`, for example "
+                "with `numpy.savez`."
             )
 
     def export(

@@ -324,10 +324,10 @@ class TorchSums:
                 raise
             return False
         except (ValueError, RuntimeError, NotImplementedError) as error:
-            reason = str(error).split("\n")[0]
+            reason = str(error).split("\n")[0].rstrip(".")
             raise ValueError(
                 "--model must allow per-example gradients (torch.func), got "
-                f"{spec.model.model}: {reason} Choose another model or loss."
+                f"{spec.model.model} ({reason}). Choose another model or loss."
             ) from error
         return True
 

@@ -100,7 +100,7 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> f
 
 
 def _rate(statistic: Statistic, compiled: bool) -> float:
-    """Return the rate of the code that `sums.cpu` uses for a statistic."""
+    """Return the entries times rows that a core adds per second for a statistic."""
     if statistic.kind == "gram":
         is_one = type(statistic) is Gram and compiled
         return _COMPILED_GRAM if is_one else _NUMPY_MATRICES

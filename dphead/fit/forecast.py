@@ -135,8 +135,9 @@ class Question:
         if not known or not self.epsilons:
             raise ValueError(
                 "epsilons must be positive and finite, got "
-                f"{', '.join(map(str, self.epsilons)) or 'none'}. The forecast adds "
-                "the accuracy without noise itself."
+                f"{', '.join(map(str, self.epsilons)) or 'none'}. Give at least one, "
+                "such as 0.5, and omit inf: the forecast always includes the accuracy "
+                "without noise."
             )
         if self.draws < 1:
             raise ValueError(f"draws must be at least 1, got {self.draws}. Use 3.")

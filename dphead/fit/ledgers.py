@@ -41,11 +41,12 @@ def default_ledger_path(dataset_id: str) -> Path:
 
 
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
-    """Return the absolute path of the ledger that a run uses.
+    """Return a run's ledger: an absolute path, a server's URL, or ":memory:".
 
-    Return `path` if it is given. Otherwise return the data set's ledger (on the team's
-    server, DPHEAD_LEDGER, or in the home), or ":memory:" without a data set. A relative
-    path would change its meaning in another working folder.
+    Return `path` if it is given, as an absolute path, because the working folder can
+    change. Otherwise return the URL in the environment variable DPHEAD_LEDGER (the
+    team's server), or the data set's ledger file in DPHEAD_HOME without this variable.
+    Without a data set, return ":memory:".
     """
     if path is None and dataset_id is not None:
         path = team_url() or default_ledger_path(dataset_id)

@@ -68,7 +68,7 @@ class Target:
     def scale(
         self, events: Sequence[GaussianEvent], fixed: Collection[int] = ()
     ) -> float:
-        """Return the factor on all noise but the indices `fixed` that meets epsilon."""
+        """Return the factor that scales all noise except `fixed` to meet epsilon."""
         return calibrate(
             events, self.epsilon, self.delta, self.relation, self.accountant, fixed
         )

@@ -73,7 +73,7 @@ def seal(file: LedgerFile) -> None:
 
 
 def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
-    """Return the fits from `first` on, in order of charges, each with its releases.
+    """Return the fits from index `first`, in order of charge, with their releases.
 
     Also return whether there are releases without a fit.
     """

@@ -11,8 +11,8 @@ S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymat
 ``Scattering2D`` (relative difference below 1e-5 in float32).
 
 Two facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the
-border is one small real matrix for each axis (phi is a product of two one-dimensional
-Gaussians). And images are processed in pieces whose largest intermediate fits in a
+border is one small real matrix for each axis, because phi is a product of two
+one-dimensional Gaussians. The largest intermediate of a piece of images fits in a
 core's cache.
 
 An image's bits may not depend on its place or on other images. Therefore all pieces of

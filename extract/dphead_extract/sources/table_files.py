@@ -280,8 +280,8 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     if not numbers and not is_text(kind):
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
-            f"--columns {role}=NAME must name texts or {what}, got {kind} in "
-            f"{str(path)!r}."
+            f"--columns {role}=NAME must name a column of text or {what}, got {kind} "
+            f"in {str(path)!r}. Name another column."
         )
 
 
