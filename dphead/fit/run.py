@@ -84,7 +84,7 @@ class _PreparedHead(Prepared):
         The training rows.
     file : FeaturesFile
         The open features file.
-    networks : tuple of _PreparedHead
+    candidates : tuple of _PreparedHead
         One prepared fit per backbone, in the order of the solver's sources, if the fit
         chooses among backbones; else empty.
     """
@@ -92,7 +92,7 @@ class _PreparedHead(Prepared):
     options: FitOptions
     rows: FeaturesRows
     file: FeaturesFile
-    networks: tuple["_PreparedHead", ...] = field(default=(), kw_only=True)
+    candidates: tuple["_PreparedHead", ...] = field(default=(), kw_only=True)
 
 
 # rows to measure on (n, n_features), their classes (n,) and `files.test_origin`
@@ -143,11 +143,11 @@ def fit_files(
         if options.processes is not None:
             only_cpu = options.backend in ("numpy", "reference")
             hosts = opened.enter_context(joined(options.processes, only_cpu))
-        run = _open_networks(options, opened)
+        run = _open_files(options, opened)
         if hosts is not None and not hosts.first:
             head = _serve(run, hosts)
             return {"report": None, "test": None, "seconds": None, "head": head}
-        tests = [_open_test(one) for one in run.networks or (run,)]
+        tests = [_open_test(one) for one in run.candidates or (run,)]
         n_test = sum(len(test[0]) for test in tests if test is not None)
         # a resume needs the values of each release
         width = run.plan.facts.n_features + 1
@@ -158,8 +158,8 @@ def fit_files(
             result = _lead(run, hosts, n_test, announce, progress)
             chosen = selected(result.head)
             tested = _measure(run, result.head, tests[chosen])
-            if run.networks:
-                run = replace(run, source=run.networks[chosen].source)
+            if run.candidates:
+                run = replace(run, source=run.candidates[chosen].source)
             report = _write(run, result, tested)
     seconds = time.perf_counter() - start
     return {
@@ -170,7 +170,7 @@ def fit_files(
     }
 
 
-def _open_networks(options: FitOptions, files: ExitStack) -> _PreparedHead:
+def _open_files(options: FitOptions, files: ExitStack) -> _PreparedHead:
     """Prepare the fit on one features file, or a fit that chooses among several.
 
     `files` closes the features files that this function opens.
@@ -214,7 +214,7 @@ def plan_fits(
     with ExitStack() as opened:
         runs = {
             epsilon: beside_others(
-                _open_networks(replace(options, epsilon=epsilon), opened)
+                _open_files(replace(options, epsilon=epsilon), opened)
             )
             for epsilon in set(epsilons)
         }
@@ -241,7 +241,7 @@ def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
         plan=plan,
         settings=asdict(solver),
         space=" ".join(one.space for one in runs),
-        networks=tuple(runs),
+        candidates=tuple(runs),
     )
 
 
@@ -321,8 +321,8 @@ def _lead(
         hosts=hosts,
     )
     rows = own if hosts is None else run.rows
-    if run.networks:
-        rows = [one.rows for one in run.networks]
+    if run.candidates:
+        rows = [one.rows for one in run.candidates]
     return fit_head(plan, rows, how)
 
 
@@ -344,7 +344,7 @@ def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, A
         "extraction": source.extraction,
     }
     sha256 = save_head(out, result.head, facts)
-    sources = [one.source for one in run.networks]
+    sources = [one.source for one in run.candidates]
     given = [run.options.preset, *run.options.settings.values()]
     return write_report(
         run,
