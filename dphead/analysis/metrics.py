@@ -192,8 +192,9 @@ def evaluate_scores(
     n_classes = scores.shape[1]
     if labels.shape != scores.shape[:1] or not len(labels):
         raise ValueError(
-            "`labels` must have one entry per row of scores, got shape "
-            f"{labels.shape} for scores of shape {scores.shape}."
+            "`scores` and `labels` must have at least one row, and as many labels as "
+            f"rows. Got scores of shape {scores.shape} and labels of shape "
+            f"{labels.shape}."
         )
     if labels.min() < 0 or labels.max() >= n_classes:
         raise ValueError(

@@ -126,8 +126,8 @@ def predict_with_interval(
     y = np.asarray(accuracies, float)
     if len(x) < 3 or len(np.unique(x)) < 2:
         raise ValueError(
-            "--factors and --runs must give at least 3 runs with 2 batch sizes, got "
-            f"{len(x)} runs with {len(np.unique(x))}. Use --factors 4,8,16."
+            "--factors and --runs must give at least 3 runs and 2 different batch "
+            f"sizes, got {len(x)} and {len(np.unique(x))}. Use --factors 4,8,16."
         )
     slope, intercept = np.polyfit(x, y, 1)
     target = math.log2(target_batch_size)

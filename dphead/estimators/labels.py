@@ -46,8 +46,8 @@ def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
     others = [c for c in classes if dtype.kind in kinds[0] and not _holds(dtype, c)]
     if others:
         raise ValueError(
-            f"`y` has dtype {dtype}, which has no value {others[0]}. Declare the "
-            "classes as they occur in `y`."
+            f"`y` has dtype {dtype}, which cannot hold the class {others[0]}. Declare "
+            "the classes as they occur in `y`."
         )
 
 

@@ -1,4 +1,4 @@
-"""Train a network on images as a scikit-learn classifier."""
+"""Provide a scikit-learn classifier that trains a network on images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

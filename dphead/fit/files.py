@@ -177,7 +177,7 @@ def check_labels(
     if not np.any((labels >= 0) & (labels < len(classes))):
         raise ValueError(
             f"{path} has no labels of the head's classes. Use a source with labels, or "
-            "dphead predict."
+            "use `dphead predict`, which needs no labels."
         )
 
 

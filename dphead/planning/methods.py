@@ -143,8 +143,14 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
     """Return a preset that supports the method."""
     data = presets.load(preset)
     if "needs" in data:
+        todo = (
+            "Use the preset with `dphead finetune`."
+            if "network" in data
+            else "Choose another preset, or drop --preset."
+        )
         raise ValueError(
-            f"The preset {preset} does not train a head. It needs {data['needs']}."
+            f"`--preset {preset}` cannot train a head, because it needs "
+            f"{data['needs']}. {todo}"
         )
     if name not in data:
         have = sorted(k for k in data if k in registry.OURS)

@@ -55,7 +55,7 @@ class Target:
     group_mean: bool = False
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
-        """Return the facts with μ, group cap and group mean of this target."""
+        """Return a copy of the facts with this target's μ, group cap and group mean."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)

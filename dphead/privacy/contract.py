@@ -263,5 +263,8 @@ class Summer(Protocol):
         ...
 
     def largest_norm(self, task: SumTask) -> float:
-        """Return the largest norm of a transformed row. It is used without privacy."""
+        """Return the largest norm of a transformed row.
+
+        Only fits without noise use this value.
+        """
         ...

@@ -185,7 +185,7 @@ class Chunk:
     weights : IntegerWeights or None
         The weights of `Params`, rounded.
     clip_norm : float
-        R or C.
+        Clip norm of the rows (R) or of the contributions (C).
     """
 
     rows: IntegerRows

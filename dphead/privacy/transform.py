@@ -52,13 +52,14 @@ class RowTransform:
     Raises
     ------
     ValueError
-        If `append` is not a Python number in this range. If `center` or `scale` is not
-        an array of numbers.
+        If `append` is not 0 or a Python number in this range. If `center` or `scale` is
+        not an array of numbers.
 
     Guarantee
     ---------
-    The caller must ensure that the numbers are public or come from earlier releases.
-    The arrays are read-only copies, because sums may keep transformed rows.
+    The caller must ensure that `center`, `scale` and `append` are public or come from
+    earlier releases. The arrays are read-only copies, because sums may keep transformed
+    rows.
     """
 
     unit_norm: bool = False

@@ -15,7 +15,7 @@ _BLOCK = 1024  # rows per block; chosen
 
 
 class ErrorBars:
-    """Hold the released sums in the eigenbasis of G̃.
+    """Compute standard errors of scores from released sums.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ErrorBars:
 
     Notes
     -----
-    The object keeps two d x d matrices; its construction needs six.
+    The object keeps two d x d matrices. Building it needs memory for six.
     """
 
     def __init__(

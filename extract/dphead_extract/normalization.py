@@ -146,7 +146,7 @@ class RowNorm:
 
 
 def _split(features: torch.Tensor, parts: _Parts) -> list[torch.Tensor]:
-    """Return each part, (B, channels, places), of rows (B, d) or (B, channels, ...)."""
+    """Split rows (B, d) or (B, channels, ...) into parts (B, channels, positions)."""
     pieces = features.flatten(1).split(
         [channels * places for channels, places in parts], dim=1
     )

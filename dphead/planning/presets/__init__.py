@@ -53,7 +53,7 @@ def load(name: str) -> dict[str, Any]:
 def delta_of(preset: str | None, given: float | None) -> float:
     """Return the user's delta, else the preset's delta, else 1e-5.
 
-    `preset` is None or a name, also with a column ("tb21-cnn/mnist").
+    `preset` is None or a preset's name, optionally with a column ("tb21-cnn/mnist").
     """
     if given is not None:
         return given

@@ -147,9 +147,9 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
 
 
 def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normal probability between neighboring z, and rounding bounds.
+    """Return the normal probability between successive z, and rounding bounds.
 
-    z is logs / mu + mu / 2, or this value less mu. `logs` are the logarithms of the
+    z is logs / mu + mu / 2, or logs / mu - mu / 2. `logs` are the logarithms of the
     grid's points, each rounded once.
     """
     unit = UNIT_ROUNDOFF

@@ -1,9 +1,9 @@
 """Keep the ledgers of a team's data sets on one PostgreSQL server.
 
-The tables are the same as in a file, with a further column, the data set. Clients see
-them through views that show one data set's rows, so every statement is the same for
-both. No message names the server, its users or the driver's own words, which contain
-them.
+The tables are the same as in a file, with one more column, the data set. Clients see
+the tables through views that show the rows of one data set. The SQL statements are
+therefore the same for a file and a server. Messages never name the server or its users.
+They do not quote the driver's messages, because these contain such names.
 """
 
 import os

@@ -143,8 +143,8 @@ class LedgerFile:
             self.path.encode()  # else reports and screens could not show it
         except UnicodeEncodeError as error:
             raise LedgerError(
-                f"{self.path!a} is not UTF-8 text. Rename its folder, or name another "
-                "ledger with --ledger."
+                f"The ledger's path {self.path!a} must be valid UTF-8. Rename the "
+                "folder or file, or name another ledger with --ledger."
             ) from error
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise LedgerError(

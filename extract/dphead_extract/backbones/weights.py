@@ -19,9 +19,9 @@ def first_line(error: BaseException) -> str:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors, pth or npz file into the model as it was built.
+    """Load a safetensors, pth or npz file into the complete model, with its classifier.
 
-    The classifier is included. Pickled code is never run.
+    The file's tensors must fit every layer of the model. Pickled code is never run.
 
     Raises
     ------

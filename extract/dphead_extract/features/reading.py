@@ -218,7 +218,8 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
 def open_features(path: str | Path) -> FeaturesFile:
     """Open a complete features file for reading.
 
-    No row is read: `dphead_extract.features.verify.check_blocks` reads and checks them.
+    The rows are not read here. `dphead_extract.features.verify.check_blocks` reads and
+    checks them.
 
     Parameters
     ----------
@@ -233,8 +234,8 @@ def open_features(path: str | Path) -> FeaturesFile:
     Raises
     ------
     FormatError
-        If the file is missing, not HDF5, not as it was written, of another schema
-        version, or was never finished.
+        If the file is missing, is not HDF5, was changed after it was written, has
+        another schema version, or is not finished.
     """
     file, complete = open_h5(path)
     try:

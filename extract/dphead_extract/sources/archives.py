@@ -74,7 +74,7 @@ class Archive:
             yield member.name, is_link, member.isfile(), member.size, member
 
     def check_size(self, size: int, most: int | None = None) -> int:
-        """Return the size of a member; raises ExtractError if it is too large."""
+        """Return the size of a member, or raise ExtractError if it is too large."""
         most = MAX_FILE_BYTES if most is None else most
         if size > most:
             raise ExtractError(

@@ -201,8 +201,8 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:
         raise ExtractError(
-            f"{str(file)!r} has {len(data)} bytes, not whole records of {size} bytes. "
-            "Download it again."
+            f"{str(file)!r} must consist of whole records of {size} bytes, got "
+            f"{len(data)} bytes. Download the file again."
         )
     return data.reshape(-1, size)
 

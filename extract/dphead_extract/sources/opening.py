@@ -85,8 +85,8 @@ def open_source(
         source.left_out += _beside(path, source.kind)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
-            f"--split is required for {str(path)!r}, which has the splits "
-            f"{', '.join(source.split_names)}."
+            f"--split is required, because {str(path)!r} has the splits "
+            f"{', '.join(source.split_names)}. Type --split {source.split_names[0]}."
         )
     return source
 
