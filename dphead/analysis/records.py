@@ -32,6 +32,7 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.solvers.settings import MOST_RELEASES
 
 SCHEMA = 1  # version of report.json's schema (docs/report.md)
 _FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
@@ -282,7 +283,7 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             row = dict(row)
             count = row.pop("count")
             row.pop("mu")
-            if type(count) is not int or not 1 <= count <= 10**6:
+            if type(count) is not int or not 1 <= count <= MOST_RELEASES:
                 raise ValueError(f"{count=}")
             specs += [ReleaseSpec(**row)] * count
         guarantee = (

@@ -22,6 +22,7 @@ from dphead.fit import report as reports
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
+from dphead.solvers.settings import MOST_RELEASES
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +302,18 @@ def test_a_report_that_was_changed_is_an_input_error(run, name):
     with pytest.raises(ValueError, match=r"Restore|Pass a run folder") as error:
         read_run(run)
     assert "report" in str(error.value)
+
+
+def test_the_longest_plan_that_a_fit_may_have_is_read_from_its_report(run):
+    report = report_of(run)
+    row = report["guarantee"]["releases"][0]
+    others = report["guarantee"]["releases"][1:]
+    row["count"] = MOST_RELEASES
+    plan = records.plan_of(report, run)
+    assert len(plan.specs) == MOST_RELEASES + sum(other["count"] for other in others)
+    row["count"] += 1
+    with pytest.raises(ValueError, match="invalid releases: count=1048577"):
+        records.plan_of(report, run)
 
 
 def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(run):
