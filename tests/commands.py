@@ -104,9 +104,7 @@ def run_of(folder: Path, *options) -> Path:
 
 
 def report_of(run: Path) -> dict:
-    """A run's report without its digest: written again it is one of before there were
-    digests.
-    """
+    """A run's report without its digest."""
     report = json.loads((run / "report.json").read_text())
     report.pop("sha256", None)
     return report

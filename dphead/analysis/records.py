@@ -1,7 +1,6 @@
 """Read a finished run, and refuse it if report, head and ledger disagree."""
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,14 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.ledger_place import located
-from dphead.analysis.profiles import (
-    about_sum,
-)
-from dphead.analysis.protected import (
-    name_unit,
-    protected_unit,
-    stated_guarantee,
-)
+from dphead.analysis.profiles import about_sum
+from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
     explain_damage,
     read_json,
@@ -30,6 +23,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
+from dphead.privacy.ledger.schema import canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
 from dphead.solvers.settings import MOST_RELEASES
@@ -45,6 +39,7 @@ _FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
     "guarantee.target_epsilon": float,
     "guarantee.neighboring_relation": str,
     "guarantee.calibrated_with": str,
+    "guarantee.group_mean": bool,
     "guarantee.releases": list,
     "method.name": str,
     "data.n_rows": int,
@@ -54,6 +49,8 @@ _FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
     "ledger.fits": int,
     "ledger.delta": float,
     "ledger.total_epsilon": float,
+    "ledger.elsewhere": list,
+    "provenance.tensors_sha256": str,
 }
 _DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
     "head.safetensors": "tensors_sha256",
@@ -98,7 +95,7 @@ class FinishedRun:
         """Return the ledger's current total, or the report's total without a ledger."""
         ledger = self.report["ledger"]
         if self.fits is None:
-            return Spent(ledger["total_epsilon"], ledger.get("total_accountant"))
+            return Spent(ledger["total_epsilon"], ledger["total_accountant"])
         return _spent_in(self.fits, self.report)
 
     def about_total(self) -> str:
@@ -162,7 +159,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         _check_digests(report, folder, file)
     if folder and (folder / "ledger.json").exists():
         fits = _copied(folder / "ledger.json")
-        if _recorded(report, plan, fits, file) is None:
+        if not _check_recorded(report, plan, fits, file):
             raise _changed(
                 file,
                 "ledger.fit_id",
@@ -179,21 +176,16 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         _ledger_fits(report, plan, ledger, file),
         tuple(
             f"the ledger {one['path']} with fits on {one['of']}"
-            for one in report["ledger"].get("elsewhere", ())
+            for one in report["ledger"]["elsewhere"]
         ),
     )
 
 
 def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
-    """Raise ValueError unless the weights and options have the report's digests.
-
-    Reports of older versions have no digest of the weights.
-    """
-    stated = report.get("provenance") or {}
+    """Raise ValueError unless the weights and options have the report's digests."""
     for name, key in _DIGESTS.items():
-        path = folder / name
-        digest = stated.get(key)
-        if not path.is_file() or (digest is None and name != "run.toml"):
+        path, digest = folder / name, report["provenance"][key]
+        if not path.is_file():
             continue
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != digest:
@@ -259,15 +251,10 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
         value: Any = report
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        fits = (
-            isinstance(value, (int, float)) and not isinstance(value, bool)
-            if kind is float
-            else type(value) is kind
-        )
-        if not fits:
+        if type(value) not in ((int, float) if kind is float else (kind,)):
             raise ValueError(
-                f"{file} has no valid {name} ({kind.__name__}), got {value!r}. Restore "
-                "the file from a backup."
+                f"{file} has no valid {name}, got {value!r}. Restore the file from a "
+                "backup."
             )
 
 
@@ -292,8 +279,7 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             g["neighboring_relation"],
             g["calibrated_with"],
         )
-        means = g.get("group_mean", False)
-        return Plan(*guarantee, g["group_cap"], means, specs=specs)
+        return Plan(*guarantee, g["group_cap"], g["group_mean"], specs=specs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file} has invalid releases: {error}. Restore the file from a backup."
@@ -310,8 +296,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
         if {getattr(s, name) for s in plan.specs} != {getattr(plan, name)}:
             but = "its releases have another or are missing"
             raise _changed(file, name, getattr(plan, name), but)
-    unit = _unit(report, plan)
-    expected = stated_guarantee(plan, "row") | {"protected_unit": unit}
+    expected = stated_guarantee(plan, name_unit_in(report))
     del expected["releases"]
     for name, value in expected.items():
         found = g.get(name)
@@ -320,59 +305,42 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             close = math.isclose(found, value, rel_tol=1e-6)
         if not close:
             raise _changed(file, name, found, f"its releases give {value}")
-    _check_statement(report, plan, unit, file)
+    _check_statement(report, plan, file)
 
 
-def _check_statement(report: dict[str, Any], plan: Plan, unit: str, file: Path) -> None:
+def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
     """Raise ValueError unless the statement has the report's unit and numbers.
 
     The numbers are epsilon and delta.
     """
-    g = report["guarantee"]
-    named = "one row" if plan.group_cap is None else unit
-    if g["private"] and f"Protected unit: {named}" not in report["statement"]:
+    g, statement = report["guarantee"], report["statement"]
+    unit = "one row" if plan.group_cap is None else g["protected_unit"]
+    if g["private"] and f"Protected unit: {unit}" not in statement:
         raise _changed(
-            file,
-            "statement",
-            report["statement"][:60],
-            f"its releases protect {unit}",
+            file, "statement", statement[:60], f"its releases protect {unit}"
         )
     claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
-    if g["private"] != (claim in report["statement"]) or g["private"] == (
-        "ot private" in report["statement"]
-    ):
-        raise _changed(
-            file,
-            "statement",
-            report["statement"][:60],
-            f"epsilon is {g['epsilon']:.4g}",
-        )
+    says_private = claim in statement
+    says_not_private = "not private" in statement.lower()
+    if g["private"] != says_private or g["private"] == says_not_private:
+        said = f"epsilon is {g['epsilon']:.4g}"
+        raise _changed(file, "statement", statement[:60], said)
 
 
-def _unit(report: dict[str, Any], plan: Plan) -> str:
-    """Return the unit of privacy of the releases.
-
-    Older reports call every row an image.
-    """
-    rows = name_unit(report["data"].get("extraction"))
-    cap, means = plan.group_cap, plan.group_mean
-    known = [protected_unit(cap, thing, means) for thing in (rows, "image")]
-    found = report["guarantee"]["protected_unit"]
-    return found if found in known else known[0]
-
-
-def _recorded(
+def _check_recorded(
     report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
-) -> dict[str, Any] | None:
-    """Return the run's own fit among `fits`, or None if it is missing.
+) -> bool:
+    """Return whether the run's own fit is among `fits`.
 
     Raises ValueError if the releases of the fit and the report differ.
     """
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:
-        return None
+        return False
     charged = [_spec(r) for r in fit["releases"]]
-    if Counter(map(_key, charged)) != Counter(_key(s.row()) for s in plan.specs):
+    if Counter(map(canonical, charged)) != Counter(
+        canonical(s.row()) for s in plan.specs
+    ):
         raise _changed(
             file,
             "releases",
@@ -381,7 +349,7 @@ def _recorded(
         )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
         raise _changed(file, "private", True, f"the ledger says {fit['description']!r}")
-    return fit
+    return True
 
 
 def _ledger_fits(
@@ -415,7 +383,7 @@ def _ledger_fits(
         raise _changed(file, "ledger.budget", said, f"the ledger has {budget}")
     then = fits[: report["ledger"]["fits"]]
     if (
-        _recorded(report, plan, then, file) is not None
+        _check_recorded(report, plan, then, file)
         and len(then) == report["ledger"]["fits"]
     ):
         total = _spent_in(then, report).epsilon
@@ -427,10 +395,6 @@ def _ledger_fits(
                 f"the ledger gives {total}",
             )
     return fits
-
-
-def _key(row: dict[str, Any]) -> str:
-    return json.dumps(row, sort_keys=True)
 
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:

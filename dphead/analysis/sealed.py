@@ -42,12 +42,12 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        The data. Files of older versions without a digest are accepted.
+        The data.
 
     Raises
     ------
     ValueError
-        If the file is not a JSON object, or does not match its digest.
+        If the file is not a JSON object, or lacks the digest of its other entries.
     """
     try:
         facts = json.loads(read_text(path, _RECORD_BYTES))
@@ -62,10 +62,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise ValueError(
             f"{path} is not a {what} in JSON: {error}. Pass a run folder."
         ) from error
-    if facts.get("sha256", _digest(facts)) != _digest(facts):
+    if facts.get("sha256") != _digest(facts):
         raise ValueError(
-            f"The {what} {path} was modified after it was written. Restore the file "
-            "from a backup."
+            f"The {what} {path} is not as dphead wrote it, because its contents do not "
+            "have the digest `sha256`. Restore the file from a backup."
         )
     return facts
 
@@ -126,8 +126,7 @@ def read_sealed(
                 f"of dphead reads format {_FORMAT}. Update dphead."
             )
         found = (hashlib.sha256(held).hexdigest(), _digest(facts))
-        kept = tuple(facts.get(key) for key in _DIGESTS)
-        if kept not in (found, (None, None)):
+        if tuple(facts[key] for key in _DIGESTS) != found:
             raise ValueError(
                 f"{name}.json or {name}.safetensors in {folder} was modified after "
                 "training. Restore both files from a backup."

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from safetensors.numpy import load_file, save_file
 
 from dphead.analysis import records
 from dphead.analysis.check import check, notes
+from dphead.analysis.protected import name_unit
 from dphead.analysis.records import read_run
+from dphead.analysis.sealed import write_json
 from dphead.fit import report as reports
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -55,7 +58,7 @@ def change(run, **parts):
         report[name] = (
             (report[name] or {}) | value if isinstance(value, dict) else value
         )
-    (run / "report.json").write_text(json.dumps(report))
+    write_json(run / "report.json", report)
 
 
 def names(run, ledger=None):
@@ -190,7 +193,9 @@ def test_tuning_that_was_charged(tmp_path):
     ],
 )
 def test_preprocessing_that_depends_on_the_data(run, extraction, fires):
-    change(run, data={"extraction": report_of(run)["data"]["extraction"] | extraction})
+    changed = report_of(run)["data"]["extraction"] | extraction
+    rows = {"protected_unit": f"one {name_unit(changed)}"}
+    change(run, data={"extraction": changed}, guarantee=rows)
     assert names(run) == (["data-dependent preprocessing"] if fires else [])
 
 
@@ -203,7 +208,8 @@ def test_preprocessing_of_a_backbone_that_was_not_chosen(run):
 
 
 def test_an_extraction_that_is_not_recorded(run):
-    change(run, data={"extraction": None})
+    rows = {"protected_unit": "one row"}
+    change(run, data={"extraction": None}, guarantee=rows)
     assert names(run) == []  # head.json has it too
     shutil.copy(run / "report.json", run.parent / "alone.json")
     assert names(run.parent / "alone.json") == ["data-dependent preprocessing"]
@@ -216,17 +222,17 @@ def test_a_center_that_nothing_released(run):
     assert "center" in load_file(run / "head.safetensors")
     for name in ("report.json", "ledger.json", "head.json"):
         text = (run / name).read_text().replace("ChannelMoment", "ClassSums")
-        facts = json.loads(text)
-        for digest in ("sha256", "tensors_sha256"):
-            facts.pop(digest, None)
-        (run / name).write_text(json.dumps(facts))
+        write_json(run / name, json.loads(text))
     change(run, ledger={"path": "/nowhere"})
     assert names(run) == ["data-dependent preprocessing"]
     tensors = {
         k: v for k, v in load_file(run / "head.safetensors").items() if k != "center"
     }
     save_file(tensors, run / "head.safetensors")
-    change(run, provenance={"tensors_sha256": None})  # of before it was recorded
+    digest = sha256((run / "head.safetensors").read_bytes()).hexdigest()
+    change(run, provenance={"tensors_sha256": digest})
+    facts = json.loads((run / "head.json").read_text())
+    write_json(run / "head.json", facts | {"tensors_sha256": digest})
     assert names(run) == []
 
 
@@ -298,7 +304,7 @@ def test_a_report_that_was_changed_is_an_input_error(run, name):
     for part in parts:
         place = place[part]
     place[last] = value
-    (run / "report.json").write_text(json.dumps(report))
+    write_json(run / "report.json", report)
     with pytest.raises(ValueError, match=r"Restore|Pass a run folder") as error:
         read_run(run)
     assert "report" in str(error.value)
@@ -322,7 +328,6 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     """
     report = report_of(run)
     copied = json.loads((run / "ledger.json").read_text())
-    del copied["sha256"]
     row = report["guarantee"]["releases"][0]
     row["noise_multiplier"] *= 2
     rows = report["guarantee"]["releases"]
@@ -335,12 +340,12 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
         "(1, 1e-05)", f"({epsilon:.4g}, 1e-05)"
     )
     copied["fits"][0]["releases"][0]["noise_multiplier"] *= 2
-    (run / "report.json").write_text(json.dumps(report))
-    (run / "ledger.json").write_text(json.dumps(copied))
+    write_json(run / "report.json", report)
+    write_json(run / "ledger.json", copied)
     with pytest.raises(ValueError, match="the ledger charged"):
         read_run(run)
     report["ledger"]["path"] = "/nowhere"
-    (run / "report.json").write_text(json.dumps(report))
+    write_json(run / "report.json", report)
     assert "not reachable" in notes(read_run(run))[0]
 
 

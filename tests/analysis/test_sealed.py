@@ -1,5 +1,6 @@
 """JSON under a digest of itself; heads are in tests/fit/test_head_file.py."""
 
+import json
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
             continue
         assert {found[k] == facts[k] for k in ("a", "b")} == {True}
     assert refused > len(whole) / 2
+
+
+def test_a_record_without_its_digest_is_refused(tmp_path):
+    path = tmp_path / "facts.json"
+    write_json(path, {"a": 1})
+    facts = read_json(path, "record")
+    del facts["sha256"]
+    path.write_text(json.dumps(facts | {"a": 2}))
+    with pytest.raises(ValueError, match="is not as dphead wrote it"):
+        read_json(path, "record")
 
 
 def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):

@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose
 from safetensors import safe_open
 
 from dphead.analysis.metrics import predicted_classes, probabilities
+from dphead.analysis.sealed import write_json
 from dphead.export import heads, sklearn_head, torch_head
 from dphead.export.exporting import export
 from dphead.export.trained import tensors_of
@@ -51,13 +52,13 @@ def with_head(run, copy, transform, loss, m=3, clip=None):
     report = report_of(run)
     names = [f"class {k}" for k in range(m)]
     report["data"]["class_names"] = names
-    report.pop("provenance")  # it names the head that was fitted
-    (copy / "report.json").write_text(json.dumps(report))
     weights, intercept = RNG.normal(size=(12, m)), RNG.normal(size=m)
     head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
     facts = open_head(run)[1]
     kept = ("feature_space", "extraction")
-    save_head(copy, head, {"class_names": names} | {k: facts[k] for k in kept})
+    facts = {"class_names": names} | {k: facts[k] for k in kept}
+    report["provenance"]["tensors_sha256"] = save_head(copy, head, facts)
+    write_json(copy / "report.json", report)
     return head
 
 

@@ -18,6 +18,7 @@ from commands import (
     report_of,
 )
 
+from dphead.analysis.sealed import write_json
 from dphead.fit import run as fit_files
 from dphead.fit import run_folder
 from dphead.privacy.ledger import Ledger
@@ -110,8 +111,8 @@ def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
     (run / kept).parent.mkdir(parents=True)
     (run / kept).write_bytes(b"released")
     book = tmp_path / "book.sqlite"
-    text = json.dumps({"fit_id": "a" * 32, "ledger": str(book)})
-    (run / "fit.json").write_text(text)
+    marker = {"fit_id": "a" * 32, "ledger": str(book)}
+    write_json(run / "fit.json", marker)
     said = refusal("fit", features, "-o", run, *LS, "--ledger", book)
     assert "lacks the interrupted fit" in said
     assert Ledger(book).fits() == []
