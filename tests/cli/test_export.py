@@ -40,15 +40,3 @@ def test_a_head_without_privacy_says_so(tmp_path):
     text = words((tmp_path / "run-torch/README.md").read_text())
     assert "Reproducible, not private" in text
     assert "differential privacy" not in text and "guarantee covers" not in text
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("--to", "keras"), "keras"),
-        (("--to", "timm"), "features of a timm backbone"),
-        (("--to", "torch", "-o", "/proc/none/out"), "/proc/none"),
-    ],
-)
-def test_wrong_arguments_are_one_line(run, arguments, message):
-    assert message in refusal("export", run, *arguments)

@@ -80,17 +80,6 @@ def test_local_normalization_is_its_definition(scales):
     assert start == backbone.n_features == out.shape[1]
 
 
-def test_statistics_do_not_depend_on_threads():
-    backbone = load_backbone(BackboneOptions("scatternet"), (16, 16), True)
-    threads = torch.get_num_threads()
-    found = []
-    for n in (1, 2):
-        torch.set_num_threads(n)
-        found.append(RowNorm("local").fitted(backbone).statistics[0])
-    torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
 def test_synthetic_images_are_the_same_each_time_and_fall_as_one_over_frequency():
     first, again = (
         np.stack(list(synthetic_images(32, 32, 1, count=50))).astype(float)

@@ -5,8 +5,6 @@ import pytest
 import torch
 from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.features.format import open_features
-from dphead_extract.loop import LoopSettings, with_equal_places
-from dphead_extract.normalization import RowNorm
 from dphead_extract.run import extract
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import VECTOR, WholeVectors, are_alike
@@ -143,15 +141,6 @@ def test_an_image_has_the_same_features_at_every_place_of_a_file(
 ):
     rows = rows_of(Uneven(), (3, 49), size, block_rows)
     assert (rows == rows[0]).all()
-
-
-@pytest.mark.parametrize(
-    "module, parts, size", [(Uneven(), (3, 49), 32), (Placed(), (1, 64), 1)]
-)
-def test_a_batch_has_whole_vectors_or_one_image(module, parts, size):
-    given = LoopSettings(torch.device("cpu"), 5, 1, RowNorm("none"))
-    chosen = with_equal_places(backbone_of(module, parts), given)
-    assert chosen.batch_size == size
 
 
 def test_images_whose_bits_follow_their_place_go_alone(rows_of):

@@ -45,23 +45,6 @@ def test_it_learns_without_noise_and_says_that_it_is_not_private():
     np.testing.assert_array_equal(NAMES[proba.argmax(axis=1)], model.predict(x))
 
 
-def test_it_trains_with_allocation():
-    x, y = data()
-    ledger = Ledger()
-    given = {"accountant": "auto", "sampling": "allocation", "ledger": ledger}
-    model = classifier(epsilon=3.0, batch_size=20, steps=6, **given).fit(x, y)
-    assert model.privacy_.epsilon <= 3.0
-    assert [r["epoch_steps"] for r in model.privacy_.releases] == [3]
-    assert [event.epochs for event in ledger.events()] == [2]
-    with pytest.raises(ValueError, match="whole epochs of 3"):
-        classifier(epsilon=3.0, batch_size=20, steps=5, **given).fit(x, y)
-    for refused in ({"relation": "replace_one"}, {"accountant": "rdp"}):
-        with pytest.raises(ValueError, match=r"allocated rows|full or Poisson"):
-            given = {"sampling": "allocation", "ledger": ledger} | refused
-            classifier(epsilon=3.0, batch_size=20, steps=6, **given).fit(x, y)
-    assert len(ledger.fits()) == 1
-
-
 class Reached(Exception):
     """The labels have been read."""
 

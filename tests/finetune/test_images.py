@@ -30,26 +30,6 @@ def test_one_image_of_another_color_and_size_changes_no_other_row(folder, channe
     np.testing.assert_array_equal(mixed[:6], gray)
 
 
-@pytest.mark.parametrize("layout", [None, "split/class"])
-@pytest.mark.parametrize("other", ["x.png", "other/a/x.png"])
-def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, other):
-    if layout is not None:
-        (folder / "train").mkdir()
-        (folder / "a").rename(folder / "train" / "a")
-    split = None if layout is None else "train"
-    classes = Classes.parse("a,b", allow_unlabeled=True)
-    source = open_source(folder, classes, split, layout)
-    alone, _ = load_images(source, 8)
-    (folder / other).parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (8, 8)).save(folder / other)
-    with_other = open_source(folder, classes, split, layout)
-    beside, _ = load_images(with_other, 8)
-    assert alone.y.tolist() == [0] * 6
-    assert with_other.split_names == source.split_names
-    np.testing.assert_array_equal(beside.x[:6], alone.x)
-    assert beside.y[:6].tolist() == alone.y.tolist()
-
-
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Try --image-size"):
         load_images(open_source(folder, CLASSES))

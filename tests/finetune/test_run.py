@@ -16,7 +16,6 @@ from commands import (
     refused,
     report_of,
 )
-from core import reserve, spec_of
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
@@ -30,8 +29,7 @@ from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.statistics import ClassSums
+from dphead.privacy.ledger import Ledger
 
 # The noise is given: solving for it takes seconds, and `test_the_command_trains` does
 # it.
@@ -104,7 +102,7 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     assert report["guarantee"]["releases"][0]["count"] == 5
     assert report["data"]["n_rows"] == 40
     # seeded: another paragraph
-    assert report["test"]["n"] == 20
+    assert (report["test_rows"], report["test"]["n"]) == ("another split", 20)
     assert "The network" not in report["statement"]
     network, state, facts = read_network(tmp_path / "run")
     x, y = images(60)
@@ -114,23 +112,20 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
 
-@pytest.mark.parametrize("step", [2, 5])
-def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
+def test_an_interrupted_run_continues_under_its_charge(tmp_path):
     source(tmp_path)
-    whole = finetune(options(tmp_path, "whole", ledger=tmp_path / "other.sqlite"))
-    with pytest.raises(Crash):
-        finetune(options(tmp_path, "run"), progress=crash_at(step))
-    stored = sorted(p.name for p in (tmp_path / "run" / "releases").glob("*.npy"))
-    # those after the last checkpoint
-    assert len(stored) == step - 2 * ((step - 1) // 2)
+    finetune(options(tmp_path, "whole", ledger=tmp_path / "other.sqlite"))
+    for step in (2, 5):
+        with pytest.raises(Crash):
+            finetune(options(tmp_path, "run"), progress=crash_at(step))
+        # those after the last checkpoint
+        stored = list((tmp_path / "run" / "releases").glob("*.npy"))
+        assert len(stored) == step - 2 * ((step - 1) // 2)
     finetune(options(tmp_path, "run"))
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    assert len(ledger.fits()) == 1
-    states = [r["state"] for r in ledger.fits()[0]["releases"]]
-    assert states == ["committed"] * 5
+    (charged,) = Ledger(tmp_path / "ledger.sqlite").fits()
+    assert [r["state"] for r in charged["releases"]] == ["committed"] * 5
     a, b = (read_network(tmp_path / name)[1].average for name in ("whole", "run"))
     np.testing.assert_array_equal(a, b)
-    assert whole["report"]["guarantee"]["nominal_epsilon"] <= 4.0
 
 
 def test_public_test_rows_are_measured_during_the_training(tmp_path):
@@ -196,7 +191,7 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     assert accounting.compose_epsilon(charged, 1e-3) == g["epsilon"]
 
 
-@pytest.mark.parametrize("at, lost", [([1, 3], 3), ([1, 6], 5), ([4, 8], 0)])
+@pytest.mark.parametrize("at, lost", [([1, 6], 5), ([4, 8], 0)])
 def test_an_interrupted_run_with_allocation_says_how_many_steps_it_lost(
     at, lost, tmp_path
 ):
@@ -226,49 +221,23 @@ def test_another_option_does_not_continue_an_interrupted_run_and_is_named(tmp_pa
         assert "holds an interrupted run" in refused(done)
 
 
-@pytest.mark.parametrize("step", [1, 3])
-def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     """It was computed from other releases: they were charged for another network."""
     source(tmp_path)
     for name in ("run", "other"):
         with pytest.raises(Crash):
             finetune(options(tmp_path, name, seed=None), progress=crash_at(3))
-    checkpoint = tmp_path / "run" / "checkpoint.npz"
     theirs = (tmp_path / "other" / "checkpoint.npz").read_bytes()
-    if step == 1:  # none of its own yet
-        checkpoint.unlink()
-    checkpoint.write_bytes(theirs)
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(theirs)
     with pytest.raises(ValueError, match="belongs to another fit"):
         finetune(options(tmp_path, "run", seed=None))
-    states = [
-        r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]
-    ]
+    fits = Ledger(tmp_path / "ledger.sqlite").fits()
+    states = [r["state"] for r in fits[0]["releases"]]
     assert states == ["committed"] * 3 + ["reserved"] * 2
-
-
-def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
-    source(tmp_path)
-    with pytest.raises(Crash):
-        finetune(options(tmp_path, "run"), progress=crash_at(3))
-    (tmp_path / "run" / "fit.json").unlink()
+    (tmp_path / "other" / "fit.json").unlink()
     with pytest.raises(ValueError, match="belongs to another fit"):
-        finetune(options(tmp_path, "run"))
-    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
-
-
-def test_beside_full_batches_of_a_budget_a_network_takes_full_batches(tmp_path):
-    """What the refusal of its random batches says."""
-    source(tmp_path)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    ledger.set_budget(8.0, 1e-3)
-    reserve([spec_of(ClassSums(3), 40, sigma=10.0)], ledger)
-    asked = options(tmp_path, "run", accountant="auto", seed=None)
-    with pytest.raises(LedgerError, match="a --batch-size of all images"):
-        finetune(asked)
-    assert not (tmp_path / "run").exists()
-    full = replace(SETTINGS, batch_size=40, noise_multiplier=8.0)
-    finetune(replace(asked, settings=full))
-    assert len(ledger.fits()) == 2
+        finetune(options(tmp_path, "other", seed=None))
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == len(fits)
 
 
 def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_path):
@@ -328,19 +297,14 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     """The report would hold the exact accuracy on images that it protects."""
     source(tmp_path)
     (tmp_path / "link.npz").symlink_to("images.npz")
-    named = {
-        "test": None if test is None else tmp_path / "." / test,
-        "test_split": "train",
-    }
+    other = None if test is None else tmp_path / "." / test
+    named = {"test": other, "test_split": "train"}
     with pytest.raises(ValueError, match="other than the training rows"):
         finetune(options(tmp_path, "run", **named))
     assert not (tmp_path / "ledger.sqlite").exists()
     assert not (tmp_path / "run").exists()
     report = finetune(options(tmp_path, "run", **named, test_is="private"))["report"]
     assert (report["test_rows"], report["test"]) == ("training rows", None)
-    report = finetune(options(tmp_path, "other", test=named["test"]))["report"]
-    assert report["test_rows"] == "another split"
-    assert report["test"] is not None
 
 
 def test_images_are_known_again_and_have_one_ledger(tmp_path):
@@ -351,19 +315,12 @@ def test_images_are_known_again_and_have_one_ledger(tmp_path):
     again = replace(
         options(tmp_path, "two", ledger=None), features=tmp_path / "moved.npz"
     )
-    second = finetune(again)["report"]
-    assert second["data"]["dataset_id"] == first["data"]["dataset_id"]
-    assert second["ledger"]["path"] == first["ledger"]["path"]
-    assert second["ledger"]["fits"] == 2
-    apart = replace(again, out=tmp_path / "three", new_data_set=True)
-    third = finetune(apart)["report"]
-    assert third["ledger"]["path"] != first["ledger"]["path"]
-    (elsewhere,) = third["ledger"]["elsewhere"]
-    assert elsewhere == {
-        "path": first["ledger"]["path"],
-        "fits": 2,
-        "of": "some of the images",
-    }
+    second = finetune(again)["report"]["ledger"]
+    assert (second["path"], second["fits"]) == (first["ledger"]["path"], 2)
+    third = finetune(replace(again, out=tmp_path / "three", new_data_set=True))
+    (elsewhere,) = third["report"]["ledger"]["elsewhere"]
+    known = {"path": second["path"], "fits": 2, "of": "some of the images"}
+    assert elsewhere == known
 
 
 def command(tmp_path, *more, **columns):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from dphead_extract.backbones import families
 from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.backbones.families import TRAITS, Traits, check_options
+from dphead_extract.backbones.families import check_options
 from dphead_extract.errors import ExtractError
 from huggingface_hub import constants
 
@@ -37,13 +37,6 @@ def test_a_model_that_timm_renamed_is_known(offline):
     (offline / "models--timm--any").mkdir()
     for name in ("vit_base_patch16_224_in21k", "vit_base_patch16_224.augreg_in21k"):
         families._check_model(name)
-
-
-def test_an_option_of_any_family_is_refused_for_all_others(monkeypatch):
-    monkeypatch.setitem(TRAITS, "third", Traits(frozenset({"mirror"})))
-    check_options(BackboneOptions("third", mirror=True))
-    with pytest.raises(ExtractError, match="--mirror is not an option"):
-        check_options(BackboneOptions("scatternet", mirror=True))
 
 
 WRONG = {

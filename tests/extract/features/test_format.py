@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 
 import h5py
 import numpy as np
@@ -104,21 +103,6 @@ def test_the_id_of_a_group_is_made_of_that_group_alone(items):
         assert (one == -1) == missing and one >= -1
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=12))
-def test_texts_name_the_same_group_where_they_are_equal(texts):
-    ids = group_ids(texts, len(texts))
-    # an empty text is none, and "1.0" is the group "1": tests/extract/test_items.py
-    names = [text.strip() for text in texts]
-    for i, one in enumerate(names):
-        for j, other in enumerate(names):
-            if one:
-                assert (ids[i] == ids[j]) == (one == other)
-    padded = np.array([f" {text}\n" for text in names])
-    assert group_ids(padded, len(texts)).tolist() == ids.tolist()
-    encoded = [text.encode("utf-8", "surrogatepass") for text in names]
-    assert group_ids(encoded, len(texts)).tolist() == ids.tolist()
-
-
 def test_the_id_of_a_text_is_fixed():
     """A file goes on where an earlier version left it, and files share groups."""
     assert text_group("patient 7") == 996562260400971173
@@ -149,39 +133,6 @@ def test_written_arrays_come_back(tmp_path):
         assert file.dataset_id == made and len(made) == 32
     problem = "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
     assert verify(path) == [problem]
-
-
-def test_a_resumed_file_has_the_same_bytes(tmp_path):
-    x, y = sample()
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        shutil.copy(writer.part, tmp_path / "b.h5.part")
-        fill(writer, x, y)
-        writer.finish()
-    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
-        fill(writer, x, y, blocks=2)
-    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
-        assert writer.next_row == 32
-        fill(writer, x, y)
-        writer.finish()
-    assert sha(tmp_path / "a.h5") == sha(tmp_path / "b.h5")
-    assert not (tmp_path / "b.h5.part").exists()
-
-
-def test_another_configuration_is_refused_by_its_first_key(tmp_path):
-    x, y = sample()
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        fill(writer, x, y, blocks=1)
-    with pytest.raises(FormatError, match=r"dtype was float32, and is now float16"):
-        FeaturesWriter(tmp_path / "a.h5", header(dtype="float16"))
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        fill(writer, x, y)
-        writer.finish()
-    before = sha(tmp_path / "a.h5")
-    with pytest.raises(FormatError, match=r"transform\.size was None, and is now 2"):
-        FeaturesWriter(tmp_path / "a.h5", header(transform={"size": 2}))
-    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
-        assert writer.already_complete
-    assert sha(tmp_path / "a.h5") == before
 
 
 def test_another_dataset_id_is_refused_on_resume(tmp_path):

@@ -48,17 +48,6 @@ def test_a_packed_idx_file_is_unpacked_no_further_than_its_header_says(
         read_idx(path)
 
 
-def test_every_damage_of_a_packed_idx_file_is_refused(tmp_path):
-    path = tmp_path / "a.gz"
-    whole = gzip.compress(HEADER + bytes(24))
-    for at in range(10, len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
-        try:
-            assert not read_idx(path).any()
-        except ExtractError as error:
-            assert "not a whole IDX" in str(error) or "unpacks" in str(error)
-
-
 @pytest.mark.parametrize("write", [huge_npz, npz_bomb])
 def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
     import random

@@ -16,8 +16,6 @@ from pictures import pack
 from pyarrow import csv, feather, parquet
 
 from dphead.data.arrays import group_ids
-from dphead.estimators import DPAutoClassifier
-from dphead.estimators.inputs import from_arrays
 from dphead.privacy.sampling import within_cap
 
 # grades from 1, as positions from 0 they would be shifted and merged
@@ -199,45 +197,6 @@ def test_every_reader_gives_a_row_the_same_class_group_and_split(read, tmp_path)
     found = {"labels": labels.tolist(), "group": group.tolist(), "split": split}
     assert found == WANTED
     assert within_cap(group, 1).tolist() == [True, True, False, True, False, True]
-
-
-def of_pandas(label, group):
-    def made():
-        pandas = pytest.importorskip("pandas")
-        return pandas.Series(LABEL).astype(label), pandas.Series(
-            GROUP, dtype="object"
-        ).astype(group)
-
-    return made
-
-
-def whole(values, dtype):
-    return np.array([0 if value is None else value for value in values], dtype)
-
-
-IN_MEMORY = {
-    "lists": lambda: (LABEL, GROUP),
-    "objects": lambda: (np.array(LABEL, object), np.array(GROUP, object)),
-    "floats and texts": lambda: (np.array(LABEL, float), texts(GROUP)),
-    "masked": lambda: tuple(
-        np.ma.array(whole(v, np.int64), mask=[x is None for x in v])
-        for v in (LABEL, GROUP)
-    ),
-    "pandas": of_pandas("Int64", "Int64"),
-    "pandas' categories": of_pandas("category", "string"),
-    "pyarrow": lambda: tuple(pa.array(v) for v in (LABEL, GROUP)),
-}
-
-
-@pytest.mark.parametrize("make", IN_MEMORY.values(), ids=IN_MEMORY)
-def test_an_estimator_reads_the_same_classes_and_groups(make):
-    """Its classes are sorted: 1, 2, 3."""
-    label, group = make()
-    model = DPAutoClassifier(classes=[1, 2, 3], group_cap=1)
-    data = from_arrays(model, np.zeros((N, 2)), label, group, [1, 2, 3])
-    assert group_ids(group, N).tolist() == WANTED["group"]
-    # the second rows of two groups are beyond the cap
-    assert data.rows()._y.tolist() == [2, 0, -1, -1, -1, 2]
 
 
 def test_positions_are_for_a_number_of_classes_alone(tmp_path):

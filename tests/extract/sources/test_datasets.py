@@ -144,25 +144,16 @@ def test_samples_of_tars_are_rows(tmp_path):
     pack(tmp_path / "s-1.tar", {"1.png": png(9), "1.cls": b""})
     columns = Columns(group="patient", split="part")
     source = open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
-    assert source.names == [
-        "s-0.tar:a/1",
-        "s-0.tar:a/2",
-        "s-0.tar:a/3",
-        "s-0.tar:a/4",
-        "s-1.tar:1",
-    ]
+    names = [f"s-0.tar:a/{i}" for i in (1, 2, 3, 4)]
+    assert source.names == [*names, "s-1.tar:1"]
     assert source.labels.tolist() == [2, 1, 0, -1, -1]
-    groups = ["p1", "7", "", "", ""]
     assert source.group is not None
-    assert source.group.tolist() == group_ids(groups, 5).tolist()
+    assert source.group.tolist() == group_ids(["p1", "7", "", "", ""], 5).tolist()
     splits = [source.split_names[code] for code in source.split]
     assert splits == ["train", "test", "none", "none", "none"]
     images = [png(1), png(2), None, png(4), png(9)]
-    assert [source.raw(i) for i in range(5)] == images
-    assert source.raw(0) == png(1)
+    assert [source.raw(i) for i in (*range(5), 0)] == [*images, images[0]]
     assert source.left_out == {"members of other kinds (.seg.png)": 1}
-    plain = open_source(tmp_path / "s-1.tar", Classes(NAMES), layout="webdataset")
-    assert plain.group is None and plain.split_names == ["all"]
 
 
 def test_a_field_that_is_not_named_is_counted(tmp_path):
@@ -213,8 +204,10 @@ def test_unusable_samples_are_refused_in_a_line(tmp_path, members, said):
         open_source(tmp_path / "s.tar", Classes(NAMES), layout="webdataset")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "windows-1252", "latin-1"])
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    "encoding, separator",
+    [("utf-8-sig", ";"), ("windows-1252", ","), ("latin-1", "\t")],
+)
 def test_a_clinics_table_is_read_as_it_is(tmp_path, encoding, separator):
     """Its own names of columns, its encoding, and the separator of its header."""
     lines = [["Dateiname", "Größe", "Patient", "Diagnose"]]
@@ -223,18 +216,14 @@ def test_a_clinics_table_is_read_as_it_is(tmp_path, encoding, separator):
     (tmp_path / "table.csv").write_text(text, encoding=encoding)
     for i in range(4):
         (tmp_path / f"bild {i}.png").write_bytes(png(i))
-    declared = encoding.removesuffix("-sig")
-    columns = {"path": "Dateiname", "group": "Patient", "label": "Diagnose"}
-    # the table, or the folder that holds it
-    for path in (tmp_path / "table.csv", tmp_path):
-        source = open_source(
-            path, Classes(["naïv"]), columns=Columns(**columns, encoding=declared)
-        )
-        assert source.labels.tolist() == [0] * 4
-        assert source.group is not None
-        groups = [f"Müller {i // 2}" for i in range(4)]
-        assert source.group.tolist() == group_ids(groups, 4).tolist()
-        assert [source.raw(i) for i in range(4)] == [png(i) for i in range(4)]
+    named = {"path": "Dateiname", "group": "Patient", "label": "Diagnose"}
+    columns = Columns(**named, encoding=encoding.removesuffix("-sig"))
+    source = open_source(tmp_path, Classes(["naïv"]), columns=columns)
+    assert source.labels.tolist() == [0] * 4
+    groups = [f"Müller {i // 2}" for i in range(4)]
+    assert source.group is not None
+    assert source.group.tolist() == group_ids(groups, 4).tolist()
+    assert [source.raw(i) for i in range(4)] == [png(i) for i in range(4)]
 
 
 @pytest.mark.parametrize(
