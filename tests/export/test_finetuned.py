@@ -53,32 +53,35 @@ def trained(tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize(
-    "model, to", [("wrn-10-1", "onnx"), ("test_vit", "timm"), ("test_vit", "torch")]
-)
-def test_the_example_of_an_export_gives_the_class_of_predict(
-    model, to, trained, tmp_path
-):
-    run = trained(model)
-    done = export(run, to, tmp_path / "out")
-    assert "images of" in done.takes
+def test_the_examples_of_exports_give_the_classes_of_predict(trained, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     pixels = images(3, size=20, seed=5)[0][1].transpose(1, 2, 0)
     Image.fromarray(pixels).save(photos / "picture.png")
     shutil.copyfile(photos / "picture.png", tmp_path / "picture.png")
-    (row,) = table(fitted("predict", run, photos).out)
-    assert row["class"] in without_dphead(tmp_path, done.example)
-    text = (tmp_path / "out/README.md").read_text()
-    assert text.startswith("# A classifier network")
+    code, wanted = [], []
+    for model, to in (
+        ("wrn-10-1", "onnx"),
+        ("test_vit", "torch"),
+        ("test_vit", "timm"),
+    ):
+        done = export(trained(model), to, tmp_path / to)
+        assert "images of" in done.takes
+        assert (tmp_path / to / "README.md").read_text().startswith("# A classifier")
+        code.append(done.example)
+        (row,) = table(fitted("predict", trained(model), photos).out)
+        wanted.append(row["class"])
+    said = without_dphead(tmp_path, "\n".join(code)).splitlines()
+    assert all(name in line for name, line in zip(wanted, said, strict=True))
 
 
-@pytest.mark.parametrize("to", ["torch", "onnx"])
-def test_a_network_of_maps_takes_the_rows_of_a_features_file(to, trained, tmp_path):
+def test_a_network_of_maps_takes_the_rows_of_a_features_file(trained, tmp_path):
     """Their released normalization is in the export, which was compared with it."""
-    done = export(trained("tb21-sn-mnist"), to, tmp_path / "out")
-    assert done.takes.startswith("3969 features per row")
-    assert without_dphead(tmp_path, done.example).count(",") == 2
+    run = trained("tb21-sn-mnist")
+    done = [export(run, to, tmp_path / to) for to in ("torch", "onnx")]
+    assert {one.takes[:21] for one in done} == {"3969 features per row"}
+    said = without_dphead(tmp_path, "\n".join(one.example for one in done))
+    assert said.count(",") == 4
 
 
 def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
@@ -97,12 +100,8 @@ def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
     assert without_dphead(tmp_path, code).strip() == str(NAMES)
 
 
-@pytest.mark.parametrize(
-    "to, message", [("sklearn", "is for heads"), ("timm", "a network of timm")]
-)
-def test_a_format_that_cannot_hold_the_network_is_refused(
-    to, message, trained, tmp_path
-):
-    with pytest.raises(ValueError, match=message):
-        export(trained("wrn-10-1"), to, tmp_path / "out")
+def test_a_format_that_cannot_hold_the_network_is_refused(trained, tmp_path):
+    for to, message in (("sklearn", "is for heads"), ("timm", "a network of timm")):
+        with pytest.raises(ValueError, match=message):
+            export(trained("wrn-10-1"), to, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -113,24 +113,9 @@ def check_onnx(out, run, features, source):
     return session
 
 
-def test_a_timm_model_has_the_head_in_it(pictures, weights, tmp_path):
-    run, features = fitted_on(tmp_path, pictures, small(weights))
-    export(run, "timm", tmp_path / "out", weights)
-    model, classes = check_timm(tmp_path / "out", run, features, pictures)
-    assert classes == CLASSES
-    assert isinstance(model.get_classifier(), torch_head.Head)
-    assert not (tmp_path / "out/config.json").exists()
-    # the documented example, on one picture, where dphead cannot be imported
-    (tmp_path / "out").rename(tmp_path / "run-timm")
-    picture = paths(pictures)[50]
-    shutil.copyfile(picture, tmp_path / "picture.png")
-    said = without_dphead(tmp_path, documented("timm"))
-    best = scores_of(run, features)[50].argmax()
-    assert said.strip() == CLASSES[best]
-
-
 def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_path):
     import timm
+    from safetensors.torch import load_file, save_file
 
     run, features = fitted_on(tmp_path, pictures, small(weights), "--no-unit-norm")
     export(run, "timm", tmp_path / "out", weights)
@@ -143,6 +128,13 @@ def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_pa
     x = torch.rand(2, 3, 32, 32)
     with torch.inference_mode():
         torch.testing.assert_close(theirs(x), ours(x))
+    state = load_file(weights)
+    next(iter(state.values())).add_(1)
+    save_file(state, tmp_path / "other.safetensors")
+    for to in ("timm", "onnx"):
+        with pytest.raises(ValueError, match="file that made the head's"):
+            export(run, to, tmp_path / "none", tmp_path / "other.safetensors")
+    assert not (tmp_path / "none").exists()
 
 
 def test_onnx_takes_images_of_any_number(pictures, weights, tmp_path):
@@ -181,19 +173,6 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     assert np.array_equal(classes, predicted_classes(expected))
     assert np.flatnonzero(classes < 0).tolist() == [1, 2]
     assert np.isnan(probabilities[[1, 2]]).all()
-
-
-def test_other_weights_are_refused(pictures, weights, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    run, _ = fitted_on(tmp_path, pictures, small(weights))
-    state = load_file(weights)
-    next(iter(state.values())).add_(1)
-    save_file(state, tmp_path / "other.safetensors")
-    for to in ("timm", "onnx"):
-        with pytest.raises(ValueError, match="file that made the head's"):
-            export(run, to, tmp_path / "out", tmp_path / "other.safetensors")
-    assert not (tmp_path / "out").exists()
 
 
 EXPORTED = """
@@ -262,11 +241,17 @@ def test_exports_see_of_image_files_what_predict_sees(pictures, weights, tmp_pat
     ]
     expected = [[row[name] for name in CLASSES] for row in ranked]
     assert len(expected) == len(files)
-    found = json.loads(without_dphead(tmp_path, EXPORTED))
+    # the documented example, on one picture
+    assert not (tmp_path / "timm/config.json").exists()
+    shutil.copytree(tmp_path / "timm", tmp_path / "run-timm")
+    shutil.copyfile(tmp_path / "files/8.png.png", tmp_path / "picture.png")
+    said = without_dphead(tmp_path, EXPORTED + documented("timm")).splitlines()
+    found = json.loads(said[0])
     for to in ("torch", "timm", "onnx"):
         # four digits are printed
         assert_allclose(found[to], expected, atol=1.5e-4, err_msg=to)
     # one picture, however it is stored
     names = [Path(row["image"]).stem for row in rows]
+    assert said[1:] == [rows[names.index("8.png")]["class"]]
     seen = [each for name, each in zip(names, expected, strict=True) if name in one]
     assert len(seen) == len(one) and seen == [seen[0]] * len(one)
