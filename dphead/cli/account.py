@@ -3,7 +3,6 @@
 The output has the result of every accountant.
 """
 
-import math
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
-from dphead.cli.text import filled, print_json, releases_table, table
+from dphead.cli.text import print_json, releases_table, table
 
 _SIZES = ("n_rows", "n_features", "n_classes")
 # options that describe noise by itself, without a method
@@ -21,9 +20,7 @@ _OF_NOISE = {
     "sampling_prob",
     "gaussian",
     "shuffled_epochs",
-    "select_mean",
 }
-_MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
 
 
 @click.command()
@@ -92,17 +89,6 @@ _MOST_RUNS = 1_000_000  # upper bound of --select-mean; chosen, not measured
     "--n-classes", type=values.WHOLE, help="Number of classes that --method plans for."
 )
 @SET
-@click.option(
-    "--select-mean",
-    type=values.NUMBER,
-    help="Keep the best of a random number of runs. This is the mean number of runs.",
-)
-@click.option(
-    "--select-distribution",
-    type=click.Choice(["geometric", "logarithmic", "poisson"]),
-    default="geometric",
-    help="Distribution of the number of runs for --select-mean.",
-)
 @AS_JSON
 def account(as_json: bool, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.
@@ -117,8 +103,6 @@ def account(as_json: bool, **given: Any) -> None:
     dphead account --delta 1e-5 --epsilon 3 --sampling-prob 0.16384 --steps 360
     dphead account --delta 1e-5 --epsilon 1 --method dp-fc --n-rows 50000 \\
       --n-features 1280 --n-classes 10
-    dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 \\
-      --gaussian 100 --select-mean 10
     """
     _check_together(given)
     with shown("computing epsilon"):
@@ -133,11 +117,8 @@ def account(as_json: bool, **given: Any) -> None:
             click.echo(f"warning: {found['warning']}")
     else:
         _print_noise(found)
-    if "select_mean" in found:
-        _print_selection(found)
-    else:
-        _print_cost(found)
-        _print_profiles(found)
+    _print_cost(found)
+    _print_profiles(found)
 
 
 def _check_together(given: dict[str, Any]) -> None:
@@ -154,13 +135,8 @@ def _check_together(given: dict[str, Any]) -> None:
         (True, has & without, "these options need --method:"),
         (
             "group_cap" in has,
-            has & {"shuffled_epochs", "select_mean"},
+            has & {"shuffled_epochs"},
             "--group-cap cannot be combined with options that count single rows, got",
-        ),
-        (
-            "select_mean" in has,
-            has & {"shuffled_epochs", "accountant"},
-            "--select-mean computes its own bounds and cannot be combined with",
         ),
     )
     for applies, named, problem in rules:
@@ -188,8 +164,6 @@ def _account(given: dict[str, Any]) -> dict[str, Any]:
         found, events = _method(given)
     else:
         found, events = _releases(given)
-    if given["select_mean"] is not None:
-        return found
     delta, relation = given["delta"], given["relation"]
     found |= {
         "relation": relation,
@@ -234,8 +208,6 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     noise = given["noise_multiplier"]
     events = _events(given, 1.0 if noise is None else noise)
     fixed = range(1, len(events))
-    if given["select_mean"] is not None:
-        return _selection(given, events, fixed), events
     if noise is None:
         budget = given["epsilon"]
         noise = calibrate(events, budget, delta, relation, accountant, fixed)
@@ -333,40 +305,6 @@ def _named(accountant: str, events: list[Any]) -> str:
     return "pld" if total_mu(events) is None else "exact"
 
 
-def _selection(given: dict[str, Any], trial: list[Any], fixed: range) -> dict[str, Any]:
-    """Return the epsilon of keeping the best of a random number of runs.
-
-    If the noise is not fixed, the budget sets the noise.
-    """
-    from dataclasses import replace
-
-    from dphead.analysis.selection import SHAPES, selection_calibrate, selection_epsilon
-    from dphead.privacy import accounting
-
-    mean, law = given["select_mean"], given["select_distribution"]
-    if mean > _MOST_RUNS:
-        raise ValueError(f"--select-mean must be at most {_MOST_RUNS:,}, got {mean:g}.")
-    delta, relation, shape = given["delta"], given["relation"], SHAPES[law]
-    if given["noise_multiplier"] is None:
-        budget = given["epsilon"]
-        noise = selection_calibrate(trial, mean, budget, delta, shape, relation, fixed)
-        trial[0] = replace(trial[0], noise_multiplier=noise)
-    each = math.ceil(mean)
-    return _noise(trial) | {
-        "relation": relation,
-        "delta": delta,
-        "accountant": "auto",
-        "epsilon": selection_epsilon(trial, mean, delta, shape, relation),
-        "mu": None,
-        "select_mean": mean,
-        "select_distribution": law,
-        "every_run": {
-            "runs": each,
-            "epsilon": accounting.compose_epsilon(trial * each, delta, relation),
-        },
-    }
-
-
 def _print_noise(found: dict[str, Any]) -> None:
     """Print the given releases and their noise."""
     batch = (
@@ -380,21 +318,6 @@ def _print_noise(found: dict[str, Any]) -> None:
     )
     for sigma in found["gaussian"]:
         click.echo(f"and one full-batch release with noise multiplier {sigma:g}")
-
-
-def _print_selection(found: dict[str, Any]) -> None:
-    """Print the total epsilon of keeping the best of several runs."""
-    text = (
-        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
-        f"{found['relation']}: the total of keeping the best of a secret "
-        f"{found['select_distribution']} number of runs, {found['select_mean']:g} on "
-        "average. Publish nothing else of these runs."
-    )
-    click.echo(filled(text))
-    every = found["every_run"]
-    text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
-    less = ", which is less" if every["epsilon"] < found["epsilon"] else ""
-    click.echo(text + less)
 
 
 def _print_cost(found: dict[str, Any]) -> None:

@@ -99,26 +99,6 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
     assert found["accountant"] == found["solved_for"]["accountant"] == "pld"
 
 
-def test_a_choice_among_runs_shows_its_total():
-    trial = "--delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100"
-    found = answer(trial + " --select-mean 10")
-    alone = answer(trial)
-    assert found["epsilon"] == pytest.approx(2.15541, abs=1e-3)
-    assert found["epsilon"] > 1.5 * alone["epsilon"]
-    assert found["every_run"]["runs"] == 10
-    assert found["every_run"]["epsilon"] == pytest.approx(3.34446, abs=1e-4)
-    text = said(trial + " --select-mean 10")
-    assert "secret geometric number of runs, 10 on average" in text
-    assert "which is less" not in text
-    # a choice of one run costs more in its bound, rounded up, than the run
-    assert "which is less" in said(trial + " --select-mean 1")
-    back = answer(
-        "--delta 1e-5 --epsilon 3 --steps 100 --gaussian 100 --select-mean 10"
-    )
-    assert back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-3)
-    assert 2.9999 < back["epsilon"] <= 3
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -136,10 +116,6 @@ def test_a_choice_among_runs_shows_its_total():
         ),
         ("--delta 1e-5 --epsilon 1 --n-rows 50", "need --method"),
         (METHOD + " --method dp-ls --gaussian 3", "cannot be combined with --gaussian"),
-        (
-            "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld",
-            "computes its own bounds",
-        ),
     ],
 )
 def test_wrong_arguments_exit_with_2(arguments, message):
@@ -158,5 +134,3 @@ def test_groups_cost_their_cap_times_the_mu_of_a_row():
     assert four == pytest.approx(4 * one, rel=1e-6)
     text = said(METHOD + " --method dp-ls --group-cap 3")
     assert "for groups of at most 3 rows" in words(text)
-    both = f"{budget} --select-mean 5 --group-cap 2"
-    assert "single rows" in refusal("account", *both.split())
