@@ -11,7 +11,6 @@ from dphead.planning.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    epsilon_from_mu,
     epsilon_from_rdp,
     rdp_curve,
     total_mu,
@@ -194,77 +193,3 @@ def about_sum(total: float, accountant: str | None) -> str:
         "Random batches are added up over runs by a coarser rule (RDP) than within one "
         "run (PLD), so the total can be above the runs' own epsilons; neither is wrong."
     )
-
-
-class Shuffled(NamedTuple):
-    """Hold the guarantee of shuffled batches."""
-
-    epsilon: float
-    mu: float
-
-
-def shuffled_epsilon(
-    noise_multiplier: float,
-    epochs: int,
-    delta: float,
-    relation: str = "zero_out",
-    extra_events: Sequence[GaussianEvent] = (),
-) -> Shuffled:
-    """Return epsilon for rows shuffled into batches.
-
-    Parameters
-    ----------
-    noise_multiplier : float
-        Noise standard deviation over the clip norm C.
-    epochs : int
-        Passes over the rows. Each row is in one release per epoch.
-    delta : float
-        The delta at which epsilon is given.
-    relation : str, default "zero_out"
-        "zero_out", or "replace_one" with a sensitivity of 2C.
-    extra_events : sequence of GaussianEvent
-        Full batches, with noise over the relation's own sensitivity. Default: none.
-
-    Returns
-    -------
-    Shuffled
-        Epsilon and mu.
-
-    Raises
-    ------
-    ValueError
-        If the relation is add_remove, where one row changes every later batch; if
-        epochs or noise are not positive; or if extra events are not full batches.
-
-    Notes
-    -----
-    mu = sqrt(epochs) / noise_multiplier (twice that under replace_one), by parallel,
-    then sequential composition of Gaussian mechanisms. The order of the rows may be
-    known, so no amplification is claimed.
-
-    References
-    ----------
-    Dong, Roth, Su 2022.
-    """
-    if relation not in RELATIONS or relation == "add_remove":
-        raise ValueError(
-            "`--shuffled-epochs` needs `--relation zero_out` or `replace_one`, got "
-            f"{relation!r}. One more row would change all later batches. Use Poisson "
-            "batches (`--sampling-prob`)."
-        )
-    if not (epochs >= 0 and noise_multiplier > 0):
-        raise ValueError(
-            "`--shuffled-epochs` and `--noise-multiplier` must be positive, got "
-            f"{epochs} and {noise_multiplier}."
-        )
-    extra = total_mu(extra_events)
-    if extra is None:
-        raise ValueError(
-            "`extra_events` must be full batches, got Poisson batches. Account for "
-            "Poisson batches separately."
-        )
-    mu = math.hypot(
-        (2 if relation == "replace_one" else 1) * math.sqrt(epochs) / noise_multiplier,
-        extra,
-    )
-    return Shuffled(epsilon_from_mu(mu, delta), mu)

@@ -19,7 +19,6 @@ _OF_NOISE = {
     "noise_multiplier",
     "sampling_prob",
     "gaussian",
-    "shuffled_epochs",
 }
 
 
@@ -53,11 +52,6 @@ _OF_NOISE = {
     type=values.NUMBER,
     multiple=True,
     help="Add a full-batch release with this fixed noise multiplier.",
-)
-@click.option(
-    "--shuffled-epochs",
-    type=values.NATURAL,
-    help="Account for this number of epochs of shuffled batches.",
 )
 @RELATION
 @GROUP_CAP
@@ -133,11 +127,6 @@ def _check_together(given: dict[str, Any]) -> None:
         ("method" in has, set(_SIZES) - has, "--method needs"),
         ("method" in has, has & _OF_NOISE, "--method cannot be combined with"),
         (True, has & without, "these options need --method:"),
-        (
-            "group_cap" in has,
-            has & {"shuffled_epochs"},
-            "--group-cap cannot be combined with options that count single rows, got",
-        ),
     )
     for applies, named, problem in rules:
         if applies and named:
@@ -200,7 +189,6 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Account for equal releases, and for single releases with their own noise."""
     from dataclasses import replace
 
-    from dphead.analysis.profiles import shuffled_epsilon
     from dphead.planning.calibration import calibrate, epsilon_by
 
     delta, relation = given["delta"], given["relation"]
@@ -216,13 +204,6 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "accountant": _named(accountant, events),
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
-    if given["shuffled_epochs"] is not None:
-        shuffled = shuffled_epsilon(
-            noise, given["shuffled_epochs"], delta, relation, events[1:]
-        )
-        # a convention of papers, because shuffled batches are no Poisson samples
-        convention = found["epsilon"] if events[0].sampling_prob < 1 else None
-        found["shuffled"] = shuffled._asdict() | {"poisson_convention": convention}
     return found, events
 
 
@@ -348,21 +329,10 @@ def _print_cost(found: dict[str, Any]) -> None:
 
 
 def _print_profiles(found: dict[str, Any]) -> None:
-    """Print epsilon by every accountant, and the epsilon of shuffled batches."""
+    """Print epsilon by every accountant."""
     rows = []
     for name, row in found["profiles"].items():
         number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
         refused = row["reason"] and f"does not apply: {row['reason']}"
         rows.append((name, number, refused or row["what"]))
     click.echo(table(("accountant", ">epsilon", "what it is"), rows))
-    if "shuffled" in found:
-        shuffled = found["shuffled"]
-        click.echo(
-            f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
-            f"{shuffled['mu']:.4g}: the guarantee"
-        )
-        if shuffled["poisson_convention"] is not None:
-            click.echo(
-                f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
-                "them, not a guarantee"
-            )

@@ -1,6 +1,4 @@
-"""The papers' own accountants, and shuffled batches."""
-
-import math
+"""The papers' own accountants."""
 
 import pytest
 
@@ -9,13 +7,10 @@ from dphead.analysis.profiles import (
     all_outcomes,
     all_profiles,
     profile_epsilon,
-    shuffled_epsilon,
 )
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    compose_epsilon,
-    epsilon_from_mu,
 )
 
 TB21 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0), GaussianEvent(8.0)]
@@ -47,19 +42,3 @@ def test_what_does_not_apply_says_why():
         profile_epsilon("paper:none", TB21, 1e-5)
     with pytest.raises(ValueError, match="delta must lie"):
         all_profiles(TB21, 0.0)
-
-
-def test_shuffled_batches_of_tb21_cifar10():
-    extra = [GaussianEvent(8.0), GaussianEvent(8.0)]
-    found = shuffled_epsilon(5.67, 60, 1e-5, "zero_out", extra)
-    assert found.epsilon == pytest.approx(6.37, abs=0.01)
-    assert compose_epsilon(TB21, 1e-5) < found.epsilon
-    double = shuffled_epsilon(5.67, 60, 1e-5, "replace_one")
-    assert double.mu == pytest.approx(2 * math.sqrt(60) / 5.67)
-    assert double.epsilon == epsilon_from_mu(double.mu, 1e-5)
-
-
-def test_shuffled_batches_refuse_add_remove():
-    for bad in (("add_remove", ()), ("zero_out", TB21)):
-        with pytest.raises(ValueError, match=r"--shuffled-epochs|must be full batches"):
-            shuffled_epsilon(5.67, 60, 1e-5, *bad)
