@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from dphead.planning.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
-    RELATIONS,
     GaussianEvent,
+    check,
     epsilon_from_rdp,
     rdp_curve,
     total_mu,
@@ -94,59 +94,27 @@ def profile_epsilon(
     Raises
     ------
     ValueError
-        If the name is unknown, or `delta` or `relation` is invalid.
+        If `delta` or `relation` is invalid.
     """
-    if name not in PROFILES:
-        raise ValueError(f"`name` must be one of {', '.join(PROFILES)}, got {name!r}.")
+    check(delta, relation)
     accountant, orders, _ = PROFILES[name]
-    sampled = total_mu(events) is None
-    if accountant == "pld" and not sampled:
+    if accountant == "pld" and total_mu(events) is not None:
         accountant = "exact"  # the grid is an approximation and takes 1 s to load
-    if sampled and accountant in ("exact", "zcdp"):
-        return Outcome(None, "some batches are sampled; it counts full batches only")
-    if sampled and relation == "replace_one" and accountant.startswith("rdp"):
-        return Outcome(None, "no Renyi bound for Poisson batches under replace_one")
-    if (
-        sampled
-        and accountant.startswith("rdp")
-        and any(e.rows_per_unit > 1 for e in events)
-    ):
-        return Outcome(None, "no Renyi bound for groups in Poisson batches")
-    allocated = any(e.epoch_steps > 1 for e in events)
-    if allocated and accountant.startswith("rdp"):
-        return Outcome(None, "no Renyi bound for allocated rows")
     try:
         if orders is None:
             found = epsilon_by(accountant, events, delta, relation)
-            if (
-                accountant == "pld"
-                and math.isinf(found)
-                and all(e.noise_multiplier for e in events)
-            ):
-                return Outcome(
-                    None,
-                    (
-                        "rounding leaves nothing of so small a delta, or a loss may "
-                        "exceed 1e6"
-                    ),
-                )
-            return Outcome(found, "")
-        curve = rdp_curve(events, orders, relation)
-        convert = (
-            classic_rdp_epsilon if accountant == "rdp-classic" else epsilon_from_rdp
-        )
-        return Outcome(convert(orders, curve, delta), "")
+        else:
+            curve = rdp_curve(events, orders, relation)
+            classic = accountant == "rdp-classic"
+            convert = classic_rdp_epsilon if classic else epsilon_from_rdp
+            found = convert(orders, curve, delta)
     except ValueError as error:
-        if accountant == "pld" and 0 < delta < 1 and relation in RELATIONS:
-            return Outcome(None, str(error))
-        raise
-
-
-def all_outcomes(
-    events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
-) -> dict[str, Outcome]:
-    """Return the outcome under every profile, in the order of PROFILES."""
-    return {name: profile_epsilon(name, events, delta, relation) for name in PROFILES}
+        return Outcome(None, str(error))
+    noisy = all(e.noise_multiplier for e in events)
+    if accountant == "pld" and math.isinf(found) and noisy:
+        why = "rounding leaves nothing of so small a delta, or a loss may exceed 1e6"
+        return Outcome(None, why)
+    return Outcome(found, "")
 
 
 def all_profiles(
@@ -154,22 +122,9 @@ def all_profiles(
 ) -> dict[str, float | None]:
     """Return the epsilon of every profile, or None if it does not apply."""
     return {
-        name: outcome.epsilon
-        for name, outcome in all_outcomes(events, delta, relation).items()
+        name: profile_epsilon(name, events, delta, relation).epsilon
+        for name in PROFILES
     }
-
-
-def total_rho(events: Sequence[GaussianEvent]) -> float | None:
-    """Return the zCDP parameter rho = mu² / 2 of the composition.
-
-    The value is exact for full batches, and None if a batch is sampled.
-
-    References
-    ----------
-    Bun, Steinke 2016, Proposition 1.6.
-    """
-    mu = total_mu(events)
-    return None if mu is None else mu * mu / 2
 
 
 def about_sum(total: float, accountant: str | None) -> str:

@@ -3,6 +3,7 @@
 The output has the result of every accountant.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -122,23 +123,25 @@ def _check_together(given: dict[str, Any]) -> None:
         raise click.UsageError(
             "Exactly one of --epsilon and --noise-multiplier must be given."
         )
-    without = set() if "method" in has else {*_SIZES, "preset", "settings"}
-    rules = (  # whether a rule applies, the options against it, the error
-        ("method" in has, set(_SIZES) - has, "--method needs"),
-        ("method" in has, has & _OF_NOISE, "--method cannot be combined with"),
-        (True, has & without, "these options need --method:"),
-    )
-    for applies, named, problem in rules:
-        if applies and named:
-            names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
-            raise click.UsageError(f"{problem} {names}.")
+    if "method" in has:
+        _refuse("--method needs", set(_SIZES) - has)
+        _refuse("--method cannot be combined with", has & _OF_NOISE)
+    else:
+        _refuse("these options need --method:", has & {*_SIZES, "preset", "settings"})
     if not has & {"delta", "preset"}:
         raise click.UsageError("--delta is required unless --preset sets it.")
 
 
+def _refuse(problem: str, named: Collection[str]) -> None:
+    """Raise an error that names these options, if there are any."""
+    if named:
+        names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
+        raise click.UsageError(f"{problem} {names}.")
+
+
 def _account(given: dict[str, Any]) -> dict[str, Any]:
     """Return the results to print."""
-    from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
+    from dphead.analysis.profiles import PROFILES, profile_epsilon
     from dphead.analysis.tradeoff import (
         PLACES,
         REPORTED_RATES,
@@ -154,35 +157,25 @@ def _account(given: dict[str, Any]) -> dict[str, Any]:
     else:
         found, events = _releases(given)
     delta, relation = given["delta"], given["relation"]
-    found |= {
+    mu = accounting.total_mu(events)
+    profiles = {}
+    for name, (*_, what) in PROFILES.items():
+        outcome = profile_epsilon(name, events, delta, relation)
+        profiles[name] = outcome._asdict() | {"what": what}
+    limits = {}
+    for replaced in comparisons(relation):
+        rates = true_positive_rates(events, REPORTED_RATES, relation, replaced=replaced)
+        named = [f"{rate:g}" for rate in REPORTED_RATES]
+        limits[PLACES[replaced]] = dict(zip(named, rates.tolist(), strict=True))
+    return found | {
         "relation": relation,
         "group_cap": given["group_cap"],
         "delta": delta,
-        "mu": accounting.total_mu(events),
-        "rho": total_rho(events),
-        "profiles": {
-            name: {
-                "epsilon": outcome.epsilon,
-                "reason": outcome.reason,
-                "what": PROFILES[name][2],
-            }
-            for name, outcome in all_outcomes(events, delta, relation).items()
-        },
-        "tpr_at_fpr": {
-            PLACES[replaced]: {
-                f"{rate:g}": tpr
-                for rate, tpr in zip(
-                    REPORTED_RATES,
-                    true_positive_rates(
-                        events, REPORTED_RATES, relation, replaced=replaced
-                    ).tolist(),
-                    strict=True,
-                )
-            }
-            for replaced in comparisons(relation)
-        },
+        "mu": mu,
+        "rho": None if mu is None else mu * mu / 2,
+        "profiles": profiles,
+        "tpr_at_fpr": limits,
     }
-    return found
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -190,44 +183,27 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     from dataclasses import replace
 
     from dphead.planning.calibration import calibrate, epsilon_by
+    from dphead.privacy.accounting import GaussianEvent
 
     delta, relation = given["delta"], given["relation"]
     accountant = given["accountant"] or "auto"
-    noise = given["noise_multiplier"]
-    events = _events(given, 1.0 if noise is None else noise)
-    fixed = range(1, len(events))
-    if noise is None:
-        budget = given["epsilon"]
+    unit = given["group_cap"] or 1
+    own: dict[str, Any] = {"noise_multiplier": 1.0, "sampling_prob": 1.0, "steps": 1}
+    own |= {name: given[name] for name in own if given[name] is not None}
+    noise, prob, steps = own.values()
+    events = [GaussianEvent(noise, prob, steps, unit)]
+    events += [GaussianEvent(s, rows_per_unit=unit) for s in given["gaussian"]]
+    if given["noise_multiplier"] is None:
+        budget, fixed = given["epsilon"], range(1, len(events))
         noise = calibrate(events, budget, delta, relation, accountant, fixed)
         events[0] = replace(events[0], noise_multiplier=noise)
-    found = _noise(events) | {
+        own["noise_multiplier"] = noise
+    found = own | {
+        "gaussian": list(given["gaussian"]),
         "accountant": _named(accountant, events),
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
     return found, events
-
-
-def _noise(events: list[Any]) -> dict[str, Any]:
-    """Describe equal releases, and single releases with their own noise."""
-    first, *further = events
-    return {
-        "noise_multiplier": first.noise_multiplier,
-        "sampling_prob": first.sampling_prob,
-        "steps": first.count,
-        "gaussian": [event.noise_multiplier for event in further],
-    }
-
-
-def _events(given: dict[str, Any], noise: float) -> list[Any]:
-    from dphead.privacy.accounting import GaussianEvent
-
-    prob = 1.0 if given["sampling_prob"] is None else given["sampling_prob"]
-    steps = 1 if given["steps"] is None else given["steps"]
-    unit = given["group_cap"] or 1
-    return [
-        GaussianEvent(noise, prob, steps, unit),
-        *(GaussianEvent(s, rows_per_unit=unit) for s in given["gaussian"]),
-    ]
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
