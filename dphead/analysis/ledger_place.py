@@ -19,30 +19,16 @@ def ledger_home() -> Path:
         If that path is relative, because each working folder would then have its own
         ledgers.
     """
-    home = os.environ.get("HOME", _home_of_user())
-    for variable, value, below in (
-        ("DPHEAD_HOME", os.environ.get("DPHEAD_HOME"), ""),
-        ("XDG_DATA_HOME", os.environ.get("XDG_DATA_HOME"), "dphead"),
-        ("HOME", home, ".local/share/dphead"),
-    ):
-        if not value and variable != "HOME":
-            continue
-        if not Path(value or "").is_absolute():
-            raise LedgerError(
-                f"{variable} must be an absolute path, got {variable}={value!r}. A "
-                "relative path would give each working folder its own ledgers. "
-                f"Set {variable} to an absolute path, or pass --ledger."
-            )
-        return Path(value or "") / below
-    raise AssertionError("unreachable")
-
-
-def _home_of_user() -> str:
-    """Return the user's home folder without $HOME, or "" if there is none."""
-    try:
-        return str(Path.home())
-    except RuntimeError:
-        return ""
+    home = os.environ.get("HOME", os.path.expanduser("~"))
+    data = os.environ.get("XDG_DATA_HOME") or os.path.join(home, ".local/share")
+    found = Path(os.environ.get("DPHEAD_HOME") or os.path.join(data, "dphead"))
+    if not found.is_absolute():
+        raise LedgerError(
+            f"DPHEAD_HOME must be an absolute path, got {str(found)!r}. A relative "
+            "path would give each working folder its own ledgers. Set DPHEAD_HOME to "
+            "an absolute path, or pass --ledger."
+        )
+    return found
 
 
 def named(path: str, folder: Path) -> str:

@@ -276,7 +276,8 @@ def _features(
         "-o",
         "--output",
         type=values.PATH,
-        help="File to write the predictions to. Default: standard output.",
+        help="File to write the predictions to, with the ending .csv, .json or "
+        ".parquet. Default: CSV on standard output.",
     ),
     click.option(
         "--top",
@@ -284,17 +285,9 @@ def _features(
         default=3,
         help="Number of most likely classes to list for each image.",
     ),
-    click.option(
-        "--format",
-        "asked_format",
-        type=click.Choice(["csv", "json", "parquet"]),
-        help="Format of the file. Default: by the suffix, or csv on standard output.",
-    ),
 )
 @READING
-def predict(
-    output: Path | None, top: int, asked_format: str | None, **given: Any
-) -> None:
+def predict(output: Path | None, top: int, **given: Any) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
     SOURCE is a features file, images in any form `extract` reads, or one image file.
@@ -312,7 +305,7 @@ def predict(
         write_predictions,
     )
 
-    kind = format_of(output, asked_format)
+    kind = format_of(output)
     with shown("reading rows") as progress:
         found, classes, names = _predicted(asked, progress)
     write_predictions(prediction_rows(found, classes, names, top), output, kind)

@@ -18,20 +18,16 @@ from dphead.privacy.atomic_write import write_atomically, write_text
 _FORMATS = ("csv", "json", "parquet")
 
 
-def format_of(output: Path | None, asked: str | None) -> str:
-    """Return the requested format, else the format of the file's name, else CSV.
+def format_of(output: Path | None) -> str:
+    """Return the format of an output's name, or CSV for standard output.
 
-    Raises ValueError for an unknown ending, and for Parquet without a file.
+    Raises ValueError for an unknown ending.
     """
-    suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
-    if asked is None and suffix not in _FORMATS:
+    kind = "csv" if output is None else output.suffix.lstrip(".").lower()
+    if kind not in _FORMATS:
         raise ValueError(
-            f"-o must end in .csv, .json or .parquet, got {output}. Add --format csv, "
-            "or use another name."
+            f"-o must end in .csv, .json or .parquet, got {output}. Use another name."
         )
-    kind = asked or suffix
-    if kind == "parquet" and output is None:
-        raise ValueError("--format parquet needs a file. Add -o predictions.parquet.")
     return kind
 
 
@@ -74,8 +70,7 @@ def write_predictions(
     rows: list[dict[str, Any]], output: Path | None, kind: str
 ) -> None:
     """Write the rows to a file, or to standard output."""
-    if kind == "parquet":
-        assert output is not None  # `format_of`
+    if output is not None and kind == "parquet":
         import pyarrow
         from pyarrow import parquet
 

@@ -107,8 +107,7 @@ def test_unusable_input_is_refused(made, tmp_path):
     cut = features_file(tmp_path / "cut.h5")
     cut.write_bytes(cut.read_bytes()[:-4000])
     for arguments, message in (
-        ((run, test, "-o", excel), "--format csv"),
-        ((run, test, "--format", "parquet"), "Add -o"),
+        ((run, test, "-o", excel), ".csv, .json or .parquet"),
         ((run, other), "the head's backbone"),
         # numpy would repeat one column beside a center, and predict classes
         ((run, narrow), "(arrays, 12 columns)"),
@@ -118,8 +117,8 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
     ):
         assert message in refusal("predict", *arguments)
-    fitted("predict", run, splits, "--split", "test", "-o", excel, "--format", "csv")
-    assert len(table(excel.read_text())) == 120
+    fitted("predict", run, splits, "--split", "test", "-o", tmp_path / "out.csv")
+    assert len(table((tmp_path / "out.csv").read_text())) == 120
 
 
 def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path):

@@ -111,14 +111,12 @@ def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
     run = tmp_path / "run"
     fitted("fit", twelve, "-o", run, *FIT)
     names = ("row", "class", "probability")
-    of_file, of_images = (
-        [{name: line[name] for name in names} for line in json.loads(done.out)]
-        for done in (
-            fitted("predict", run, twelve, "--format", "json"),
-            fitted("predict", run, source, "--format", "json"),
-        )
-    )
-    assert of_file == of_images
+    predicted = []
+    for rows in (twelve, source):
+        fitted("predict", run, rows, "-o", tmp_path / "rows.json")
+        lines = json.loads((tmp_path / "rows.json").read_text())
+        predicted.append([{name: line[name] for name in names} for line in lines])
+    assert predicted[0] == predicted[1]
     fitted("predict", run, source, "--bits", 12)
     for command in ("predict", "evaluate"):
         for given in (("--bits", 10), ("--intensity", "0,4095")):

@@ -234,7 +234,8 @@ def test_exports_see_of_image_files_what_predict_sees(pictures, weights, tmp_pat
         # the decoder asks the bytes, not the ending
         (tmp_path / "files" / f"{name.replace(',', '')}.png").write_bytes(data)
     command = (run, tmp_path / "files", "--weights", weights, "--device", "cpu")
-    rows = json.loads(fitted("predict", *command, "--format", "json").out)
+    fitted("predict", *command, "-o", tmp_path / "rows.json")
+    rows = json.loads((tmp_path / "rows.json").read_text())
     ranked = [
         {row[f"class{place}"]: row[f"probability{place}"] for place in ("", "_2", "_3")}
         for row in rows
