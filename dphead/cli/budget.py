@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from dphead.cli import values
 from dphead.cli.progress import Progress
 from dphead.cli.text import say, section, tied
 
@@ -99,18 +98,17 @@ def budget_on_refusal(
 
 
 def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
-    """Print before the first fit that the data set has no budget, and ask for one.
+    """Print before the first fit that the data set has no budget.
 
-    The question needs a terminal and `ask`. Before a run without a guarantee, print
-    nothing.
+    With `ask`, a user on a terminal decides whether the run goes on. Before a run
+    without a guarantee, print nothing.
     """
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import fix_budget, open_ledger, read_ledger
+    from dphead.fit.ledgers import read_ledger
     from dphead.fit.run_folder import interrupted
 
     options, plan = run.options, run.announced
-    given = options.ledger, run.source.dataset_id
-    with closing(read_ledger(*given)) as book:
+    with closing(read_ledger(options.ledger, run.source.dataset_id)) as book:
         begun = book.budget() is not None or book.count_fits() > 0
     if begun or not plan.private or interrupted(options.out) is not None:
         return
@@ -128,33 +126,10 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
     ]
     with progress.paused():
         say("Budget", *told)
-        if not ask or not _on_terminal():
-            return
-        while True:
-            epsilon = click.prompt(
-                "Total epsilon of all fits (0: no budget)",
-                default=0.0,
-                value_proc=lambda text: _at_least(text, plan.epsilon),
-                err=True,
-            )
-            fixed = f"Fix epsilon {epsilon:g}? It cannot be changed later"
-            if not epsilon or click.confirm(fixed, err=True):
-                break
-    if epsilon:
-        fix_budget(open_ledger(*given), epsilon, plan.delta)
+        if ask and _on_terminal():
+            click.confirm("Fit without a budget?", abort=True, err=True)
 
 
 def _on_terminal() -> bool:
     """Return whether a user can be asked."""
     return all(s is not None and s.isatty() for s in (sys.stdin, sys.stderr))
-
-
-def _at_least(text: Any, epsilon: float) -> float:
-    """Return a typed budget, or raise a usage error if it is below a fit's epsilon."""
-    total = values.NUMBER.convert(text, None, None)
-    if 0 < total < epsilon:
-        raise click.UsageError(
-            f"the budget must be at least {epsilon:g}, the epsilon of this fit, "
-            f"got {total:g}. Type a larger budget, or press Ctrl-C to stop."
-        )
-    return total

@@ -42,20 +42,18 @@ def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(
     assert "It is too late to set one" in text
 
 
-def test_a_user_on_a_terminal_is_asked_for_a_budget_once(features, tmp_path, terminal):
-    terminal("0.5\nx\n1e3\nn\n2\ny\n")
-    done = fitted("fit", features, *LS, "-o", tmp_path / "one")
-    assert "must be at least 1, the epsilon of this fit, got 0.5" in done.err
-    assert "write a number from 0" in done.err
-    assert report_of(tmp_path / "one")["ledger"]["budget"]["epsilon"] == 2
+def test_a_user_on_a_terminal_decides_before_the_first_charge(
+    features, tmp_path, terminal
+):
+    command = ("fit", features, *LS, "-o", tmp_path / "one")
+    terminal("\n")
+    assert dphead(*command).code == 1
+    assert charges() == 0
+    terminal("y\n")
+    fitted(*command)
+    assert report_of(tmp_path / "one")["ledger"]["budget"] is None
     terminal("")
     fitted("fit", features, *LS, "--epsilon", 0.1, "-o", tmp_path / "two")
-
-
-def test_a_user_may_go_on_without_a_budget(features, tmp_path, terminal):
-    terminal("\n")
-    fitted("fit", features, *LS, "-o", tmp_path / "one")
-    assert report_of(tmp_path / "one")["ledger"]["budget"] is None
 
 
 def test_a_fit_that_no_budget_counts_is_not_asked(features, tmp_path, terminal):
