@@ -3,7 +3,6 @@
 `dphead.finetune.run` trains. Heavy modules are imported only when the command runs.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +30,7 @@ from dphead.cli.options import (
     UNLABELED,
     check_private,
 )
-from dphead.cli.progress import Progress, is_first, shown
+from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
 
 
@@ -165,7 +164,7 @@ def finetune(
 
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     """Train the network, and print the outcome."""
-    from dphead.cli.summary import details, outcome
+    from dphead.cli.summary import outcome
     from dphead.finetune.processes import is_alone
     from dphead.finetune.run import finetune as train
 
@@ -192,17 +191,14 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
             offer_budget(run, progress, ask=is_alone())
             progress.begin("charging")
 
-        told = _spending(progress, lambda: run.announced)
         with budget_on_refusal(lambda: run, progress, verbose):
-            result = train(options, announce, told, progress.begin)
+            result = train(options, announce, progress, progress.begin)
         if result is None:
             return
         progress.begin("computing the bound on attacks")
         files = "model.safetensors model.json"
         text = outcome(options.out, result, run.announced, files)
     click.echo(text)
-    if verbose:
-        click.echo(details(result))
 
 
 def _options(images: Path, given: dict[str, Any]) -> Any:
@@ -230,44 +226,3 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
         columns=Columns(**given["columns"], encoding=given["encoding"]),
         **{k: given[k] for k in names & set(given)},
     )
-
-
-def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
-    """Return a callback that shows the progress and the epsilon that was spent.
-
-    `plan` returns the plan once it was announced.
-    """
-    spent: Any = None
-
-    def told(done: int, total: int, label: str) -> None:
-        nonlocal spent
-        spent = spent or _so_far(plan())
-        progress(done, total, f"{label}, epsilon < {spent(done):.3g}")
-
-    return told
-
-
-def _so_far(plan: Any) -> Any:
-    """Return a function that bounds the epsilon of a plan's first k releases.
-
-    The bound uses RDP, which is fast. Random allocation has no RDP bound. Its bound is
-    the whole plan's epsilon. Without noise, and under replace-one, the bound is
-    infinite.
-    """
-    import numpy as np
-
-    from dphead.privacy import accounting
-
-    orders = accounting.RDP_ORDERS
-    if not plan.private or plan.relation == "replace_one":
-        return lambda done: float("inf")
-    if any(spec.epoch_steps > 1 for spec in plan.specs):
-        whole = plan.epsilon_spent()
-        return lambda done: whole
-    curves = {}
-    for spec in plan.specs:
-        curves.setdefault(
-            spec.event(), accounting.rdp_curve([spec.event()], orders, plan.relation)
-        )
-    total = np.cumsum([curves[spec.event()] for spec in plan.specs], axis=0)
-    return lambda done: accounting.epsilon_from_rdp(orders, total[done - 1], plan.delta)

@@ -134,7 +134,7 @@ def fit(
 
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
     """Fit the head, and print the outcome."""
-    from dphead.cli.summary import details, outcome
+    from dphead.cli.summary import outcome
     from dphead.fit.duration import LONG_SECONDS, time_in_words
     from dphead.fit.run import fit_files
 
@@ -164,8 +164,6 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
         progress.begin("computing the bound on attacks")
         text = outcome(options.out, result, run.announced)
     click.echo(text)
-    if verbose:
-        click.echo(details(result))
 
 
 def _files(

@@ -123,7 +123,7 @@ _TEST_IS = click.option(
     "report includes the accuracy on the test images.",
 )
 _VERBOSE = click.option(
-    "-v", "--verbose", is_flag=True, help="Print all releases and all figures."
+    "-v", "--verbose", is_flag=True, help="Print the planned releases and the budget."
 )
 _DRY_RUN = click.option(
     "--dry-run",

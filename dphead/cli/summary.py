@@ -50,24 +50,6 @@ def outcome(
     return "\n".join(section(label, lines) for label, lines in parts.items())
 
 
-def details(result: dict[str, Any]) -> str:
-    """Return the output of `-v`: exact parameters, other accountants, the statement."""
-    report = result["report"]
-    g = report["guarantee"]
-    exact = [f"epsilon {g['epsilon']:.6g}"]
-    exact += [f"{name} {g[name]:.5g}" for name in ("mu", "rho") if g[name] is not None]
-    lines = [", ".join(exact)]
-    others = [
-        f"{name} {value:.4g}"
-        for name, value in g["profiles"].items()
-        if isinstance(value, float)
-    ]
-    if others:
-        lines.append("epsilon by other accountants: " + ", ".join(others))
-    lines.append(f"tuning: {report['tuning']}; {result['seconds']:.1f} s")
-    return section("Details", [*lines, report["statement"]])
-
-
 def _trained(report: dict[str, Any]) -> str:
     """Describe the trained object and the number of training rows."""
     data = report["data"]
