@@ -1,52 +1,42 @@
-"""Progress on standard error: nothing of what is quick, plain lines in pipes, a bar on
-a terminal.
-"""
+"""Progress on standard error: plain lines in pipes, a bar on a terminal."""
 
-import threading
+import sys
 
 import pytest
 
 from dphead.cli import progress
 
 
-@pytest.fixture
-def spoken(monkeypatch):
-    """Set when a line was made, at once and then no other, as of 0.2 seconds."""
-    made = threading.Event()
-    real = progress.Progress.line
-
-    def line(self, _):
-        made.set()
-        return real(self, 0.2)
-
-    monkeypatch.setattr(progress.Progress, "line", line)
-    monkeypatch.setattr(progress, "SHOWN_AFTER", 0)
-    monkeypatch.setattr(progress, "LINE_EVERY", 3600)
-    return made
+def told(first=True):
+    """A phase with a count, and one of unknown length."""
+    with progress.shown("reading rows", first) as show:
+        show(1, 2, "fits")
+        show.begin("charging")
+        show.say("text")
 
 
-def test_what_takes_less_than_two_seconds_shows_nothing(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "SHOWN_AFTER", 3600)
-    with progress.shown("reading rows") as told:
-        told(1, 2, "fits")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_pipe_gets_plain_lines_of_what_was_told(spoken, capsys):
-    with progress.shown("reading rows"):
-        assert spoken.wait(600)
-    assert capsys.readouterr() == ("", "reading rows (0 s)\n")
+def test_what_takes_less_than_a_few_seconds_shows_nothing(capsys):
+    told()
+    assert capsys.readouterr() == ("text\n", "")
 
 
 @pytest.mark.parametrize("name", progress.RANKS)
-def test_one_of_many_processes_speaks(spoken, capsys, monkeypatch, name):
+def test_one_of_many_processes_writes_lines(capsys, monkeypatch, name):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0)
     monkeypatch.setenv(name, "0")
-    with progress.shown("reading rows"):
-        assert spoken.wait(600)
-    assert capsys.readouterr().err.count("\n") == 1
-    spoken.clear()
+    told()
+    assert capsys.readouterr().err == "fits 1 of 2 (0 s)\ncharging (0 s)\n"
     for rank, first in (("1", True), ("0", False)):
         monkeypatch.setenv(name, rank)
-        with progress.shown("reading rows", first=first):
-            assert not spoken.wait(0.2)  # nothing could set it
+        told(first)
     assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    told()
+    found = capsys.readouterr()
+    assert found.out == "text\n"
+    assert "reading rows" in found.err and "charging" in found.err
+    assert found.err.endswith("\x1b[2K")  # the line is cleared
