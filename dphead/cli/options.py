@@ -194,9 +194,8 @@ LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help="Meaning of each folder level, outermost first: class, split/class, "
-    "any/class or any/split/class. The name of an `any` folder is ignored. Use "
-    "webdataset for WebDataset tar files. Default: split/class with --split, and class "
-    "without.",
+    "any/class or any/split/class. The name of an `any` folder is ignored. Default: "
+    "split/class with --split, and class without.",
 )
 COLUMNS = click.option(
     "--columns",
@@ -204,9 +203,8 @@ COLUMNS = click.option(
     callback=values.named_columns,
     metavar="ROLE=NAME,...",
     help="Columns that hold path or image, label, group and split. For a table, "
-    "names of columns. For a WebDataset, fields of the .json. For an .npy of "
-    "embeddings, paths of .npy files. Default: columns with the names of "
-    "these roles.",
+    "names of columns. For an .npy of embeddings, paths of .npy files. Default: "
+    "columns with the names of these roles.",
 )
 ENCODING = click.option(
     "--encoding",

@@ -29,20 +29,19 @@ def test_only_a_file_with_an_end_is_plain(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, layout",
+    "name",
     [
-        *((f"pipe.{kind}", None) for kind in ("npz", "tar", "zip", "csv", "parquet")),
-        *(("folder/train-images-idx3-ubyte", None), ("folder/data_batch_1.bin", None)),
-        *(("folder/0.tar", "webdataset"), ("pipe.tar", "webdataset")),
+        *(f"pipe.{kind}" for kind in ("npz", "tar", "zip", "csv", "parquet")),
+        *("folder/train-images-idx3-ubyte", "folder/data_batch_1.bin"),
     ],
 )
-def test_a_source_that_is_a_pipe_is_refused(name, layout, tmp_path):
+def test_a_source_that_is_a_pipe_is_refused(name, tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / name)
     source = tmp_path / name.split("/")[0]
     (tmp_path / "folder" / "train-labels-idx1-ubyte").write_bytes(b"")
     with pytest.raises(ExtractError, match="is a pipe or a device"):
-        open_source(source, Classes.parse("3"), layout=layout)
+        open_source(source, Classes.parse("3"))
 
 
 def test_a_text_is_read_only_where_it_has_an_end_and_a_bounded_size(tmp_path):

@@ -73,13 +73,12 @@ class Archive:
             is_link = member.issym() or member.islnk() or member.isdev()
             yield member.name, is_link, member.isfile(), member.size, member
 
-    def check_size(self, size: int, most: int | None = None) -> int:
-        """Return the size of a member, or raise ExtractError if it is too large."""
-        most = MAX_FILE_BYTES if most is None else most
-        if size > most:
+    def check_size(self, size: int) -> int:
+        """Return the size of a member; raises ExtractError if it is too large."""
+        if size > MAX_FILE_BYTES:
             raise ExtractError(
-                f"{str(self.path)!r} has a member of {size} bytes, more than {most}. "
-                "Remove it from the archive."
+                f"{str(self.path)!r} has a member of {size} bytes, more than "
+                f"{MAX_FILE_BYTES}. Remove it from the archive."
             )
         return size
 
@@ -93,10 +92,6 @@ class Archive:
         if len(data) > MAX_FILE_BYTES:
             raise ValueError("file too large")
         return data
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._file.close()
 
     def _damaged(self) -> ExtractError:
         return ExtractError(

@@ -57,7 +57,7 @@ class Layout:
             raise ExtractError(
                 "--layout must name the folders of a path from the outside in, with "
                 f"class once and split at most once, got {text!r}. Examples: "
-                f"{_EXAMPLES}, webdataset."
+                f"{_EXAMPLES}."
             )
         return cls(parts)
 

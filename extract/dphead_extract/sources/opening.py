@@ -11,7 +11,6 @@
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
 - a Hugging Face dataset: Parquet or Arrow files with the bytes of images
-- tars of WebDataset's samples, or a folder of tars, if `layout` is "webdataset"
 
 Classes are never inferred from labels: they are declared, or the labels stay out.
 """
@@ -26,12 +25,10 @@ from pathlib import Path
 from dphead_extract.bounds import check_ends
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
-from dphead_extract.sources import arrays, datasets, listing, webdataset
+from dphead_extract.sources import arrays, datasets, listing
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source, SourceOptions
-
-_WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
 
 def open_source(
@@ -54,10 +51,9 @@ def open_source(
         "train", "test" or "validation" keeps the rows of that split. None is the
         source's only split, and refuses several.
     layout : str, optional
-        Meaning of the folders in the paths of images (`layout`), or "webdataset" for
-        tars of samples.
+        Meaning of the folders in the paths of images (`layout`).
     columns : Columns, optional
-        Columns of a table, or fields of a sample's .json.
+        Columns of a table.
     pixels : PixelRange, optional
         Declared range of the images' samples.
 
@@ -95,8 +91,6 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
     if not path.exists():
         raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)
-    if declared.layout == _WEBDATASET:
-        return webdataset.open_samples(path, declared)
     for recognize in (
         datasets.open_table,
         arrays.open_npz,
@@ -113,8 +107,8 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
             return source
         if declared.columns.declared:
             raise ExtractError(
-                f"--columns needs a table of images or --layout webdataset, got "
-                f"{str(path)!r}. Type the path of the table."
+                f"--columns needs a table of images, got {str(path)!r}. Type the path "
+                "of the table."
             )
     source = listing.open_archive(path, declared)
     if source is not None:

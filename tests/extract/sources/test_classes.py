@@ -12,7 +12,6 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from pictures import drawn as png
-from pictures import pack
 from pyarrow import csv, feather, parquet
 
 from dphead.data.arrays import group_ids
@@ -154,22 +153,6 @@ def images_dataset(kind, header=None):
     return read
 
 
-def images_webdataset(with_cls):
-    def read(folder):
-        members = {}
-        for i in range(N):
-            fields = {"patient": GROUP[i], "part": SPLIT[i], "grade": LABEL[i]}
-            members |= {f"{i}.png": png(i), f"{i}.json": json.dumps(fields).encode()}
-            if with_cls:
-                members[f"{i}.cls"] = texts(LABEL)[i].encode()
-        pack(folder / "t.tar", members)
-        label = None if with_cls else "grade"
-        columns = Columns(label=label, group="patient", split="part")
-        return listed(folder / "t.tar", "webdataset", columns)
-
-    return read
-
-
 READERS = {
     "CSV": embeddings_csv,
     "Parquet": embeddings_parquet("numbers"),
@@ -186,8 +169,6 @@ READERS = {
     "Hugging Face": images_dataset("numbers"),
     "Hugging Face, texts": images_dataset("texts"),
     "Hugging Face, names in the header": images_dataset("numbers", CLASSES),
-    "WebDataset": images_webdataset(True),
-    "WebDataset, json": images_webdataset(False),
 }
 
 
