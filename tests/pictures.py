@@ -2,8 +2,6 @@
 
 import io
 import struct
-import tarfile
-import zipfile
 import zlib
 
 import numpy as np
@@ -35,22 +33,11 @@ def drawn(seed, *shape):
 
 
 def pack(path, members):
-    """A folder, zip or (packed) tar of files, {name: bytes} or (name, bytes)."""
+    """A folder of files, {name: bytes} or (name, bytes)."""
     members = list(members.items() if isinstance(members, dict) else members)
-    if path.suffix == "":
-        for name, data in members:
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(data)
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in members:
-                archive.writestr(name, data)
-    else:
-        with tarfile.open(path, f"w:{path.suffix[1:].removesuffix('tar')}") as archive:
-            for name, data in members:
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+    for name, data in members:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
     return path
 
 

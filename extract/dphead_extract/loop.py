@@ -254,7 +254,7 @@ class Loop:
     def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
         """Yield the undecoded rows of each batch.
 
-        Files are read in order, because a compressed tar has no other access.
+        They are read in order, because a table has no fast access to a single row.
         """
         n, size, block_rows = (
             self.writer.header.n_rows,

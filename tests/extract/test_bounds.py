@@ -31,7 +31,7 @@ def test_only_a_file_with_an_end_is_plain(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"pipe.{kind}" for kind in ("npz", "tar", "zip", "csv", "parquet")),
+        *(f"pipe.{kind}" for kind in ("npz", "csv", "parquet")),
         *("folder/train-images-idx3-ubyte", "folder/data_batch_1.bin"),
     ],
 )

@@ -7,8 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-import tarfile
-import zipfile
 
 import numpy as np
 import pictures
@@ -238,7 +236,7 @@ def test_folder_order_splits_and_labels(tmp_path):
 
 
 def add(path, names):
-    """Images of these names, or bytes by name, as a folder, zip or (packed) tar."""
+    """Images of these names, or bytes by name, as a folder."""
     if not isinstance(names, dict):
         names = [(name, encoded(PICTURE)) for name in names]
     return pack(path, names)
@@ -254,7 +252,6 @@ def said(path, layout, split="all", classes="cat,dog"):
     ), source.split_names
 
 
-@pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
 @pytest.mark.parametrize(
     "other", ["x.png", "data/x.png", "extra/cat/x.png", "train/x.png", "a/b/c/d.png"]
 )
@@ -263,14 +260,14 @@ def said(path, layout, split="all", classes="cat,dog"):
     [("class", ""), ("any/class", "data/"), ("split/class", "train/"), (None, "")],
 )
 def test_one_path_changes_the_label_and_the_split_of_no_other_row(
-    tmp_path, kind, other, layout, before
+    tmp_path, other, layout, before
 ):
     # so that another layout gives other labels, and is not refused
     classes = "cat,dog,data,train"
     names = [f"{before}{label}/{i}.png" for label in ("cat", "dog") for i in range(3)]
-    alone, splits = said(add(tmp_path / f"alone{kind}", names), layout, classes=classes)
+    alone, splits = said(add(tmp_path / "alone", names), layout, classes=classes)
     beside, same = said(
-        add(tmp_path / f"beside{kind}", [*names, other]), layout, classes=classes
+        add(tmp_path / "beside", [*names, other]), layout, classes=classes
     )
     assert [label for label, _ in alone.values()] == [0, 0, 0, 1, 1, 1]
     assert same == splits
@@ -278,10 +275,9 @@ def test_one_path_changes_the_label_and_the_split_of_no_other_row(
     assert set(beside) == {*alone, other}
 
 
-@pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
-def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind):
+def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path):
     wrapped, splits, both = (
-        add(tmp_path / f"{i}{kind}", [f"{first}/cat/1.png", f"{second}/dog/2.png"])
+        add(tmp_path / str(i), [f"{first}/cat/1.png", f"{second}/dog/2.png"])
         for i, (first, second) in enumerate(
             [("data", "data"), ("train", "test"), ("data/train", "data/test")]
         )
@@ -365,34 +361,6 @@ def test_a_manifest_lists_its_rows_in_order(tmp_path):
             open_source(path, Classes.parse("a"))
 
 
-# ---- archives
-
-
-@pytest.mark.parametrize(
-    "name, members, labels",
-    [
-        ("a.zip", ["b/2.png", "a/1.png"], [0, 1]),  # sorted
-        ("a.tar.gz", ["b/2.png", "./a/1.png"], [1, 0]),  # in its own order
-    ],
-)
-def test_archives_are_read_in_place(tmp_path, name, members, labels):
-    source = open_source(add(tmp_path / name, members), Classes.parse("a,b"))
-    assert source.labels.tolist() == labels
-    for row in range(2):
-        assert_array_equal(source.image(row), PICTURE)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate")
-@pytest.mark.parametrize("again", ["a/1.png", "./a/1.png"])
-@pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_two_members_of_one_name_are_refused(tmp_path, kind, again):
-    """One would be lost, and an image would decide what another's row is."""
-    path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png", again])
-    with pytest.raises(ExtractError, match=r"two members 'a/1.png'"):
-        open_source(path, Classes.parse("a"))
-
-
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     """Its rows would be missing in silence."""
     add(tmp_path / "images", ["cat/1.png", "dog/2.png"])
@@ -429,53 +397,12 @@ def test_a_huge_image_is_decoded_in_silence_or_is_none(monkeypatch):
         decode_image(data)
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar", "tar.xz"])
-def test_a_damaged_archive_is_refused(kind, tmp_path):
-    path = add(tmp_path / f"a.{kind}", ["a/1.png", "a/2.png"])
-    held = path.read_bytes()
-    path.write_bytes(held[: min(len(held) // 3, 600)])
-    with pytest.raises(ExtractError, match="is damaged or cut short"):
-        open_source(path, Classes.parse("a"))
-
-
 def test_a_pipe_with_an_images_name_is_refused(tmp_path):
     """Reading it would wait for ever."""
     add(tmp_path / "images", ["cat/1.png"])
     os.mkfifo(tmp_path / "images" / "cat" / "2.png")
     with pytest.raises(ExtractError, match="is a pipe or a device"):
         open_source(tmp_path / "images", Classes.parse("cat,dog"))
-
-
-def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path):
-    """zipfile finds a zip's directory anywhere near the end: one image's bytes would
-    take all other rows.
-    """
-    hidden = add(tmp_path / "b.zip", ["dog/evil.png"]).read_bytes()
-    members = {"cat/1.png": encoded(PICTURE), "cat/2.png": encoded(PICTURE) + hidden}
-    source = open_source(add(tmp_path / "a.tar", members), Classes.parse("cat,dog"))
-    assert source.names == ["cat/1.png", "cat/2.png"]
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, None])
-def test_links_in_an_archive_are_refused(tmp_path, kind):
-    if kind is None:
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-            member = zipfile.ZipInfo("a/1.png")
-            member.external_attr = 0o120777 << 16
-            archive.writestr(member, "/etc/passwd")
-    else:
-        with tarfile.open(tmp_path / "a.tar", "w") as archive:
-            info = tarfile.TarInfo("a/1.png")
-            info.type, info.linkname = kind, "/etc/passwd"
-            archive.addfile(info)
-    with pytest.raises(ExtractError, match="a link"):
-        open_source(next(tmp_path.glob("a.*")), Classes.parse("a"))
-
-
-def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dphead_extract.sources.archives.MAX_FILE_BYTES", 50)
-    with pytest.raises(ExtractError, match="236 bytes, more than 50"):
-        open_source(add(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
 
 
 # ---- arrays

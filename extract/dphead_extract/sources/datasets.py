@@ -17,7 +17,6 @@ from typing import Any
 from dphead_extract.bounds import is_plain
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
-from dphead_extract.sources.archives import MAX_FILE_BYTES
 from dphead_extract.sources.classes import SPLITS, Classes
 from dphead_extract.sources.columns import (
     ROLES,
@@ -272,8 +271,7 @@ class _Images:
     def read(self, name: str) -> bytes:
         """Return the bytes of a row's image.
 
-        Raises FileNotFoundError if the row holds none, and ValueError for an image of
-        more than MAX_FILE_BYTES.
+        Raises FileNotFoundError if the row holds none.
         """
         row = int(name.rpartition(":")[2])
         file = bisect_right(self._firsts, row) - 1
@@ -286,6 +284,4 @@ class _Images:
         data = value.get("bytes") if isinstance(value, dict) else value
         if data is None:  # `datasets` may store the path of a file elsewhere
             raise FileNotFoundError("the row holds no bytes of an image")
-        if len(data) > MAX_FILE_BYTES:
-            raise ValueError("image too large")
         return data

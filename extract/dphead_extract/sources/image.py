@@ -108,10 +108,7 @@ class Source(Roles):
         )
 
     def raw(self, row: int) -> np.ndarray | bytes | None:
-        """Return the input of `decode` for one row; None if its file does not exist.
-
-        For a compressed tar, call this method in increasing order of rows.
-        """
+        """Return the input of `decode` for one row; None if its file does not exist."""
         if self.arrays is not None:
             return self.arrays[row]
         assert self.read is not None
@@ -119,7 +116,7 @@ class Source(Roles):
             return self.read(row)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        # a bad checksum or a damaged archive member: no bytes, so the row is unreadable
+        # a disk's error or a damaged table: no bytes, so the row is unreadable
         except Exception:
             return b""
 

@@ -1,7 +1,7 @@
-"""List sources of image files: folders, zip and tar archives.
+"""List a folder of image files.
 
-Archives are read in place; none may be unpacked. The meaning of folders is declared: no
-path may affect how another path is read, because paths are private.
+The meaning of folders is declared: no path may affect how another path is read, because
+paths are private.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.archives import Archive
 from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
 from dphead_extract.sources.image import Source, SourceOptions
 
@@ -148,38 +147,6 @@ def list_rows(
     )
 
 
-def _laid_out(
-    kind: str,
-    path: Path,
-    members: list[tuple[str, int]],
-    read: Callable[[str], bytes],
-    declared: SourceOptions,
-    left_out: Counter[str],
-) -> Source:
-    """Return a Source from (path, bytes) of files, with paths read one by one."""
-    classes, split = declared.classes, declared.split
-    layout = Layout.parse(declared.layout, split)
-    if split != "all" and not layout.has_splits:
-        raise ExtractError(
-            f"--split {split} needs a --layout with a split, got {str(layout)!r}. Type "
-            "--layout split/class or any/split/class."
-        )
-    rows = [(name, size, *layout.read(name), "") for name, size in members]
-    # labels are checked below, after the layout
-    anything = replace(declared, classes=replace(classes, allow_unlabeled=True))
-    source = list_rows(kind, path, rows, read, anything, splits=layout.has_splits)
-    source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
-    _check_found_classes(source, declared)
-    others = [
-        layout.read(name)[0]
-        for name, label in zip(source.names, source.labels, strict=True)
-        if label < 0
-    ]
-    if source.class_names is not None and not classes.ignore_labels:
-        classes.check_known({label for label in others if label})
-    return source
-
-
 def _check_found_classes(source: Source, declared: SourceOptions) -> None:
     """Raise ExtractError if no path fits the layout, or splits look like classes.
 
@@ -206,23 +173,43 @@ def _check_found_classes(source: Source, declared: SourceOptions) -> None:
 
 def open_folder(path: Path, declared: SourceOptions) -> Source:
     """Return a Source of the images below a folder, sorted by path."""
-    found: list[tuple[str, int]] = []
+    classes, split = declared.classes, declared.split
+    layout = Layout.parse(declared.layout, split)
+    if split != "all" and not layout.has_splits:
+        raise ExtractError(
+            f"--split {split} needs a --layout with a split, got {str(layout)!r}. Type "
+            "--layout split/class or any/split/class."
+        )
+    members: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
     for file in files_below(path):
         name = file.relative_to(path).as_posix()
         if reason := _why_left_out(name):
             left_out[reason] += 1
         else:
-            found.append((name, _size(file)))
-    found.sort(key=lambda item: os.fsencode(item[0]))
-    return _laid_out(
+            members.append((name, _size(file)))
+    members.sort(key=lambda item: os.fsencode(item[0]))
+    rows = [(name, size, *layout.read(name), "") for name, size in members]
+    # labels are checked below, after the layout
+    anything = replace(declared, classes=replace(classes, allow_unlabeled=True))
+    source = list_rows(
         "folder",
         path,
-        found,
+        rows,
         lambda name: (path / name).read_bytes(),
-        declared,
-        left_out,
+        anything,
+        splits=layout.has_splits,
     )
+    source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
+    _check_found_classes(source, declared)
+    others = [
+        layout.read(name)[0]
+        for name, label in zip(source.names, source.labels, strict=True)
+        if label < 0
+    ]
+    if source.class_names is not None and not classes.ignore_labels:
+        classes.check_known({label for label in others if label})
+    return source
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -276,49 +263,3 @@ def _size(file: Path) -> int:
             f"{str(file)!r} is a pipe or a device, not an image. Move it away."
         )
     return found.st_size
-
-
-def open_archive(path: Path, declared: SourceOptions) -> Source | None:
-    """Return a Source of a zip or tar, or None if this is neither.
-
-    The rows of a zip are sorted by path. The rows of a tar keep the order of the tar,
-    because in a compressed tar any other order is slow.
-
-    Raises
-    ------
-    ExtractError
-        If the archive is damaged or unsafe.
-    """
-    kind = _archive_kind(path) if path.is_file() else None
-    if kind is None:
-        return None
-    archive = Archive(path, kind == "zip")
-    index: dict[str, Any] = {}
-    images: list[tuple[str, int]] = []
-    left_out: Counter[str] = Counter()
-    for name, size, member in archive.files():
-        if reason := _why_left_out(name):
-            left_out[reason] += 1
-            continue
-        # a second one would replace the first: one image would decide another's row
-        if name in index:
-            raise ExtractError(
-                f"{str(path)!r} has two members {name!r}. Rename the second member."
-            )
-        index[name] = member
-        images.append((name, archive.check_size(size)))
-    if kind == "zip":
-        images.sort()
-    read = archive.read
-    return _laid_out(
-        kind, path, images, lambda name: read(index[name]), declared, left_out
-    )
-
-
-def _archive_kind(path: Path) -> str | None:
-    """Return "zip", "tar" or None, by the file's name."""
-    name = path.name.lower()
-    if name.endswith(".zip"):
-        return "zip"
-    is_tar = name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2"))
-    return "tar" if is_tar else None

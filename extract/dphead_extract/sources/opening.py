@@ -5,8 +5,6 @@
 - a folder of images by class, or by split and class (`train/cat/1.png`; see
   `dphead_extract.sources.listing`), sorted by path
 - a manifest: a CSV or Parquet file of paths, with labels, splits and groups
-- a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
-  order)
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
@@ -65,7 +63,7 @@ def open_source(
     Raises
     ------
     ExtractError
-        If the source is missing, not recognized or empty, or an archive has links.
+        If the source is missing, not recognized or empty.
     """
     declared = SourceOptions(
         classes or Classes(),
@@ -100,8 +98,8 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
         source = recognize(path, declared)
         if source is not None and declared.layout is not None:
             raise ExtractError(
-                f"--layout applies to folders and archives of image files, got a "
-                f"source of kind {source.kind}. Remove --layout."
+                f"--layout applies to folders of image files, got a source of kind "
+                f"{source.kind}. Remove --layout."
             )
         if source is not None:
             return source
@@ -110,14 +108,11 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
                 f"--columns needs a table of images, got {str(path)!r}. Type the path "
                 "of the table."
             )
-    source = listing.open_archive(path, declared)
-    if source is not None:
-        return source
     if path.is_dir():
         return listing.open_folder(path, declared)
     raise ExtractError(
-        "SOURCE must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
-        f"got {str(path)!r}."
+        "SOURCE must be a folder, CSV, npz, Parquet, IDX or CIFAR files, got "
+        f"{str(path)!r}. Unpack a zip or tar into a folder first."
     )
 
 

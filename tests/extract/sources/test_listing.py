@@ -1,6 +1,5 @@
-"""Image files of folders and archives: which become rows, and what is counted."""
+"""Image files of folders: which become rows, and what is counted."""
 
-import zipfile
 
 import numpy as np
 import pytest
@@ -73,15 +72,3 @@ def test_what_a_folder_leaves_out_is_counted_by_reason(folder):
     source = open_source(folder, CATS_AND_DOGS)
     counts = COUNTS | {"files without an image's ending (none)": 2}
     assert source.left_out == counts
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_what_an_archive_leaves_out_is_counted_by_reason(tmp_path, kind):
-    names = ("cat/1.png", *OTHERS)
-    path = pack(tmp_path / f"a.{kind}", [(name, picture()) for name in names])
-    if kind == "zip":
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.mkdir("cat")
-    source = open_source(path, CATS_AND_DOGS)
-    assert source.names == ["cat/1.png"]
-    assert source.left_out == COUNTS
