@@ -312,7 +312,6 @@ def _checked(given: dict[str, Any]) -> Any:
     from dphead_extract.shards import Shard
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.columns import Columns
-    from dphead_extract.sources.first_look import first_look
     from dphead_extract.sources.holdout import Holdout
     from dphead_extract.sources.opening import open_source
     from dphead_extract.views import Views
@@ -344,6 +343,4 @@ def _checked(given: dict[str, Any]) -> Any:
     check_options(given["backbone"])
     source = open_source(*opened)
     given["holdout"].split(source)
-    if not given["skip_unreadable"]:
-        first_look(source)
     return source

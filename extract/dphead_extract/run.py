@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -40,15 +40,15 @@ from dphead_extract.normalization import RowNorm
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.first_look import refuse_unreadable
 from dphead_extract.sources.holdout import Holdout
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.image import MISSING, Source
 from dphead_extract.sources.opening import open_source
 from dphead_extract.views import Views
 
 # Decoding threads of a process with a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most
 # images a second (ViT-B/16, H200): more threads wait for the interpreter's lock.
 _GPU_WORKERS = 8
+_LISTED_IMAGES = 10  # images that an error names; a choice, not measured
 
 _LabeledProgress = Callable[[int, int, str], None]
 
@@ -233,6 +233,8 @@ def extract(
     beyond = source.n_rows - n_rows
     output = options.shard.path(Path(options.output))
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
+    if not options.skip_unreadable:  # before hours of decoding
+        _refuse_unreadable(source, dict.fromkeys(source.missing, MISSING))
     size, channels = _declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
     workers = options.workers or _usual_workers(device)
@@ -420,7 +422,7 @@ def _check_images(
     """
     found = survey(source, workers, options.index, progress)
     if not options.skip_unreadable:
-        refuse_unreadable(source, found.unreadable)
+        _refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
             f"--skip-unreadable needs at least one readable image, got {source.n_rows} "
@@ -439,6 +441,18 @@ def _check_images(
             "none."
         )
     return found
+
+
+def _refuse_unreadable(source: Source, found: Mapping[int, str]) -> None:
+    """Raise ExtractError if `found` has unreadable images: reasons by row."""
+    listed = [f"{source.names[row]} ({why})" for row, why in found.items()]
+    more = ["..."] * (len(listed) > _LISTED_IMAGES)
+    if listed:
+        raise ExtractError(
+            f"{len(listed)} of {source.n_rows} images are unreadable: "
+            f"{', '.join(listed[:_LISTED_IMAGES] + more)}. Correct the paths, replace "
+            "the files, or type --skip-unreadable to mask them."
+        )
 
 
 def _make_header(

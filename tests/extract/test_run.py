@@ -124,6 +124,14 @@ def folder(tmp_path, digits):
     return pack(tmp_path / "images", files)
 
 
+def test_missing_images_are_counted_and_named(folder, tmp_path):
+    table = folder / "table.csv"
+    table.write_text("path\na/00.png\na.png\nb/01.png\nb/c.jpg\n")
+    listed = r"2 of 4 images are unreadable: a\.png \(the file .* exist\), b/c\.jpg"
+    with pytest.raises(ExtractError, match=listed):
+        extract(options(table, tmp_path / "f.h5", **scatternet(image_size=8)))
+
+
 def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     (folder / "a" / "04.png").write_bytes(b"junk")
     choice = scatternet(image_size=8)

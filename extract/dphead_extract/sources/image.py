@@ -15,11 +15,7 @@ from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_
 from dphead_extract.sources.classes import Classes, Roles
 from dphead_extract.sources.columns import Columns
 
-
-class MissingImage(UnreadableImage):
-    """Report an image file that does not exist."""
-
-    reason = "the file does not exist"
+MISSING = "the file does not exist"  # why a row is unreadable
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class Source(Roles):
         Raises UnreadableImage.
         """
         if raw is None:
-            raise MissingImage(MissingImage.reason)
+            raise UnreadableImage(MISSING)
         return raw if isinstance(raw, np.ndarray) else decode_image(raw, self.pixels)
 
     def known_by(

@@ -1,6 +1,5 @@
 """Image files of folders: which become rows, and what is counted."""
 
-
 import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError
