@@ -64,7 +64,7 @@ READINGS = (
     Reading("f.h5", ("predict", "head", "f.h5"), 2),
     Reading("f.h5", ("ledger", "show", "f.h5")),
     Reading("t.h5", ("fit", *ROWS, "-o", "new", "--test", "t.h5", *SEED)),
-    Reading("t.h5", ("verify", "f.h5", "--against", "t.h5")),
+    Reading("t.h5", ("verify", "t.h5")),
     Reading("g.h5.part", ("extract", "g.h5"), 0.5),
     Reading("s.shard-0-of-2.h5", ("features", "join")),
     Reading("head/head.json", ("evaluate", "head", "f.h5", "--json")),

@@ -162,12 +162,7 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
 
 @click.command()
 @click.argument("file", type=values.PATH)
-@click.option(
-    "--against",
-    type=values.PATH,
-    help="Second features file to compare, such as the test images.",
-)
-def verify(file: Path, against: Path | None) -> None:
+def verify(file: Path) -> None:
     """Check a features FILE. The output is private: no guarantee covers it.
 
     Exit code 0: no problems. 1: problems, listed. 2: the file is unusable.
@@ -175,7 +170,7 @@ def verify(file: Path, against: Path | None) -> None:
     from dphead_extract.features.format import verify as check
 
     with shown("checking rows"):
-        problems = check(file, against)
+        problems = check(file)
     print_problems(problems)
     if problems:
         raise SystemExit(1)

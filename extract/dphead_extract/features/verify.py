@@ -7,8 +7,6 @@ results: read the list, never publish it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
 _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL")
 
 
-def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
+def verify(path: str | Path) -> list[str]:
     """Return the problems of a features file in plain words; an empty list if none.
 
     The function reads private values. The guarantee does not cover its result.
@@ -33,9 +31,6 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     ----------
     path : str or Path
         The features file.
-    against : str or Path, optional
-        A second file by the same backbone, such as the test set. Its digests are
-        checked too, and rows with the features of one of its rows are reported.
 
     Returns
     -------
@@ -45,24 +40,16 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     Raises
     ------
     FormatError
-        If a file cannot be opened.
+        If the file cannot be opened.
 
     Notes
     -----
     The checks cover the digest of each block, non-finite features, labels without a
     class, unreadable rows, equal images, and groups in two splits.
     """
-    with ExitStack() as stack:
-        file = stack.enter_context(open_features(path))
+    with open_features(path) as file:
         found = [*_blocks(file), *_labels(file), *_images(file), *_groups(file)]
-        told = _told(found, file)
-        if against is not None:
-            other = stack.enter_context(open_features(against))
-            told += [
-                f"{against}: {problem}" for problem in _told(_blocks(other), other)
-            ]
-            told += _told(_between(file, other), file)
-        return told
+        return _told(found, file)
 
 
 # what is wrong, and the rows where it is (their ordinals); None if it is in no row
@@ -174,22 +161,6 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
         yield text, np.flatnonzero(file.group == text_group(name))
     grouped = file.group != UNGROUPED
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
-
-
-def _between(file: FeaturesFile, other: FeaturesFile) -> Iterator[_Problem]:
-    if file.feature_space == other.feature_space:
-        own, theirs = _features_digests(file), set(_features_digests(other)) - {b""}
-        equal = np.flatnonzero([key in theirs for key in own])
-        yield f"rows whose features are those of a row of {other.path.name}", equal
-
-
-def _features_digests(file: FeaturesFile) -> list[bytes]:
-    """Return a digest of each row's features, or b"" for a masked row."""
-    found: list[bytes] = []
-    for _, block, _ in blocks(file):
-        rows = zip(block["features"], block["valid"], strict=True)
-        found += [blake2b(x.tobytes()).digest() if valid else b"" for x, valid in rows]
-    return found
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:

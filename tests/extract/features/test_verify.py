@@ -1,6 +1,5 @@
 """Problems of a features file: equal images and groups."""
 
-import h5py
 import numpy as np
 from dphead_extract.features.format import write_features
 from dphead_extract.features.verify import verify
@@ -27,25 +26,6 @@ def test_equal_images_without_a_group_are_of_two(tmp_path):
     labels, group = np.zeros(6, int), np.array(["p1", "p2", "", "p2", "", ""])
     write_features(tmp_path / "f.h5", x, labels, ["a"], group=group)
     assert verify(tmp_path / "f.h5") == ["equal images in two groups: 2 (rows 1, 5)"]
-
-
-def test_rows_are_found_in_another_file_by_their_features(tmp_path):
-    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-    labels = np.arange(8) % 2
-    train, same, other = (
-        tmp_path / f"{name}.h5" for name in ("train", "same", "other")
-    )
-    write_features(train, x, labels, ["a", "b"])
-    write_features(same, x[[5, 2]], labels[[5, 2]], ["a", "b"])
-    write_features(other, x + 1, labels, ["a", "b"])
-    assert verify(train, other) == []
-    assert verify(train, same) == [
-        "rows whose features are those of a row of same.h5: 2 (rows 2, 5)"
-    ]
-    with h5py.File(other, "r+", locking=False) as file:
-        file["features"][2] += 1
-    (problem,) = verify(train, other)
-    assert "other.h5: rows 0 to 7 are not as they were written" in problem
 
 
 def test_groups_that_are_named_like_a_missing_value_are_reported(tmp_path):
