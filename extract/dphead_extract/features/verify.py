@@ -15,11 +15,9 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import block_digest
-from dphead_extract.items import UNGROUPED, text_group
+from dphead_extract.items import UNGROUPED
 
 _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
-# names of groups that other software writes for a missing value
-_LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL")
 
 
 def verify(path: str | Path) -> list[str]:
@@ -44,8 +42,8 @@ def verify(path: str | Path) -> list[str]:
 
     Notes
     -----
-    The checks cover the digest of each block, non-finite features, labels without a
-    class, unreadable rows, equal images, and groups in two splits.
+    The checks cover the digest of each block, labels without a class, unreadable rows,
+    equal images, and groups in two splits.
     """
     with open_features(path) as file:
         found = [*_blocks(file), *_labels(file), *_images(file), *_groups(file)]
@@ -100,7 +98,6 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
 
 
 def _blocks(file: FeaturesFile) -> Iterator[_Problem]:
-    infinite, nonzero = [], []
     for start, block, sound in blocks(file):
         if not sound:
             text = (
@@ -108,11 +105,6 @@ def _blocks(file: FeaturesFile) -> Iterator[_Problem]:
                 "were written (their digest does not match)"
             )
             yield text, None
-        x = block["features"]
-        infinite.append(start + np.flatnonzero(~np.isfinite(x).all(axis=1)))
-        nonzero.append(start + np.flatnonzero(~block["valid"] & x.any(axis=1)))
-    yield "rows with non-finite features", np.concatenate(infinite)
-    yield "masked rows that are not zero", np.concatenate(nonzero)
 
 
 def _labels(file: FeaturesFile) -> Iterator[_Problem]:
@@ -151,14 +143,11 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report groups that are named like a missing value, and groups in two splits."""
+    """Report groups in two splits."""
     if int(file.split.max(initial=0)) >= len(file.split_names):
         yield "split codes beyond split_names", None
     if file.group is None:
         return
-    for name in _LIKE_MISSING:
-        text = f"rows of one group named {name} (leave the group empty if missing)"
-        yield text, np.flatnonzero(file.group == text_group(name))
     grouped = file.group != UNGROUPED
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
 

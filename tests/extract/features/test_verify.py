@@ -26,12 +26,3 @@ def test_equal_images_without_a_group_are_of_two(tmp_path):
     labels, group = np.zeros(6, int), np.array(["p1", "p2", "", "p2", "", ""])
     write_features(tmp_path / "f.h5", x, labels, ["a"], group=group)
     assert verify(tmp_path / "f.h5") == ["equal images in two groups: 2 (rows 1, 5)"]
-
-
-def test_groups_that_are_named_like_a_missing_value_are_reported(tmp_path):
-    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    group = np.array(["p1", "NA", "", "NA", "p2"])
-    write_features(tmp_path / "f.h5", x, np.zeros(5, int), ["a"], group=group)
-    assert verify(tmp_path / "f.h5") == [
-        "rows of one group named NA (leave the group empty if missing): 2 (rows 1, 3)"
-    ]
