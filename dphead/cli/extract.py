@@ -177,18 +177,6 @@ from dphead.cli.text import say, tied
         help="Average the features of each image and its mirror image.",
     ),
     click.option(
-        "--views",
-        default=1,
-        type=values.MANY,
-        help="Average the features of this number of random shifts and mirror "
-        "images of each image. Use this option for training images only.",
-    ),
-    click.option(
-        "--flip/--no-flip",
-        default=True,
-        help="Mirror random views.",
-    ),
-    click.option(
         "--normalize",
         default=None,
         show_default="local for fixed filters, else none",
@@ -314,7 +302,6 @@ def _checked(given: dict[str, Any]) -> Any:
     from dphead_extract.sources.columns import Columns
     from dphead_extract.sources.holdout import Holdout
     from dphead_extract.sources.opening import open_source
-    from dphead_extract.views import Views
 
     given["classes"] = Classes.parse(
         given["classes"],
@@ -337,7 +324,6 @@ def _checked(given: dict[str, Any]) -> Any:
             given["backbone"], **{name: given[name] for name in network}
         ),
         "normalize": RowNorm(kind, given["groups"]),
-        "views": Views(given["views"], given["flip"]),
         "shard": Shard.parse(shard) if shard else Shard.of_process(),
     }
     check_options(given["backbone"])

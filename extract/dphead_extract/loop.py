@@ -25,7 +25,6 @@ from dphead_extract.normalization import RowNorm
 from dphead_extract.sources.image import Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
-from dphead_extract.views import Views
 
 RowProgress = Callable[[int, int], None]  # called with rows done, rows in all
 
@@ -118,7 +117,6 @@ class LoopSettings:
     batch_size: int
     workers: int
     normalize: RowNorm
-    views: Views = field(default_factory=Views)
     amp: torch.dtype | None = None
     skip_unreadable: bool = False
     expected_digests: np.ndarray | None = None
@@ -129,10 +127,8 @@ def forward(
 ) -> torch.Tensor:
     """Return features (n, n_features), float32, of pixels, on the device.
 
-    A GPU may still be computing them. Pixels are uint8 (n * views, height, width,
-    channels).
+    A GPU may still be computing them. Pixels are uint8 (n, height, width, channels).
     """
-    views = settings.views.count
     with (
         torch.inference_mode(),
         torch.autocast(
@@ -145,8 +141,6 @@ def forward(
         if backbone.mirror:
             mirrored = settings.normalize(backbone.module(inputs.flip(-1)))
             output = (output + mirrored) / 2
-        if views > 1:
-            output = output.unflatten(0, (-1, views)).mean(1)
         return output.float()
 
 
@@ -163,10 +157,9 @@ def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
     If torch.compile cannot compile a network, warn and keep it unchanged.
     """
     plain = backbone.module.to(settings.device)
-    images = settings.batch_size * settings.views.count
     try:
         backbone.module = cast(torch.nn.Module, torch.compile(plain))
-        forward(backbone, settings, blank(backbone, images))
+        forward(backbone, settings, blank(backbone, settings.batch_size))
     except Exception as error:  # compilers raise many types
         backbone.module = plain
         reason = str(error).split("\n")[0]
@@ -183,9 +176,8 @@ def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSetting
     """
     if settings.device.type != "cpu":
         return settings
-    views = settings.views.count
     generator = torch.Generator().manual_seed(0)
-    image = blank(backbone, views).random_(256, generator=generator)
+    image = blank(backbone, 1).random_(256, generator=generator)
     with one_thread():
         with WholeVectors() as seen:
             forward(backbone, settings, image)
@@ -276,7 +268,7 @@ class Loop:
         self, raw: list[np.ndarray | bytes | None]
     ) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
         """Return a batch's features, on a GPU its pixels, and its other columns."""
-        n, views = len(raw), self.options.views
+        n = len(raw)
         columns = {
             "valid": np.zeros(n, bool),
             "row_digest": np.zeros((n, 16), np.uint8),
@@ -284,9 +276,8 @@ class Loop:
         # Every batch has the same shape, however few rows are left for it. Otherwise
         # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
-        places = self.options.batch_size
         pinned = self.device.type == "cuda"
-        batch = blank(self.backbone, places * views.count, pinned)
+        batch = blank(self.backbone, self.options.batch_size, pinned)
         pixels = batch.numpy()  # the same memory
         for row, data in enumerate(raw):
             try:
@@ -302,8 +293,7 @@ class Loop:
             columns["row_digest"][row] = row_digest(
                 self.writer.salt, image.shape, image.tobytes()
             )
-            for k, view in enumerate(views.of(image)):
-                pixels[row * views.count + k] = self.backbone.prepare(view)
+            pixels[row] = self.backbone.prepare(image)
         if self.device.type == "cpu":
             return forward(self.backbone, self.options, batch), columns
         return batch, columns

@@ -43,7 +43,6 @@ from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.holdout import Holdout
 from dphead_extract.sources.image import MISSING, Source
 from dphead_extract.sources.opening import open_source
-from dphead_extract.views import Views
 
 # Decoding threads of a process with a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most
 # images a second (ViT-B/16, H200): more threads wait for the interpreter's lock.
@@ -76,8 +75,6 @@ class ExtractOptions:
         Test images that are set apart.
     normalize : RowNorm
         Normalization of each row.
-    views : Views
-        Augmented views of each image.
     dtype : str
         "float16" or "float32".
     device : str
@@ -122,7 +119,6 @@ class ExtractOptions:
     columns: Columns = field(default_factory=Columns)
     holdout: Holdout = field(default_factory=Holdout)
     normalize: RowNorm = field(default_factory=RowNorm)
-    views: Views = field(default_factory=Views)
     dtype: str = "float32"
     device: str = "auto"
     amp: str | None = None
@@ -309,7 +305,6 @@ def _loop_settings(
         min(options.batch_size or usual, options.block_rows),
         workers,
         options.normalize.fitted(backbone),
-        options.views,
         getattr(torch, options.amp) if options.amp else None,
         options.skip_unreadable,
         identity.expected_digests,
@@ -500,7 +495,6 @@ def _make_header(
             "amp": options.amp or False,
             "skip_unreadable": options.skip_unreadable,
             **options.holdout.record(source.group is not None, source.by_position),
-            **options.views.record(),
             **options.shard.record(n_rows),
         },
         block_rows=options.block_rows,

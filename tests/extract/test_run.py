@@ -297,3 +297,20 @@ def test_verify_says_what_is_wrong_with_a_file(digits_npz, tmp_path):
     extract(options(digits_npz, out, classes=nine))
     done = dphead("verify", out)
     assert done.code == 1 and "outside the classes" in done.err
+
+
+def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(
+    digits, digits_npz, tmp_path
+):
+    network = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
+    local = {"normalize": RowNorm("local")}
+    turned = tmp_path / "turned.npz"
+    np.savez(turned, images=digits[0][:300, :, ::-1])
+    extract(options(digits_npz, tmp_path / "f.h5", backbone=network, **local))
+    extract(options(digits_npz, tmp_path / "one.h5", **local))
+    extract(options(turned, tmp_path / "two.h5", **local))
+    # each side is normalized before the mean
+    sides = [datasets(tmp_path / f"{name}.h5")["features"] for name in ("one", "two")]
+    with open_features(tmp_path / "f.h5") as file:
+        assert_array_equal(file.features[:], (sides[0] + sides[1]) / 2)
+        assert file.config["transform"]["mirror"] is True

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 from dphead_extract.backbones.base import Backbone, BackboneOptions
+from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.features.format import open_features
 from dphead_extract.run import extract
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import VECTOR, WholeVectors, are_alike
+from numpy.testing import assert_array_equal
 from torch import nn
 
-from tests.extract.test_run import options
+from tests.extract.test_run import datasets, options
 
 ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
     "silu": nn.SiLU(),
@@ -152,3 +154,36 @@ def test_images_whose_bits_follow_their_place_go_alone(rows_of):
 def test_rows_are_alike_bit_by_bit_and_numbers(rows):
     assert are_alike(torch.ones(3, 2))
     assert not are_alike(torch.tensor(rows))
+
+
+@pytest.mark.parametrize("removed", [0, 57])
+def test_a_removed_image_changes_no_bit_of_any_other_row(digits, tmp_path, removed):
+    """All later rows move up a place, one into the batch before, and the last batch has
+    a row less.
+    """
+    rows = np.arange(100)
+    found = []
+    for name, kept in (("whole", rows), ("less", np.delete(rows, removed))):
+        np.savez(tmp_path / f"{name}.npz", images=digits[0][kept])
+        out = tmp_path / f"{name}.h5"
+        extract(options(tmp_path / f"{name}.npz", out))
+        found.append(datasets(out)["features"])
+    assert_array_equal(np.delete(found[0], removed, axis=0), found[1])
+
+
+def test_a_network_sees_one_shape_of_batches(digits_npz, tmp_path, monkeypatch):
+    """Of 107 rows, in blocks of 64 and batches of 16, the last batch has 11: as a batch
+    of its own it would be rounded by other kernels.
+    """
+    shapes = set()
+    forward = ScatterNet.forward
+
+    def watched(net, images):
+        if len(images) > 6:  # one of those by which a network is tried has no more
+            shapes.add(tuple(images.shape))
+        return forward(net, images)
+
+    monkeypatch.setattr(ScatterNet, "forward", watched)
+    out = tmp_path / "f.h5"
+    extract(options(digits_npz, out, limit=107, block_rows=64, batch_size=16))
+    assert {shape[0] for shape in shapes} == {16}

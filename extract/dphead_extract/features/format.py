@@ -29,10 +29,9 @@ JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,
 ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``split_names``,
 ``backbone``, ``backbone_kwargs``, ``weights_sha256``, ``transform``, ``normalization``
 and ``library_versions``. It also holds every option that can change a value in the
-file, and ``views`` if a row is the mean of augmented views of its image: ``count``,
-``flip`` and ``keyed_by`` ("image"). ``holdout`` has the ``fraction`` of test images
-that hashes of names set apart, ``by`` ("group" or "image"), and ``positions`` (whether
-an image without a group is named by its position).
+file. ``holdout`` has the ``fraction`` of test images that hashes of names set apart,
+``by`` ("group" or "image"), and ``positions`` (whether an image without a group is
+named by its position).
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

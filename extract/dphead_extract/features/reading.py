@@ -90,7 +90,7 @@ class FeaturesFile:
     salt : str
         Key of the row digests (private).
     views : dict
-        Count, flip and keyed_by ("image") if a row is the mean of views, else {}.
+        How many augmented views of an image an earlier version averaged, else {}.
     holdout : dict
         The fraction of test images, by ("group" or "image"), and positions (whether
         images are named by position), if they were set apart by hashes of names, else
