@@ -213,11 +213,6 @@ from dphead.cli.text import say, tied
         "float16.",
     ),
     click.option(
-        "--compile",
-        is_flag=True,
-        help="Compile the backbone with torch.compile (GPU only).",
-    ),
-    click.option(
         "--batch-size",
         type=values.NATURAL,
         help="Number of images per batch. Default: 16 on a CPU, 128 on a GPU or for "

@@ -5,12 +5,11 @@ Before it, `survey` decodes all images once.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,22 +148,6 @@ def blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tensor
     channels, height, width = backbone.input_shape
     shape = images, height, width, channels
     return torch.zeros(shape, dtype=torch.uint8, pin_memory=pinned)
-
-
-def with_compiled(backbone: Backbone, settings: LoopSettings) -> bool:
-    """Compile the backbone's network for a whole batch, and return whether it works.
-
-    If torch.compile cannot compile a network, warn and keep it unchanged.
-    """
-    plain = backbone.module.to(settings.device)
-    try:
-        backbone.module = cast(torch.nn.Module, torch.compile(plain))
-        forward(backbone, settings, blank(backbone, settings.batch_size))
-    except Exception as error:  # compilers raise many types
-        backbone.module = plain
-        reason = str(error).split("\n")[0]
-        warnings.warn(f"--compile is off: {reason}", stacklevel=2)
-    return backbone.module is not plain
 
 
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:

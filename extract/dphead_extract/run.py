@@ -33,7 +33,6 @@ from dphead_extract.loop import (
     RowProgress,
     Survey,
     survey,
-    with_compiled,
     with_equal_places,
 )
 from dphead_extract.normalization import RowNorm
@@ -82,9 +81,6 @@ class ExtractOptions:
     amp : str or None
         "bfloat16" or "float16" for mixed precision, on a GPU only. Features are written
         as `dtype`.
-    compile : bool
-        Whether torch.compile compiles the backbone, on a GPU only. A backbone that does
-        not compile runs without compilation.
     batch_size : int or None
         None uses a good size for the device.
     block_rows : int
@@ -122,7 +118,6 @@ class ExtractOptions:
     dtype: str = "float32"
     device: str = "auto"
     amp: str | None = None
-    compile: bool = False
     batch_size: int | None = None
     block_rows: int = 1024
     workers: int | None = None
@@ -219,11 +214,10 @@ def extract(
         removed.
     """
     device = choose_device(options.device)
-    for flag in ("amp", "compile"):
-        if getattr(options, flag) and device.type != "cuda":
-            raise ExtractError(
-                f"--{flag} needs a GPU, got --device {device.type}. Remove --{flag}."
-            )
+    if options.amp and device.type != "cuda":
+        raise ExtractError(
+            f"--amp needs a GPU, got --device {device.type}. Remove --amp."
+        )
     source = options.holdout.split(source or opened(options))
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
@@ -239,9 +233,7 @@ def extract(
     seen = np.array(found.digests, np.uint64)
     identity = identify(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity, workers)
-    compiled = options.compile and with_compiled(backbone, settings)
     header = _make_header(options, part, n_rows, backbone, settings, identity)
-    header.config |= {"compile": True} if compiled else {}
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         overlaps = note_images(options.index, writer.dataset_id, seen)

@@ -241,7 +241,6 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
     "changes, message",
     [
         ({"amp": "bfloat16", "device": "cpu"}, "needs a GPU"),
-        ({"compile": True, "device": "cpu"}, "needs a GPU"),
         ({"normalize": RowNorm("group", 4)}, "must divide the 9 channels"),
         ({"same_data_as": "nowhere.h5"}, "is not a features file"),
     ],
