@@ -13,6 +13,7 @@ from torch import nn
 
 from dphead_extract.backbones.axes import class_axes
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
+from dphead_extract.backbones.families import TRAITS
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.weights import (
     file_sha256,
@@ -95,6 +96,12 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
 def _build(options: BackboneOptions) -> nn.Module:
     import timm
 
+    # timm looks up the names of a hub ("hf-hub:owner/name") itself
+    if ":" not in options.name and not timm.is_model(options.name):
+        raise ExtractError(
+            f"--backbone must be {', '.join(TRAITS)} or a timm model, got "
+            f"{options.name!r}. Type a name of `timm.list_models()`."
+        )
     local = options.weights is not None or options.random_weights
     if options.weights is not None and not Path(options.weights).is_file():
         raise ExtractError(
