@@ -87,7 +87,7 @@ from dphead.cli.text import say, tied
     click.option(
         "--weights",
         type=values.NamedPath("the weights file"),
-        help="Local weights file (safetensors, pth or npz), instead of a download.",
+        help="Local weights file (safetensors or pth), instead of a download.",
     ),
     click.option(
         "--random-weights",

@@ -114,13 +114,8 @@ def _build(options: BackboneOptions) -> nn.Module:
             return timm.create_model(
                 options.name, pretrained=not local, **options.model_args
             )
-    except (TypeError, AssertionError) as error:
-        raise ExtractError(
-            f"timm cannot create {options.name}: {first_line(error)}. Compare "
-            "--model-arg with timm's documentation of the model."
-        ) from error
     except Exception as error:
-        if local:
+        if local or isinstance(error, (TypeError, AssertionError)):
             raise ExtractError(
                 f"timm cannot create {options.name}: {first_line(error)}. Compare "
                 "--model-arg with timm's documentation of the model."

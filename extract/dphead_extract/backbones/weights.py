@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,7 +18,7 @@ def first_line(error: BaseException) -> str:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors, pth or npz file into the complete model, with its classifier.
+    """Load a safetensors or pth file into the model as it was built.
 
     The file's tensors must fit every layer of the model. Pickled code is never run.
 
@@ -29,15 +28,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
         If the file is damaged, or its tensors do not fit.
     """
     try:
-        state = _read_state(model, path)
-        # None: timm has read an .npz in the format of the model's authors
-        if state is None:
-            return
-    except ExtractError:
-        raise
+        state = read_state(path)
     except Exception as error:
         raise ExtractError(
-            f"--weights must be a safetensors, pth or npz file. Reading {str(path)!r} "
+            f"--weights must be a safetensors or pth file. Reading {str(path)!r} "
             f"failed: {first_line(error)}."
         ) from error
     try:
@@ -50,21 +44,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
             "such lines). Give --model-arg num_classes=N and the other arguments of "
             "the trained model."
         ) from error
-
-
-def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            if set(file.files) & set(model.state_dict()):
-                return {key: torch.from_numpy(file[key]) for key in file.files}
-        if not hasattr(model, "load_pretrained"):
-            raise ExtractError(
-                f"--weights {str(path)!r} has no tensors of the model's state dict. "
-                "Save them by `safetensors.torch.save_file(model.state_dict(), FILE)`."
-            )
-        model.load_pretrained(str(path))  # type: ignore[operator]
-        return None
-    return read_state(path)
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:

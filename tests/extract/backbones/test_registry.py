@@ -18,8 +18,8 @@ SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
-    """A small timm model with random weights and batch statistics, saved as pth,
-    safetensors and npz.
+    """A small timm model with random weights and batch statistics, saved as pth and
+    safetensors.
     """
     from safetensors.torch import save_file
 
@@ -29,7 +29,6 @@ def weights(tmp_path_factory) -> Path:
         {"state_dict": {f"module.{k}": v for k, v in state.items()}}, folder / "w.pth"
     )
     save_file(state, folder / "w.safetensors")
-    np.savez(folder / "w.npz", **{k: v.numpy() for k, v in state.items()})
     return folder
 
 
@@ -53,13 +52,11 @@ def features(backbone, image=PICTURE):
 
 
 def test_every_weights_format_gives_the_same_features(weights):
-    loaded = [load(weights, suffix) for suffix in ("safetensors", "pth", "npz")]
-    for other in loaded[1:]:
-        torch.testing.assert_close(
-            features(other), features(loaded[0]), rtol=1e-6, atol=1e-6
-        )
-    assert len({b.weights_sha256 for b in loaded}) == 3
-    assert loaded[0].n_features == features(loaded[0]).shape[1]
+    loaded = [load(weights, suffix) for suffix in ("safetensors", "pth")]
+    found = [features(backbone) for backbone in loaded]
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+    assert len({b.weights_sha256 for b in loaded}) == 2
+    assert loaded[0].n_features == found[0].shape[1]
 
 
 def test_transform_is_timms_with_the_given_values(weights):
