@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import check_disk
 from dphead_extract.features.reading import canonical_json, open_same
 from dphead_extract.features.rows import Header, row_digest
 from dphead_extract.features.verify import verify
@@ -104,7 +103,6 @@ def import_features(
     _check_declared(table, options)
     n_rows = _survey(table, options)
     header = _make_header(table, options, n_rows)
-    check_disk(options.output, header)
     with FeaturesWriter(options.output, header) as writer:
         if not writer.already_complete:
             try:

@@ -21,7 +21,7 @@ from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.backbones.families import traits_of
 from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
-from dphead_extract.features.disk import check_disk, write_names
+from dphead_extract.features.disk import write_names
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
@@ -208,10 +208,11 @@ def extract(
     ------
     ExtractError, FormatError
         Before anything is written: for an unusable source, unreadable images (unless
-        skip_unreadable), a backbone that does not load, too little disk space, or an
-        output of another configuration. Later: if features are not finite, or the
-        images differ from the images of same_data_as. The unfinished file is then
-        removed.
+        skip_unreadable), a backbone that does not load, or an output of another
+        configuration. Later: if features are not finite, or the images differ from the
+        images of same_data_as. The unfinished file is then removed.
+    ResumableError
+        If the disk is full.
     """
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
@@ -234,7 +235,6 @@ def extract(
     identity = identify(options, part, n_rows, seen)
     settings = _loop_settings(options, device, backbone, identity, workers)
     header = _make_header(options, part, n_rows, backbone, settings, identity)
-    check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()

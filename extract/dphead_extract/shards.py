@@ -21,7 +21,6 @@ from typing import Any
 
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.disk import (
-    check_disk,
     read_names,
     write_names,
     write_private,
@@ -189,7 +188,6 @@ def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
     with ExitStack() as stack:
         files = _in_order([stack.enter_context(open_features(path)) for path in paths])
         header = _whole_header(files[0])
-        check_disk(output, header)
         with FeaturesWriter(output, header) as writer:
             first = 0
             for file in files:

@@ -251,15 +251,6 @@ def test_bad_options_leave_nothing_behind(digits_npz, tmp_path, changes, message
     assert list(tmp_path.glob("f.h5*")) == []
 
 
-def test_too_little_disk_is_refused_before_the_start(digits_npz, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1)
-    )
-    with pytest.raises(ExtractError, match="The output needs"):
-        extract(options(digits_npz, tmp_path / "f.h5"))
-    assert list(tmp_path.glob("f.h5*")) == []
-
-
 def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch):
     """The finished file has the bytes of another that goes on from the same part."""
     calls = []

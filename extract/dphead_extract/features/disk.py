@@ -1,40 +1,15 @@
-"""Check the free space for a features file, and write the names of its rows.
-
-The names are private.
-"""
+"""Write files durably, and the private names of a features file's rows."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from dphead_extract.errors import ExtractError
-from dphead_extract.features.rows import Header
-
-
-def check_disk(output: Path, header: Header) -> None:
-    """Raise ExtractError unless the file fits on the disk with 8 MiB to spare."""
-    folder = next(
-        p for p in (output.absolute().parent, *output.absolute().parents) if p.exists()
-    )
-    needed = header.n_rows * (
-        header.n_features * np.dtype(header.dtype).itemsize + 64
-    ) + (8 << 20)
-    part = output.with_name(output.name + ".part")
-    there = sum(p.stat().st_blocks * 512 for p in (part, output) if p.exists())
-    free = shutil.disk_usage(folder).free
-    if needed - there > free:
-        raise ExtractError(
-            f"The output needs {needed - there} bytes, but {str(folder)!r} has {free} "
-            "free. Free some space, choose another -o, or use --dtype float16."
-        )
 
 
 def sync_path(path: Path) -> None:
