@@ -5,7 +5,6 @@ import os
 import pickle
 import struct
 import zipfile
-import zlib
 
 import numpy as np
 
@@ -41,31 +40,6 @@ def written(path, held):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(held)
     return path
-
-
-def huge_npz(at, rng):
-    """A shape that no memory holds, over a little data."""
-    shape = rng.choice([(10**9, 1000, 1000), (2**40,), (12, 2**31, 2**31)])
-    return zipped(at / "s.npz", {"images.npy": npy(shape, b"0" * 100)})
-
-
-def npz_bomb(at, rng):
-    """Three gigabytes of zeros in three megabytes."""
-    size = 3 << 30
-    pack = zlib.compressobj(1, wbits=-15)
-    head = pack.compress(npy((size // 36, 6, 6), b"")) + pack.flush(zlib.Z_FULL_FLUSH)
-    block = pack.compress(bytes(64 * MB)) + pack.flush(zlib.Z_FULL_FLUSH)
-    held = head + block * (size // (64 * MB)) + pack.flush()
-    path = at / "s.npz"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("images.npy", held)
-    # a stored member of these bytes becomes a deflated one of many more
-    data = bytearray(path.read_bytes())
-    central = data.rfind(b"PK\x01\x02")
-    for method, length in ((8, 22), (central + 10, central + 24)):
-        struct.pack_into("<H", data, method, zipfile.ZIP_DEFLATED)
-        struct.pack_into("<I", data, length, size)
-    return written(path, bytes(data))
 
 
 def pickled_weights(at, rng):

@@ -1,8 +1,4 @@
-"""Limit how much of a user's file is read, before the file fills the memory.
-
-The limits cover the unpacked size of a packed source, the kind of a path (plain files
-only), and the length of a text file.
-"""
+"""Refuse files without an end, and limit the length of a text file."""
 
 from __future__ import annotations
 
@@ -11,24 +7,7 @@ from pathlib import Path
 
 from dphead_extract.errors import ExtractError
 
-PLAIN_BYTES = 1 << 30  # any file may unpack to this; a choice, not measured
-# A larger file may unpack to this many times its own bytes: images pack 2 to 20 times,
-# zeros 1,000 times. A choice, not measured.
-PACKED_TIMES = 100
 _TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not measured
-
-
-def check_unpacked(size: int, packed: int, path: Path) -> None:
-    """Raise ExtractError if `packed` bytes of a file unpack to far more.
-
-    Such a file would fill the memory before its content is known.
-    """
-    if size > max(PLAIN_BYTES, PACKED_TIMES * packed):
-        raise ExtractError(
-            f"{str(path)!r} unpacks from {packed} to {size} bytes, more than "
-            f"{PACKED_TIMES} times its size. If this size is right, store the file "
-            "without compression."
-        )
 
 
 def is_plain(path: Path) -> bool:
@@ -41,6 +20,11 @@ def is_plain(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return False
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a plain file, or -1 for any other path."""
+    return path.stat().st_size if is_plain(path) else -1
 
 
 def check_ends(path: Path) -> None:

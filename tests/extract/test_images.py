@@ -397,14 +397,6 @@ def test_a_huge_image_is_decoded_in_silence_or_is_none(monkeypatch):
         decode_image(data)
 
 
-def test_a_pipe_with_an_images_name_is_refused(tmp_path):
-    """Reading it would wait for ever."""
-    add(tmp_path / "images", ["cat/1.png"])
-    os.mkfifo(tmp_path / "images" / "cat" / "2.png")
-    with pytest.raises(ExtractError, match="is a pipe or a device"):
-        open_source(tmp_path / "images", Classes.parse("cat,dog"))
-
-
 # ---- arrays
 
 

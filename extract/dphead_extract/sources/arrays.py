@@ -8,13 +8,11 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dphead_extract.bounds import check_ends, check_unpacked
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
 from dphead_extract.sources.classes import interpreted, possible_splits
@@ -23,8 +21,7 @@ from dphead_extract.sources.image import Source, SourceOptions
 from dphead_extract.sources.npy import opened_arrays
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
-# dtypes by IDX's third byte (yann.lecun.com/exdb/mnist)
-_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_IDX_UINT8 = 8  # the third byte of an IDX file (yann.lecun.com/exdb/mnist)
 # number of classes: names of the files, and bytes of labels before an image
 _CIFAR = {
     10: ("data_batch_*.bin", "test_batch.bin", 1),
@@ -83,31 +80,25 @@ def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return the array of an IDX file, plain or .gz.
-
-    No more bytes are unpacked than the header declares.
+    """Return the uint8 array of an IDX file, plain or .gz.
 
     Raises
     ------
     ExtractError
-        If the file is damaged, or not as long as its header says.
+        If the file is damaged, of another type, or not as long as its header says.
     """
-    check_ends(path)
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             first = file.read(4)
-            dtype = np.dtype(_IDX_TYPES[first[2]])
-            shape = np.frombuffer(file.read(4 * first[3]), ">u4").tolist()
-            size = dtype.itemsize * prod(shape)
-            check_unpacked(size, path.stat().st_size, path)
-            values = np.frombuffer(file.read(size + 1), dtype).reshape(shape)
+            if first[2] != _IDX_UINT8:
+                raise ValueError("another type of samples")
+            shape = np.frombuffer(file.read(4 * first[3]), ">u4")
+            return np.frombuffer(file.read(), np.uint8).reshape(shape)
     except (OSError, EOFError, zlib.error, LookupError, ValueError) as error:
-        if isinstance(error, ExtractError):
-            raise
         raise ExtractError(
-            f"{str(path)!r} is not a whole IDX file. Download it again."
+            f"{str(path)!r} is not a whole IDX file of 8-bit numbers. Download it "
+            "again."
         ) from error
-    return values.astype(dtype.newbyteorder("="), copy=False)
 
 
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
@@ -152,8 +143,7 @@ def open_idx(path: Path, declared: SourceOptions) -> Source | None:
     arrays, labels, splits = [], [], []
     for name in found:
         x, y = (read_idx(file) for file in pairs[name])
-        fits = x.ndim == 3 and y.ndim == 1 and len(x) == len(y)
-        if not fits or y.dtype.kind not in "iu":
+        if not (x.ndim == 3 and y.ndim == 1 and len(x) == len(y)):
             raise ExtractError(
                 f"IDX images {x.shape} and labels {y.shape} in {str(path)!r} do not "
                 "fit. Download them again."
@@ -196,7 +186,6 @@ def open_cifar(path: Path, declared: SourceOptions) -> Source | None:
 
 
 def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
-    check_ends(file)
     data = np.fromfile(file, np.uint8)
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:

@@ -14,7 +14,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
-from dphead_extract.bounds import is_plain
+from dphead_extract.bounds import size_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
 from dphead_extract.sources.classes import SPLITS, Classes
@@ -186,9 +186,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
                 f"Line {line} of {str(path)!r} has no image path. Add the path, or "
                 "remove the line."
             )
-        file = root / name
-        size = file.stat().st_size if is_plain(file) else -1
-        rows.append((name, size, label, its_split, group))
+        rows.append((name, size_of(root / name), label, its_split, group))
     return list_rows(
         "manifest",
         path,

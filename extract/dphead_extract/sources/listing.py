@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dphead_extract.bounds import size_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
 from dphead_extract.sources.image import Source, SourceOptions
@@ -187,7 +187,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
         if reason := _why_left_out(name):
             left_out[reason] += 1
         else:
-            members.append((name, _size(file)))
+            members.append((name, size_of(file)))
     members.sort(key=lambda item: os.fsencode(item[0]))
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     # labels are checked below, after the layout
@@ -247,19 +247,3 @@ def _unreadable(error: OSError) -> None:
         f"The folder {error.filename!r} cannot be read ({error.strerror}). Change its "
         "access rights, or move it away."
     ) from error
-
-
-def _size(file: Path) -> int:
-    """Return the bytes of a file, or -1 if it does not exist.
-
-    Raises ExtractError if it is not a plain file: reading it might never end.
-    """
-    try:
-        found = os.stat(file)
-    except FileNotFoundError:
-        return -1
-    if not stat.S_ISREG(found.st_mode):
-        raise ExtractError(
-            f"{str(file)!r} is a pipe or a device, not an image. Move it away."
-        )
-    return found.st_size

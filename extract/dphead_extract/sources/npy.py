@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dphead_extract.bounds import check_unpacked
 from dphead_extract.errors import ExtractError
 
 
@@ -21,7 +20,7 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     Raises
     ------
     ExtractError
-        If the file is damaged or pickled, or unpacks to far more than its own size.
+        If the file is damaged or pickled.
     """
     try:
         if path.suffix.lower() == ".npy":
@@ -34,8 +33,6 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
             yield {"": array}
             return
         with np.load(path, allow_pickle=False) as file:
-            for member in file.zip.infolist():
-                check_unpacked(member.file_size, member.compress_size, path)
             yield file
     except (ExtractError, PermissionError):
         raise

@@ -5,12 +5,10 @@ import struct
 
 import numpy as np
 import pytest
-from dphead_extract import bounds
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.arrays import read_idx
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
-from hostile_files import huge_npz, npz_bomb
 
 HEADER = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4)
 
@@ -28,33 +26,19 @@ def test_an_idx_file_is_as_long_as_its_header_says(tmp_path):
         assert read_idx(path).tolist() == np.arange(24).reshape(2, 3, 4).tolist()
         for held in (HEADER + bytes(23), HEADER + bytes(25), HEADER, b"\0\0\x08"):
             path.write_bytes(pack(held))
-            with pytest.raises(
-                ExtractError, match=r"must|cannot read|unpacks|not a whole IDX"
-            ):
+            with pytest.raises(ExtractError, match=r"must|cannot read|not a whole IDX"):
                 read_idx(path)
 
 
-def test_a_packed_idx_file_is_unpacked_no_further_than_its_header_says(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(bounds, "PLAIN_BYTES", 1000)
+def test_every_damage_of_a_packed_idx_file_is_refused(tmp_path):
     path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(HEADER + bytes(10**6)))
-    with pytest.raises(ExtractError, match="not a whole IDX"):
-        read_idx(path)
-    huge = b"\0\0\x08\x03" + struct.pack(">III", 10**6, 10**3, 10**3)
-    path.write_bytes(gzip.compress(huge + bytes(10**6)))
-    with pytest.raises(ExtractError, match="unpacks from"):
-        read_idx(path)
-
-
-@pytest.mark.parametrize("write", [huge_npz, npz_bomb])
-def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
-    import random
-
-    path = write(tmp_path, random.Random(0))
-    with pytest.raises(ExtractError, match=r"must|cannot read|unpacks|not a whole IDX"):
-        open_source(path, Classes.parse("3"))
+    whole = gzip.compress(HEADER + bytes(24))
+    for at in range(10, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            assert not read_idx(path).any()
+        except ExtractError as error:
+            assert "not a whole IDX" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -69,5 +53,5 @@ def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
     ],
 )
 def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
-    with pytest.raises(ExtractError, match=r"must|cannot read|unpacks|not a whole IDX"):
+    with pytest.raises(ExtractError, match=r"must|cannot read|not a whole IDX"):
         open_source(npz(tmp_path / "s.npz", **arrays), Classes.parse("3"))
