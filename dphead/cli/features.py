@@ -29,7 +29,6 @@ from dphead.cli.progress import shown
 from dphead.cli.text import say, tied
 
 _TITLE = "private, for the data holder only:"
-_SHOWN_REASONS = 8  # number of most frequent reasons shown; chosen
 
 
 @click.group()
@@ -219,9 +218,7 @@ def print_left_out(left_out: Counter[str]) -> None:
     if not reasons:
         say("Left out", "nothing")
         return
-    lines = [f"{count:,} {reason}" for reason, count in reasons[:_SHOWN_REASONS]]
-    if rest := sum(count for _, count in reasons[_SHOWN_REASONS:]):
-        lines.append(f"{rest:,} for other reasons")
+    lines = [f"{count:,} {reason}" for reason, count in reasons]
     say("Left out", _TITLE, *lines, err=True)
 
 
