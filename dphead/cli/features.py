@@ -80,10 +80,9 @@ def features() -> None:
 def _import(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file, one row for each.
 
-    FILE is .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather. The embedding model
-    must read each row alone and must not be fitted to these rows. A row that is not
-    finite is masked: it keeps its position and counts zero. Run the same command again
-    to resume.
+    FILE is .npy, .npz, .csv, .tsv or .parquet. The embedding model must read each row
+    alone and must not be fitted to these rows. A row that is not finite is masked: it
+    keeps its position and counts zero. Run the same command again to resume.
     """
     from dphead_extract.importing import import_features
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from dphead_extract.errors import ExtractError
 
 ROLES = ("label", "group", "split")
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)

@@ -34,16 +34,15 @@ from dphead_extract.sources.table_files import (
 
 _IMAGES_TOGETHER = 32  # images that are read at a time; a choice, not measured
 _ROWS_TOGETHER = 4096  # labels that are read at a time; a choice, not measured
-_PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet", "*.arrow", "*/*.arrow")
+_PATTERNS = ("*.parquet", "*/*.parquet", "*/*/*.parquet")
 
 
 def table_files(path: Path, columns: Columns) -> list[Path]:
     """Return the files of a table in a fixed order; [] if `path` is not a table.
 
     `path` is one file, or a folder as on Hugging Face's hub
-    (data/train-00000-of-00002.parquet) or as `datasets` saves it
-    (train/data-00000-of-00002.arrow). If a column of paths is declared, it is a folder
-    with one table.
+    (data/train-00000-of-00002.parquet). If a column of paths is declared, it is a
+    folder with one table.
 
     Raises
     ------
@@ -67,11 +66,9 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
         p
         for pattern in _PATTERNS
         for p in path.glob(pattern)
-        # caches and indices of `datasets` may lie beside the rows
-        if p.is_file() and not p.name.startswith(("cache-", "indices-", "."))
+        if p.is_file() and not p.name.startswith(".")
     ]
-    parquet = [p for p in kept if p.suffix == ".parquet"]
-    return sorted(parquet or kept, key=lambda p: p.relative_to(path).parts)
+    return sorted(kept, key=lambda p: p.relative_to(path).parts)
 
 
 def open_table(path: Path, declared: SourceOptions) -> Source | None:

@@ -8,7 +8,7 @@
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
-- a Hugging Face dataset: Parquet or Arrow files with the bytes of images
+- a Hugging Face dataset: Parquet files with the bytes of images
 
 Classes are never inferred from labels: they are declared, or the labels stay out.
 """

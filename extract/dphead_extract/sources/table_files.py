@@ -1,4 +1,4 @@
-"""Read CSV, TSV, Parquet and Arrow files as `pyarrow.Table`s, some rows at a time.
+"""Read CSV, TSV and Parquet files as `pyarrow.Table`s, some rows at a time.
 
 A column's type is in the file's header; all columns of a CSV are texts. No value may
 decide how other values are read.
@@ -54,26 +54,19 @@ class TableFile:
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
         self.path, self.encoding, self.separator = path, encoding, ""
         suffix = path.suffix.lower()
-        self._is_parquet = suffix == ".parquet"
         with self._readable():
             if suffix in _SEPARATORS:
                 names = self._header(_SEPARATORS[suffix])
                 self.schema = pa.schema([(name, pa.string()) for name in names])
-            elif self._is_parquet:
-                self.schema = parquet.read_schema(path)
             else:
-                with pa.memory_map(str(path)) as source:
-                    self.schema = _ipc(source).schema
+                self.schema = parquet.read_schema(path)
         check_columns([], self.schema.names, path)
 
     @property
     def n_rows(self) -> int:
-        """Return the number of rows of a Parquet or Arrow file; no row is read."""
+        """Return the number of rows of a Parquet file; no row is read."""
         with self._readable():
-            if self._is_parquet:
-                return parquet.read_metadata(self.path).num_rows
-            with pa.memory_map(str(self.path)) as source:
-                return sum(batch.num_rows for batch in _record_batches(_ipc(source)))
+            return parquet.read_metadata(self.path).num_rows
 
     def read(self, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
         """Yield some columns of the file, a number of rows at a time, in its order.
@@ -181,13 +174,10 @@ class TableFile:
     def _batches(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         if self.separator:
             yield from self._delimited()
-        elif self._is_parquet:
-            texts = [name for name in names if is_text(self.schema.field(name).type)]
-            with parquet.ParquetFile(self.path, read_dictionary=texts) as file:
-                yield from file.iter_batches(batch_size=rows, columns=list(names))
-        else:
-            with pa.memory_map(str(self.path)) as source:
-                yield from _record_batches(_ipc(source))
+            return
+        texts = [name for name in names if is_text(self.schema.field(name).type)]
+        with parquet.ParquetFile(self.path, read_dictionary=texts) as file:
+            yield from file.iter_batches(batch_size=rows, columns=list(names))
 
     def _delimited(self) -> Iterator[pa.RecordBatch]:
         """Yield all columns of a CSV as texts; an empty cell is missing.
@@ -245,24 +235,6 @@ def _cell_number(cell: str) -> float:
         return float(cell)
     except ValueError:
         return float("nan")
-
-
-def _ipc(source: Any) -> Any:
-    """Return a reader of an Arrow file or stream.
-
-    Hugging Face's datasets are stored as streams.
-    """
-    try:
-        return pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return pa.ipc.open_stream(source)
-
-
-def _record_batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    if not hasattr(reader, "num_record_batches"):  # a stream
-        return iter(reader)
-    return (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -169,9 +169,8 @@ def _columns(path: Path, columns: Columns) -> Table:
                 block["features"] = np.concatenate(parts, axis=1)
             yield block
 
-    suffix = path.suffix.lower()
     return Table(
-        "arrow" if suffix in (".feather", ".ipc") else suffix[1:],
+        path.suffix.lower()[1:],
         width,
         dtype,
         () if is_list else tuple(features),

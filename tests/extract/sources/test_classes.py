@@ -12,7 +12,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from pictures import drawn as png
-from pyarrow import csv, feather, parquet
+from pyarrow import csv, parquet
 
 from dphead.data.arrays import group_ids
 from dphead.privacy.sampling import within_cap
@@ -81,12 +81,6 @@ def embeddings_parquet(kind):
         return imported(folder / "t.parquet")
 
     return read
-
-
-def embeddings_arrow(folder):
-    table = arrow_table({"x": np.arange(6.0)}, "numbers")
-    feather.write_feather(table, folder / "t.arrow")
-    return imported(folder / "t.arrow")
 
 
 def embeddings_npz(folder):
@@ -158,7 +152,6 @@ READERS = {
     "Parquet": embeddings_parquet("numbers"),
     "Parquet of texts": embeddings_parquet("texts"),
     "Parquet of dictionaries": embeddings_parquet("dictionaries"),
-    "Arrow": embeddings_arrow,
     "npz": embeddings_npz,
     "npy": embeddings_npy,
     "manifest": images_manifest("t.csv"),

@@ -71,14 +71,13 @@ def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
     assert (open_source(hub, Classes(ignore_labels=True)).labels == -1).all()
 
 
-def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
+def test_a_folder_of_splits_and_one_file_are_sources_too(tmp_path):
     labels = ["eel", "", None, "dog", "cat", "cat", "cat"]
     rows = table(range(7), label=labels)
     for split in ("train", "test"):
-        path = tmp_path / "saved" / split / "data-00000-of-00001.arrow"
+        path = tmp_path / "saved" / split / "data-00000-of-00001.parquet"
         path.parent.mkdir(parents=True)
-        with pa.ipc.new_stream(path, rows.schema) as sink:
-            sink.write_table(rows, max_chunksize=3)
+        parquet.write_table(rows, path, row_group_size=3)
     test = open_source(tmp_path / "saved", Classes(NAMES), "test")
     assert test.labels.tolist() == [2, -1, -1, 1, 0, 0, 0]
     assert [test.raw(i) for i in range(7)] == [png(i) for i in range(7)]
