@@ -99,35 +99,18 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
             beside = module(batch)[1:4].flip(0)
             alone = module(rows[:1])
         except (ValueError, RuntimeError) as error:
-            culprit = _batch_statistics(module)
-            if not culprit:
-                raise ExtractError(
-                    f"The backbone does not run on inputs of shape {input_shape}: "
-                    f"{first_line(error)}. Set --image-size."
-                ) from error
-            plain = beside = alone = torch.full((3, 1), torch.nan)
+            raise ExtractError(
+                f"The backbone does not run on inputs of shape {input_shape}: "
+                f"{first_line(error)}. Set --image-size."
+            ) from error
     scale = plain.abs().amax().clamp_min(1e-12)
     moved = max(
         float((plain - beside).abs().amax() / scale),
         float((plain[:1] - alone).abs().amax() / scale),
     )
     if not moved <= _ROW_TOLERANCE:
-        culprit = _batch_statistics(module)
-        reason = (
-            f"{culprit} uses statistics of the batch"
-            if culprit
-            else "the backbone mixes the rows of a batch"
-        )
         raise ExtractError(
-            f"{reason}, so the features of an image depend on the other images of a "
-            f"batch (relative change {moved:.1e}). Choose another --backbone."
+            "--backbone must not mix the rows of a batch, as statistics of a batch do: "
+            "the features of an image would depend on other images (relative change "
+            f"{moved:.1e}). Choose another model."
         )
-
-
-def _batch_statistics(module: nn.Module) -> str:
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (
-            part.training or part.running_mean is None
-        ):
-            return f"{type(part).__name__} {name!r}"
-    return ""

@@ -102,18 +102,16 @@ class Centered(nn.Module):
 
 
 def test_models_that_mix_rows_are_refused(weights):
-    with pytest.raises(ExtractError, match="mixes the rows"):
+    with pytest.raises(ExtractError, match="must not mix the rows"):
         check_rows_alone(Centered(), (3, 8, 8))
     frozen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
     check_rows_alone(frozen.eval(), (3, 8, 8))
-    with pytest.raises(
-        ExtractError, match="BatchNorm2d '1' uses statistics of the batch"
-    ):
+    with pytest.raises(ExtractError, match="must not mix the rows"):
         check_rows_alone(frozen.train(), (3, 8, 8))
     free = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten()
     ).eval()
-    with pytest.raises(ExtractError, match="statistics of the batch"):
+    with pytest.raises(ExtractError, match="must not mix the rows"):
         check_rows_alone(free, (3, 8, 8))
     with pytest.raises(ExtractError, match="--image-size"):
         check_rows_alone(nn.Linear(5, 3), (3, 8, 8))
