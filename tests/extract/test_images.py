@@ -187,13 +187,12 @@ def test_classes_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     "classes, labels, message",
     [
-        ("cat,dog", ["cat", "dgo"], "the label 'dgo'.*Did you mean 'dog'.*--allow"),
-        ("cat,dog", ["cats", "dogs"], "the label 'cats' and 1 more.*mean 'cat'"),
-        ("cat,dog", ["cat", "zebra"], r"the label 'zebra'\. Add"),
+        ("cat,dog", ["cats", "dogs"], "the label 'cats' and 1 more"),
+        ("cat,dog", ["cat", "dgo"], r"the label 'dgo'\. Add.*--allow-unlabeled"),
         ("3", np.array([0, 3]), "the label '3'"),
     ],
 )
-def test_a_label_that_is_no_class_is_refused_with_the_nearest(classes, labels, message):
+def test_a_label_that_is_no_class_is_refused(classes, labels, message):
     """A budget would be spent on a head that has learned nothing."""
     with pytest.raises(ExtractError, match=message):
         Classes.parse(classes).encode(labels, 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +153,11 @@ class Classes:
         if not others or self.allow_unlabeled:
             return
         first = min(others)
-        near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        if not near and first.isdecimal():
-            hint = " If labels are positions, type --classes N."
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ExtractError(
-            f"--classes lacks the label {first!r}{more}.{hint} Add the label, or type "
-            "--allow-unlabeled to keep such rows without a class."
+            f"--classes lacks the label {first!r}{more}. Add the label, type --classes "
+            "N if labels are numbers from 0, or type --allow-unlabeled to keep such "
+            "rows without a class."
         )
 
 
