@@ -161,13 +161,10 @@ def _check_found_classes(source: Source, declared: SourceOptions) -> None:
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        has_table = any("(.csv)" in reason for reason in source.left_out)
-        table = ", --columns path=NAME,label=NAME for the table" if has_table else ""
         raise ExtractError(
             f"No image is in the folder of a class ({some}) under --layout "
             f"{source.layout}. The first image is {source.names[0]!r}. Type the folder "
-            f"names in --classes, another --layout ({_EXAMPLES}){table}, or "
-            "--ignore-labels."
+            f"names in --classes, another --layout ({_EXAMPLES}), or --ignore-labels."
         )
 
 
@@ -182,7 +179,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
         )
     members: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
-    for file in files_below(path):
+    for file in _files_below(path):
         name = file.relative_to(path).as_posix()
         if reason := _why_left_out(name):
             left_out[reason] += 1
@@ -212,30 +209,23 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
     return source
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     """Yield all files below a folder, also through links to other folders.
 
     Raises
     ------
     ExtractError
         If a folder cannot be read, or a link leads back to a folder on the way to it:
-        the files below it would have no end.
+        its files would be listed again and again.
     """
-    for inner, folders, files in os.walk(folder, onerror=_unreadable, followlinks=True):
-        for link in (Path(inner) / name for name in folders):
-            if link.is_symlink():
-                _check_link(link, folder)
+    for inner, _, files in os.walk(folder, onerror=_unreadable, followlinks=True):
+        link = Path(inner)
+        above = link.parents[: len(link.relative_to(folder).parts)]
+        if link.resolve() in [parent.resolve() for parent in above]:
+            raise ExtractError(
+                f"The link {inner!r} leads back to a folder above it. Remove the link."
+            )
         yield from (Path(inner) / name for name in files)
-
-
-def _check_link(link: Path, root: Path) -> None:
-    """Raise ExtractError if a link leads back to a folder between root and it."""
-    target = link.resolve()
-    above = link.parents[: len(link.relative_to(root).parts)]
-    if target in {folder.resolve() for folder in above}:
-        raise ExtractError(
-            f"The link {str(link)!r} leads back to {str(target)!r}. Remove the link."
-        )
 
 
 def _unreadable(error: OSError) -> None:

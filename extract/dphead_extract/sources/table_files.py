@@ -89,17 +89,16 @@ class TableFile:
         ExtractError
             If the file is damaged.
         """
-        waiting: list[pa.RecordBatch] = []
+        held: list[pa.Table] = []
         with self._readable():
             for batch in self._batches(names, rows):
-                waiting.append(batch.select(list(names)))
-                while (count := sum(part.num_rows for part in waiting)) >= rows:
-                    rest = rows - (count - waiting[-1].num_rows)
-                    last = waiting.pop()
-                    yield pa.Table.from_batches([*waiting, last.slice(0, rest)])
-                    waiting = [last.slice(rest)]
-            if any(part.num_rows for part in waiting):
-                yield pa.Table.from_batches(waiting)
+                table = pa.Table.from_batches([batch]).select(list(names))
+                table = pa.concat_tables([*held, table])
+                while table.num_rows >= rows:
+                    yield table.slice(0, rows)
+                    table = table.slice(rows)
+                held = [table] if table.num_rows else []
+            yield from held
 
     def broken(self, line: int | None) -> ExtractError:
         """Return the error for a line of a CSV, counted from 1 without empty lines.
