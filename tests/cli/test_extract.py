@@ -161,7 +161,7 @@ COLUMNS = ("--columns", "path=filename,group=patient_id,label=dx")
 def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     typed = ["extract", "photos", "-o", "f.h5", "--classes", "a,b"]
     naive = dphead(*typed, "--backbone", "scatternet", "--image-size", 8)
-    assert "--columns path=NAME,label=NAME for the table" in refused(naive)
+    assert "--columns path=NAME,label=NAME for a table" in refused(naive)
     typed += COLUMNS
     typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
     assert "Type --encoding windows-1252" in refusal(*typed)

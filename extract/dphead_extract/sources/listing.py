@@ -164,7 +164,8 @@ def _check_found_classes(source: Source, declared: SourceOptions) -> None:
         raise ExtractError(
             f"No image is in the folder of a class ({some}) under --layout "
             f"{source.layout}. The first image is {source.names[0]!r}. Type the folder "
-            f"names in --classes, another --layout ({_EXAMPLES}), or --ignore-labels."
+            f"names in --classes, another --layout ({_EXAMPLES}), --columns "
+            "path=NAME,label=NAME for a table, or --ignore-labels."
         )
 
 
