@@ -110,7 +110,7 @@ def load_images(
             reasons[f"unreadable images ({error})"] += 1
             continue
         if index is not None:
-            digests.append(index.digest(source.known_by(row, raw, pixels)))
+            digests.append(index.digest(source.known_by(raw, pixels)))
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

@@ -59,17 +59,16 @@ def survey(
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
-    def look(listed: tuple[int, Any]) -> Any:
+    def look(raw: np.ndarray | bytes | None) -> Any:
         """Return an image's shape and its digest, or why it is unreadable."""
-        row, raw = listed
         try:
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
-        known = index and index.digest(source.known_by(row, raw, image))
+        known = index and index.digest(source.known_by(raw, image))
         return image.shape, known
 
-    rows = ((row, source.raw(row)) for row in range(source.n_rows))
+    rows = map(source.raw, range(source.n_rows))
     with ThreadPoolExecutor(workers) as pool:
         for row, seen in enumerate(_in_order(pool, look, rows, ahead=8 * workers)):
             if progress is not None:

@@ -150,7 +150,7 @@ def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, 
     for pixels in ranges:
         source = open_source(path, Classes(ignore_labels=True), pixels=pixels)
         part = source.part(1, 2)
-        known.append(part.known_by(0, part.raw(0), part.image(0)).tobytes())
+        known.append(part.known_by(part.raw(0), part.image(0)).tobytes())
     assert len(set(known)) == 1
 
 

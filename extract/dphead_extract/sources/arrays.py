@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import ExtractError
-from dphead_extract.images import PixelRange, UnreadableImage, to_uint8
+from dphead_extract.images import UnreadableImage, to_uint8
 from dphead_extract.sources.classes import interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source, SourceOptions
@@ -44,8 +44,14 @@ def _source(
     )
     if len(rows) == 0:
         raise ExtractError("The source has no image.")
-    stored = arrays if len(rows) == len(arrays) else arrays[rows]
-    images = _eight_bit(stored, declared.pixels)
+    images = arrays if len(rows) == len(arrays) else arrays[rows]
+    try:
+        for image in [] if images.dtype == np.uint8 else images:
+            to_uint8(image, declared.pixels)
+    except UnreadableImage as error:
+        raise ExtractError(
+            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH: {error}."
+        ) from error
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
     for part in (said.labels, said.split, said.group):
@@ -56,27 +62,8 @@ def _source(
         digest=digest.hexdigest(),
         names=[f"{kind}:{row}" for row in range(len(rows))],
         arrays=images,
-        stored=None if declared.pixels == PixelRange() else stored,
         left_out=Counter({"rows of other splits": len(arrays) - len(rows)}),
     )
-
-
-def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
-    """Return uint8 levels of images (n, ...), each from its own values.
-
-    Raises ExtractError for samples without a declared range.
-    """
-    if images.dtype == np.uint8:
-        return images
-    levels = np.empty(images.shape, np.uint8)
-    try:
-        for row, image in enumerate(images):
-            levels[row] = to_uint8(image, pixels)
-    except UnreadableImage as error:
-        raise ExtractError(
-            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH: {error}."
-        ) from error
-    return levels
 
 
 def read_idx(path: Path) -> np.ndarray:

@@ -43,8 +43,8 @@ class Source(Roles):
         sha256 that identifies the listing, the labels and (for arrays) the pixels.
     names : sequence of str
         The private name of each row.
-    arrays : (n, H, W) or (n, H, W, 3) uint8, or None
-        The images.
+    arrays : (n, H, W) or (n, H, W, 3) numbers, or None
+        The images as they are stored. `decode` returns their 8-bit levels.
     read : callable or None
         Returns the file bytes of a row.
     left_out : Counter
@@ -58,8 +58,6 @@ class Source(Roles):
         How paths were read; "" without a layout.
     pixels : PixelRange
         What is declared of the images' samples.
-    stored : array or None
-        The arrays before `pixels` was applied; None if nothing is declared.
     """
 
     kind: str
@@ -72,7 +70,6 @@ class Source(Roles):
     first: int = 0
     layout: str = ""
     pixels: PixelRange = field(default_factory=PixelRange)
-    stored: np.ndarray | None = None
 
     @property
     def by_position(self) -> bool:
@@ -97,7 +94,6 @@ class Source(Roles):
             names=self.names[rows],
             group=None if self.group is None else self.group[rows],
             arrays=None if self.arrays is None else self.arrays[rows],
-            stored=None if self.stored is None else self.stored[rows],
             read=None if read is None else lambda row: read(first + row),
             missing=(),
             first=self.first + first,
@@ -123,11 +119,9 @@ class Source(Roles):
         """
         if raw is None:
             raise UnreadableImage(MISSING)
-        return raw if isinstance(raw, np.ndarray) else decode_image(raw, self.pixels)
+        return _decoded(raw, self.pixels)
 
-    def known_by(
-        self, row: int, raw: np.ndarray | bytes | None, image: np.ndarray
-    ) -> np.ndarray:
+    def known_by(self, raw: np.ndarray | bytes | None, image: np.ndarray) -> np.ndarray:
         """Return the array that identifies a row in an index of images.
 
         `image` is the decoded row. The array ignores the declared range. Otherwise the
@@ -135,13 +129,11 @@ class Source(Roles):
         """
         if self.pixels == PixelRange():
             return image
-        raw = raw if self.stored is None else self.stored[row]
         assert raw is not None  # else it could not have been decoded
-        is_array = isinstance(raw, np.ndarray)
         try:
-            return to_uint8(raw) if is_array else decode_image(raw)
+            return _decoded(raw, PixelRange())
         except UnreadableImage:  # without a range
-            return raw if is_array else np.frombuffer(raw, np.uint8)
+            return np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
 
     def image(self, row: int) -> np.ndarray:
         """Return the decoded image of one row, uint8 (H, W) or (H, W, 3).
@@ -149,3 +141,9 @@ class Source(Roles):
         Raises UnreadableImage.
         """
         return self.decode(self.raw(row))
+
+
+def _decoded(raw: np.ndarray | bytes, pixels: PixelRange) -> np.ndarray:
+    return (
+        decode_image(raw, pixels) if isinstance(raw, bytes) else to_uint8(raw, pixels)
+    )
