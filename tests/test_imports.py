@@ -31,7 +31,7 @@ def loaded_after(code: str) -> set[str]:
         ("import dphead_extract.features.format", HEAVY),
         (
             "import dphead_extract.importing, dphead.cli.features",
-            HEAVY | {"PIL", "pyarrow", "rich"},
+            HEAVY | {"PIL", "rich"},
         ),
         ("import dphead_extract.backbones.families", HEAVY | {"PIL", "numpy"}),
         ("import dphead.planning.registry as r; r.method_names()", HEAVY | {"numpy"}),

@@ -80,7 +80,7 @@ def features() -> None:
 def _import(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file, one row for each.
 
-    FILE is .npy, .npz, .csv, .tsv or .parquet. The embedding model must read each row
+    FILE is .npz, .csv, .tsv or .parquet. The embedding model must read each row
     alone and must not be fitted to these rows. A row that is not finite is masked: it
     keeps its position and counts zero. Run the same command again to resume.
     """

@@ -203,8 +203,7 @@ COLUMNS = click.option(
     callback=values.named_columns,
     metavar="ROLE=NAME,...",
     help="Columns that hold path or image, label, group and split. For a table, "
-    "names of columns. For an .npy of embeddings, paths of .npy files. Default: "
-    "columns with the names of these roles.",
+    "names of columns. Default: columns with the names of these roles.",
 )
 ENCODING = click.option(
     "--encoding",

@@ -208,11 +208,10 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 
 
 def _digest(table: Table, columns: Columns) -> str:
-    """Return the sha256 of the files' bytes and of the chosen columns."""
+    """Return the sha256 of the file's bytes and of the chosen columns."""
     digest = hashlib.sha256(repr((table.kind, columns)).encode())
-    for path in table.files:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+    with table.path.open("rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 

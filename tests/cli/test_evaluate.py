@@ -182,7 +182,7 @@ def embeddings(tmp_path):
 def test_embeddings_are_read_as_those_of_the_heads_model(embeddings, tmp_path):
     x = embeddings
     np.savez(tmp_path / "new.npz", features=x)
-    np.save(tmp_path / "narrow.npy", x[:, :-1])
+    np.savez(tmp_path / "narrow.npz", features=x[:, :-1])
     features, run = tmp_path / "train.h5", tmp_path / "run"
     given = ("--classes", ",".join(CLASSES), "--backbone", "encoder")
     fitted("features", "import", tmp_path / "train.npz", "-o", features, *given)
@@ -195,7 +195,7 @@ def test_embeddings_are_read_as_those_of_the_heads_model(embeddings, tmp_path):
         for name in ("train.npz", "train.h5")
     ]
     assert measured[0] == measured[1]
-    said = dphead("predict", run, tmp_path / "narrow.npy")
+    said = dphead("predict", run, tmp_path / "narrow.npz")
     assert said.code == 2 and "has 11 columns, and the head needs 12" in said.err
 
 

@@ -18,7 +18,7 @@ from dphead_extract.images import UnreadableImage, to_uint8
 from dphead_extract.sources.classes import interpreted, possible_splits
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source, SourceOptions
-from dphead_extract.sources.npy import opened_arrays
+from dphead_extract.sources.npz import opened_arrays
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 _IDX_UINT8 = 8  # the third byte of an IDX file (yann.lecun.com/exdb/mnist)

@@ -29,8 +29,7 @@ class Columns:
     path, image : str or None
         The column of paths of image files, or of the bytes of images.
     label, group, split : str or None
-        Default: the column of that name or of its plural, if the file has one. For an
-        .npy they are paths of further .npy files.
+        Default: the column of that name or of its plural, if the file has one.
     width : int or None
         Length of the lists of a column of features, if its type does not give it.
     encoding : str

@@ -257,17 +257,19 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
 
 
 def width_and_dtype(
-    kinds: dict[str, pa.DataType], declared: int | None, file: TableFile
+    kinds: dict[str, pa.DataType], declared: int | None, texts: bool, path: Path
 ) -> tuple[int, np.dtype, bool]:
     """Return the width and dtype of features, and whether one column holds lists.
 
     Parameters
     ----------
     kinds : dict
-        The type of each column of features. Texts of a CSV count as numbers.
+        The type of each column of features.
     declared : int or None
         Length of the lists, if their type does not give it.
-    file : TableFile
+    texts : bool
+        Whether texts count as numbers, as in a CSV.
+    path : Path
         The file.
 
     Raises
@@ -282,14 +284,14 @@ def width_and_dtype(
     wrong = [
         name
         for name, kind in entries.items()
-        if not (_is_number(kind) or (file.separator and is_text(kind)))
+        if not (_is_number(kind) or (texts and is_text(kind)))
     ]
     if not kinds or wrong or (lists and len(kinds) > 1):
         got = ", ".join(map(str, kinds)) or "none"
         got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else got
         raise ExtractError(
             "--features must name columns of numbers or one column of lists of "
-            f"numbers, got {got} in {str(file.path)!r}."
+            f"numbers, got {got} in {str(path)!r}."
         )
     halves = all(entry == pa.float16() for entry in entries.values())
     dtype = np.dtype(np.float16 if halves else np.float64)
@@ -298,7 +300,7 @@ def width_and_dtype(
     width = getattr(kinds[lists[0]], "list_size", declared)
     if width is None:
         raise ExtractError(
-            f"--width is required: the type of {lists[0]!r} in {str(file.path)!r} does "
+            f"--width is required: the type of {lists[0]!r} in {str(path)!r} does "
             "not give the length of its lists. A list of another length is masked."
         )
     return width, dtype, True

@@ -89,16 +89,13 @@ def embeddings_npz(folder):
     return imported(folder / "t.npz")
 
 
-def embeddings_npy(folder):
-    """Bytes, and -1 for a label that is missing."""
+def embeddings_npz_of_numbers(folder):
+    """-1 for a label that is missing."""
     label = np.array([-1 if value is None else value for value in LABEL])
     split = np.array([0, 1, 0, -1, 2, 1])
-    named = {"label": label, "group": np.array(texts(GROUP), "S"), "split": split}
-    for role, values in named.items():
-        np.save(folder / f"{role}.npy", values)
-    np.save(folder / "x.npy", np.ones((N, 2)))
-    columns = Columns(**{role: str(folder / f"{role}.npy") for role in named})
-    return imported(folder / "x.npy", columns)
+    named = {"label": label, "group": texts(GROUP), "split": split}
+    np.savez(folder / "t.npz", features=np.ones((N, 2)), **named)
+    return imported(folder / "t.npz")
 
 
 def images_manifest(name, *columns):
@@ -153,7 +150,7 @@ READERS = {
     "Parquet of texts": embeddings_parquet("texts"),
     "Parquet of dictionaries": embeddings_parquet("dictionaries"),
     "npz": embeddings_npz,
-    "npy": embeddings_npy,
+    "npz of numbers": embeddings_npz_of_numbers,
     "manifest": images_manifest("t.csv"),
     "manifest, other names": images_manifest("t.tsv", "file", "dx", "mrn", "part"),
     "manifest, Parquet": images_manifest("t.parquet", "file", "dx", "mrn", "part"),
