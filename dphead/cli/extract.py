@@ -256,10 +256,6 @@ def extract(**given: Any) -> None:
         own = {f.name for f in fields(ExtractOptions)} & set(given)
         options = ExtractOptions(**{name: given[name] for name in own})
         summary = run(options, progress, source)
-    if summary.restarted:
-        click.echo(
-            "the unfinished file was damaged: extraction restarted from the first image"
-        )
     speed = tied(f"{summary.rows_per_second:.0f} rows a second")
     made = f"by {tied(summary.backbone)} ({speed})"
     print_written(summary, *([] if summary.already_complete else [made]))

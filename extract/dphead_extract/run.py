@@ -149,16 +149,12 @@ class Summary:
         The backbone's name.
     rows_per_second : float
         Speed of this run.
-    rows_done : int
-        Rows that this run made.
     already_complete : bool
         Whether the file was finished before.
     recognized : bool
         Whether the id belongs to images that were seen before.
     overlaps : list of Overlap
         Other data sets that hold some of these images; private.
-    restarted : bool
-        Whether an unfinished file was damaged and was started again.
     problems : list of str
         Results of `dphead_extract.features.format.verify`.
     left_out : Counter
@@ -172,11 +168,9 @@ class Summary:
     dataset_id: str
     backbone: str
     rows_per_second: float
-    rows_done: int
     already_complete: bool
     recognized: bool
     overlaps: list[Overlap]
-    restarted: bool
     problems: list[str]
     left_out: Counter[str]
 
@@ -256,11 +250,9 @@ def extract(
         dataset_id=writer.dataset_id,
         backbone=backbone.name,
         rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
-        rows_done=header.n_rows - done_before,
         already_complete=writer.already_complete,
         recognized=writer.dataset_id == identity.recognized,
         overlaps=overlaps,
-        restarted=writer.restarted,
         problems=verify(output) if options.check else [],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )

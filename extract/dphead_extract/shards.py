@@ -216,17 +216,12 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
             )
         _check_same_run(files[0], file)
     files = sorted(files, key=lambda file: file.config["shard"]["index"])
-    count, name = files[0].config["shard"]["count"], files[0].path.name
+    count = files[0].config["shard"]["count"]
     found = [file.config["shard"]["index"] for file in files]
     if found != [*range(count)]:
-        missing = [
-            re.sub(r"shard-\d+-of-", f"shard-{i}-of-", name)
-            for i in range(count)
-            if i not in found
-        ]
         raise FormatError(
-            f"SHARDS must list each of the {count} shards once, got {len(files)} "
-            f"files; missing: {', '.join(missing) or 'none'}."
+            f"SHARDS must list each of the shards 0 to {count - 1} once, got the "
+            f"shards {', '.join(map(str, found))}."
         )
     return files
 

@@ -63,8 +63,6 @@ class FeaturesWriter:
     already_complete : bool
         Whether PATH itself exists with the same configuration, so that nothing is left
         to do.
-    restarted : bool
-        Whether an unfinished file existed and could not be used.
 
     Raises
     ------
@@ -80,7 +78,7 @@ class FeaturesWriter:
         self.config = json.loads(canonical_json(header.identity()))
         self.next_row = 0
         self._file: BinaryIO | None = None
-        self.already_complete, self.restarted = self.path.exists(), False
+        self.already_complete = self.path.exists()
         if self.already_complete:
             with FeaturesFile(self.path, open_h5(self.path)[0]) as file:
                 self._take_identifiers(file)
@@ -102,19 +100,18 @@ class FeaturesWriter:
             with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
                 self._take_identifiers(file)
                 self._places = extents(file.file)
+                for start, block, is_sound in blocks(file):
+                    if not is_sound:
+                        break
+                    self.next_row = start + len(block["valid"])
+            return True
         except Refused:
             self.close()
             raise
         except FormatError:
             self.discard()
-            self.restarted = True
+            self.next_row = 0
             return False
-        with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
-            for start, block, is_sound in blocks(file):
-                if not is_sound:
-                    break
-                self.next_row = start + len(block["valid"])
-        return True
 
     def _locked(self) -> BinaryIO:
         """Open the .part and lock it for this process.

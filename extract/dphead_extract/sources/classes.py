@@ -322,9 +322,6 @@ def _named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.nda
             f"Labels and splits must be texts or integers, got {array.dtype}. Use "
             "`values.astype(int)`."
         )
-    if array.dtype.kind == "O":
-        each = [name_of(item) for item in array.tolist()]
-        places = {name: place for place, name in enumerate(dict.fromkeys(each))}
-        return list(places), np.array([places[name] for name in each], np.intp)
-    found, at = np.unique(array, return_inverse=True)
-    return [name_of(item) for item in found.tolist()], at
+    each = [name_of(item) for item in array.tolist()]
+    places = {name: place for place, name in enumerate(dict.fromkeys(each))}
+    return list(places), np.array([places[name] for name in each], np.intp)
