@@ -335,16 +335,6 @@ def test_a_line_without_an_end_is_not_read_whole(tmp_path, monkeypatch):
             imported(path)
 
 
-def test_damaged_columnar_files_are_refused_in_a_line(tmp_path):
-    path, columns = write(tmp_path, "parquet", *rows())
-    data = path.read_bytes()
-    turned = np.random.default_rng(3).permutation(np.frombuffer(data, np.uint8))
-    for held in (data[: len(data) // 2], turned.tobytes(), b"no table at all" * 20):
-        path.write_bytes(held)
-        with pytest.raises(ExtractError, match="pyarrow cannot read"):
-            imported(path, columns)
-
-
 def test_test_rows_are_whole_groups(tmp_path):
     arrays = {"label": np.arange(60) % 2, "mrn": np.arange(60) // 3}
     np.savez(tmp_path / "f.npz", features=np.ones((60, 2)), **arrays)

@@ -1,6 +1,5 @@
 """Extraction from images to a features file: the same bytes however it was run."""
 
-import shutil
 import stat
 
 import numpy as np
@@ -85,56 +84,6 @@ def test_features_do_not_depend_on_labels_workers_or_torch_threads(
     assert_array_equal(
         datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"]
     )
-
-
-CHILD = """
-import sys, time
-# not `tests`: installed packages may bring one of their own
-sys.path[:0] = ["tests", "tests/extract"]
-from test_run import options
-from dphead_extract.run import extract
-import dphead_extract.features.writing as w
-append = w.FeaturesWriter.append
-def slow(self, *rest):
-    append(self, *rest)
-    print(self.next_row, flush=True)
-    time.sleep(3600 if self.next_row >= 128 else 0)  # until it is killed
-w.FeaturesWriter.append = slow
-extract(options(sys.argv[1], sys.argv[2]))
-"""
-
-
-def test_a_killed_run_resumes_to_the_same_bytes(digits_npz, tmp_path):
-    out = tmp_path / "killed.h5"
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", CHILD, str(digits_npz), str(out)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
-    assert child.stdout is not None
-    while int(child.stdout.readline() or 300) < 128:
-        pass
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    part = tmp_path / "killed.h5.part"
-    assert part.exists()
-    assert not out.exists()
-    with pytest.raises(FormatError, match="finish"):
-        open_features(out)
-    shutil.copy(part, tmp_path / "again.h5.part")
-    seen = []
-    summary = extract(options(digits_npz, out), lambda done, *_: seen.append(done))
-    assert 128 <= seen[0] < 300
-    assert summary.problems == []
-    assert not part.exists()
-    extract(options(digits_npz, tmp_path / "fresh.h5"))
-    fresh = datasets(tmp_path / "fresh.h5")
-    resumed = datasets(out)
-    for salted in ("row_digest", "block_digest"):
-        fresh.pop(salted), resumed.pop(salted)
-    assert same(fresh, resumed)
-    # With the same salt and id (they are drawn once, at the first start) even the bytes
-    # are the same.
-    extract(options(digits_npz, tmp_path / "again.h5"))
-    assert out.read_bytes() == (tmp_path / "again.h5").read_bytes()
 
 
 def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_path):

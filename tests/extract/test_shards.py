@@ -104,36 +104,6 @@ def test_a_shard_looks_at_its_own_images_only(tmp_path, monkeypatch):
     assert set(seen) == set(range(10, 20))
 
 
-def test_a_missing_shard_is_named(copy):
-    first, second = paths(copy)
-    with pytest.raises(FormatError, match="shards 0 to 1 once, got the shards 0"):
-        join_shards([first], copy / "f.h5")
-    with pytest.raises(FormatError, match="got the shards 0, 0, 1"):
-        join_shards([first, first, second], copy / "f.h5")
-    second.rename(second.with_name(second.name + ".part"))
-    with pytest.raises(
-        FormatError, match=r"f\.shard-1-of-2\.h5.*run the same extract command again"
-    ):
-        join_all(copy)
-    assert not (copy / "f.h5").exists()
-
-
-@pytest.mark.parametrize(
-    "changes, field",
-    [
-        ({"batch_size": 16}, "batch_size=32"),
-        ({"classes": Classes.parse("11")}, "class_names="),
-        ({"limit": 290}, r"shard\.n_rows=300"),
-    ],
-)
-def test_shards_of_another_configuration_are_refused(copy, changes, field):
-    paths(copy)[1].unlink()
-    extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2), **changes))
-    with pytest.raises(FormatError, match=f"has {field}"):
-        join_all(copy)
-    assert not (copy / "f.h5").exists()
-
-
 def test_shards_of_other_networks_images_or_ids_are_refused(copy):
     first, second = paths(copy)
 

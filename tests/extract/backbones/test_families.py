@@ -4,12 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.backbones.families import check_options
-from dphead_extract.errors import ExtractError
-
-
 WRONG = {
     "resnet18 --colors opponent": "--colors is not",
     "resnet18 --scatter-j 1": "--scatter-j is not",
