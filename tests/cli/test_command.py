@@ -1,6 +1,5 @@
 """Options in sections, and a configuration from and to TOML."""
 
-import os
 import tomllib
 
 import click
@@ -74,12 +73,3 @@ def test_what_is_of_one_call_alone_is_not_written(tmp_path):
     }
     again = ("--config", tmp_path / "run" / "run.toml", "-o", tmp_path / "again")
     assert confirmed in refusal("fit", *again)
-
-
-def test_a_configuration_without_an_end_is_not_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with open(tmp_path / "huge", "wb") as file:
-        file.truncate(1 << 40)
-    for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "huge"):
-        command = ("fit", "f.h5", "-o", tmp_path / "run", "--config", path)
-        assert "must be a TOML file" in refusal(*command)

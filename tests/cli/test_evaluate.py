@@ -35,33 +35,30 @@ def made(tmp_path_factory):
     return run_of(folder, "--epsilon", 4), test
 
 
+PLACES = ("", "_2", "_3")
+
+
 def scores(run, n=90, seed=5):
     x, y = rows(n, seed=seed)
     return open_head(run)[0].scores(x), y
 
 
 def test_evaluate_measures_the_head_on_the_rows(made):
+    """It stores nothing and charges nothing, nor does `predict`."""
     run, test = made
+    before = contents(run.parent)
     z, y = scores(run)
     found = json.loads(fitted("evaluate", run, test, "--json").out)
     assert found["accuracy"] == (z.argmax(1) == y).mean()
     assert found["n"] == 90
     assert found["per_class_n"] == np.bincount(y).tolist()
-    assert found["top5"] is None
     text = words(fitted("evaluate", run, test).out)
-    assert f"{100 * found['accuracy']:.2f}" in text
     assert f"{100 * found['calibration_error']:.2f} % on average" in text
     for share, count, name in zip(
         found["per_class_accuracy"], found["per_class_n"], CLASSES, strict=True
     ):
         assert f"{100 * share:.2f} % of {count}: {name}" in text
     assert "guarantee does not cover them" in text
-
-
-def test_evaluate_and_predict_store_nothing_and_charge_nothing(made):
-    run, test = made
-    before = contents(run.parent)
-    fitted("evaluate", run, test)
     fitted("predict", run, test)
     assert contents(run.parent) == before
     assert charges() == 0
@@ -85,9 +82,8 @@ def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
         ("json", lambda path: json.loads(path.read_text())),
         ("parquet", lambda path: parquet.read_table(path).to_pylist()),
     ):
-        path = tmp_path / f"out.{kind}"
-        fitted("predict", run, copy, "-o", path)
-        found = read(path)
+        fitted("predict", run, copy, "-o", tmp_path / f"out.{kind}")
+        found = read(tmp_path / f"out.{kind}")
         assert [r["image"] for r in found] == names
         assert [r["class"] for r in found] == [CLASSES[k] for k in order[:, 0]]
         least = probabilities(z[:1]).min()
@@ -131,56 +127,33 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     assert "label" in refusal("evaluate", run, tmp_path / "bare.h5")
 
 
-@pytest.fixture
-def masked(tmp_path):
-    """A features file of 90 rows, of which 3 are masked; which."""
-    x, y = rows(90, seed=5)
+def test_a_masked_row_has_no_class_and_counts_as_wrong(made, tmp_path):
+    """A row of zeros would have one, and a confident probability."""
+    run, _ = made
+    x, _ = rows(90, seed=5)
+    z, y = scores(run)
     there = ~np.isin(np.arange(90), [4, 10, 11])
     x = np.where(there[:, None], x, 0)  # as an import or an extraction writes them
-    write_features(tmp_path / "masked.h5", x, y, CLASSES, valid=there)
-    return tmp_path / "masked.h5", there
-
-
-def test_a_masked_row_gets_no_class_and_no_probability(made, masked, tmp_path):
-    """A row of zeros would get one, and a confident probability."""
-    run, _ = made
-    path, there = masked
-    out = tmp_path / "out.csv"
-    said = fitted("predict", run, path, "-o", out).out
-    assert "3 rows are unreadable or not finite: no class" in words(said)
-    found = table(out.read_text())
-    places = ("", "_2", "_3")
+    path = tmp_path / "masked.h5"
+    write_features(path, x, y, CLASSES, valid=there)
+    said = words(fitted("predict", run, path, "-o", tmp_path / "out.csv").out)
+    assert "3 rows are unreadable or not finite: no class" in said
+    found = table((tmp_path / "out.csv").read_text())
     for row, known in zip(found, there, strict=True):
-        cells = [row[f"{name}{k}"] for name in ("class", "probability") for k in places]
+        cells = [row[f"{name}{k}"] for name in ("class", "probability") for k in PLACES]
         assert all(cells) if known else not any(cells)
-    best = scores(run)[0].argmax(axis=1)
-    named = [row["class"] or None for row in found]
-    assert named == [
-        CLASSES[k] if t else None for k, t in zip(best, there, strict=True)
-    ]
+    best = z.argmax(axis=1)
+    wanted = [CLASSES[k] if t else "" for k, t in zip(best, there, strict=True)]
+    assert [row["class"] for row in found] == wanted
+    measured = json.loads(fitted("evaluate", run, path, "--json").out)
+    assert (measured["n"], measured["n_without_class"]) == (90, 3)
+    assert measured["accuracy"] == ((best == y) & there).mean()
 
 
-def test_masked_rows_count_as_wrong(made, masked):
-    run, _ = made
-    path, there = masked
-    z, y = scores(run)
-    found = json.loads(fitted("evaluate", run, path, "--json").out)
-    assert (found["n"], found["n_without_class"]) == (90, 3)
-    assert found["accuracy"] == ((z.argmax(axis=1) == y) & there).mean()
-    text = words(fitted("evaluate", run, path).out)
-    assert "3 rows are unreadable or not finite: no class, counted as wrong" in text
-
-
-@pytest.fixture
-def embeddings(tmp_path):
-    """Rows in train.npz with their classes."""
+def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
+    """What attests that the model has not seen them passes the check."""
     x, y = rows(240)
     np.savez(tmp_path / "train.npz", features=x, labels=np.array(CLASSES)[y])
-    return x
-
-
-def test_embeddings_are_read_as_those_of_the_heads_model(embeddings, tmp_path):
-    x = embeddings
     np.savez(tmp_path / "new.npz", features=x)
     np.savez(tmp_path / "narrow.npz", features=x[:, :-1])
     features, run = tmp_path / "train.h5", tmp_path / "run"
@@ -191,20 +164,20 @@ def test_embeddings_are_read_as_those_of_the_heads_model(embeddings, tmp_path):
     assert "read as embeddings by encoder, the head's model" in done.err
     assert done.out == fitted("predict", run, features).out
     measured = [
-        json.loads(fitted("evaluate", run, tmp_path / name, "--json").out)
+        fitted("evaluate", run, tmp_path / name, "--json").out
         for name in ("train.npz", "train.h5")
     ]
-    assert measured[0] == measured[1]
-    said = dphead("predict", run, tmp_path / "narrow.npz")
-    assert said.code == 2 and "has 11 columns, and the head needs 12" in said.err
+    assert json.loads(measured[0]) == json.loads(measured[1])
+    said = refusal("predict", run, tmp_path / "narrow.npz")
+    assert "has 11 columns, and the head needs 12" in said
 
 
-@pytest.mark.usefixtures("embeddings")
 def test_attested_embeddings_pass_the_check(tmp_path):
+    np.savez(tmp_path / "train.npz", features=rows()[0], labels=rows()[1])
     for attest in ((), ("--not-fitted-on-these-rows",)):
         features, run = tmp_path / f"{len(attest)}.h5", tmp_path / f"run{len(attest)}"
-        given = ("--classes", ",".join(CLASSES), *attest)
-        fitted("features", "import", tmp_path / "train.npz", "-o", features, *given)
+        given = (tmp_path / "train.npz", "-o", features, "--classes", 3, *attest)
+        fitted("features", "import", *given)
         fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
         fitted("fit", features, "-o", run, "--method", "dp-ls")
         done = dphead("check", run)

@@ -40,7 +40,6 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
         fit(features, tmp_path / f"run{i}", "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2
-    assert "zero_out" in text
     assert "so no fit is refused" in text
     total = float(re.search(r"epsilon (\S+) spent in 2 fits", text)[1])
     assert 1.0 < total < 1.5
@@ -81,10 +80,10 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
 def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
     """One sampled fit is counted by PLD, as its own epsilon is; two by RDP."""
     sampled = ("--method", "dp-sgd", "--batch-size", 60, "--steps", 2, "--backend")
-    fitted("fit", features, "-o", tmp_path / "first", *sampled, "numpy")
-    assert report_of(tmp_path / "first")["ledger"]["total_epsilon"] <= 1
-    run = tmp_path / "run"
+    first, run = tmp_path / "first", tmp_path / "run"
+    fitted("fit", features, "-o", first, *sampled, "numpy")
     said = fitted("fit", features, "-o", run, *sampled, "numpy").out
+    assert report_of(first)["ledger"]["total_epsilon"] <= 1
     assert report_of(run)["ledger"]["total_epsilon"] > 1
     why = "coarser rule (RDP) than within one run (PLD), so the total can be"
     for text in (
@@ -95,8 +94,6 @@ def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
         (run / "report.html").read_text(),
     ):
         assert why in words(text)
-    other = features_file(tmp_path / "b.h5", seed=1)
-    assert "RDP" not in fitted("fit", other, *LS, "-o", tmp_path / "full").out
 
 
 def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
@@ -138,12 +135,11 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     assert "a guarantee only if no fit was chosen by the results" in free
 
 
-@pytest.mark.parametrize("budget", [(0, 1e-5), (1, 1), (1, "nan")])
-def test_a_budget_out_of_range_is_refused(features, budget):
-    text = refusal(
-        "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
-    )
-    assert "`--epsilon` must be finite" in text or "a number from 0" in text
+def test_a_budget_out_of_range_is_refused(features):
+    for epsilon, delta in ((0, 1e-5), (1, 1), (1, "nan")):
+        budget = ("--epsilon", epsilon, "--delta", delta)
+        text = refusal("ledger", "budget", features, *budget)
+        assert "`--epsilon` must be finite" in text or "a number from 0" in text
     assert ledger_of(features).budget() is None
 
 

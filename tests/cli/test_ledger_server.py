@@ -149,13 +149,6 @@ def test_a_teams_ledger_is_not_passed_by_for_a_file(
     assert fitted_here.code == 0 and "may hold fits" in fitted_here.out
 
 
-def test_what_is_no_url_is_refused_without_showing_it(features, tmp_path, monkeypatch):
-    for text in ("mysql://me:secret@host/db", "/home/secret.sqlite"):
-        monkeypatch.setenv("DPHEAD_LEDGER", text)
-        done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
-        assert "DPHEAD_LEDGER must have" in refused(done) and "secret" not in done.err
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_ledger_counts_until_the_place_it_moved_to_holds_its_charges(
     features, url, tmp_path, sealed
@@ -185,7 +178,9 @@ def test_an_estimator_never_holds_a_servers_url(url, tmp_path):
     assert secrets_in(tmp_path, repr(estimator)) == []
 
 
-def test_a_command_shows_nothing_of_a_text_that_is_no_url(features, tmp_path):
+def test_a_command_shows_nothing_of_a_text_that_is_no_url(
+    features, tmp_path, monkeypatch
+):
     for text in ("POSTGRESQL://ann:secret@db/x", "pgsql://ann:secret@db/x"):
         run = tmp_path / "run"
         uses = (
@@ -200,6 +195,10 @@ def test_a_command_shows_nothing_of_a_text_that_is_no_url(features, tmp_path):
             done = dphead(*use)
             assert done.code and "secret" not in done.out + done.err, use
         assert not run.exists()
+    for text in ("mysql://me:secret@host/db", "/home/secret.sqlite"):
+        monkeypatch.setenv("DPHEAD_LEDGER", text)
+        done = dphead(*uses[0][:-2])
+        assert "DPHEAD_LEDGER must have" in refused(done) and "secret" not in done.err
 
 
 def test_a_saved_estimator_names_no_server(features, url, tmp_path):

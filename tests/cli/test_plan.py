@@ -83,10 +83,11 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
     fitted("fit", path, "--method", "dp-ls", "--delta", 1e-3, "-o", tmp_path / "run")
     command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
-    text = words(fitted(*command, "--delta", 0.1, "--epsilon", 1).out)
+    command += ("--delta", 0.1, "--epsilon", 1)
+    text = words(fitted(*command).out)
     assert "! If these rows are private, stop. Nothing charges the output to" in text
     assert "(1 fits) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
-    grouped = fitted(*command, "--delta", 0.1, "--epsilon", 1, "--group-cap", 2)
+    grouped = fitted(*command, "--group-cap", 2)
     assert "delta must be below 1/groups" in words(grouped.out)

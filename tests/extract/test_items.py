@@ -28,16 +28,6 @@ class Polars:
         return array.astype(dtype)
 
 
-class Opaque:
-    """Nothing but an array can be had of it."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self.values, dtype)
-
-
 def of_pandas(dtype):
     def made(values):
         pandas = pytest.importorskip("pandas")
@@ -161,31 +151,11 @@ def test_unsigned_and_long_ids_are_told_apart():
     assert group_ids([str(i) for i in ids[:4]], 4).tolist() == found[:4].tolist()
 
 
-def test_a_fraction_is_named_by_its_value():
-    floats = [0.0, -0.0, 0.1, 1.5, 1e300, float("inf"), float("nan")]
-    found = group_ids(floats, 7)
-    assert found.tolist() == group_ids(np.array(floats), 7).tolist()
-    texts = [*map(repr, floats[:6]), None]
-    assert found.tolist() == group_ids(texts, 7).tolist()
-    assert found[0] == found[1] == group_ids([0], 1)[0]
-    assert len(set(found)) == 6 and found[6] == -1
-
-
 @pytest.mark.parametrize("text", ["007", "1.10", "1e5", "+1", "0x1", "1_0"])
 def test_a_text_that_python_would_not_write_is_no_number(text):
     """Such as a patient 10 of site 1, or a hash in hexadecimal digits."""
     number = int(text, 0) if text in ("0x1", "1_0") else float(text)
     assert group_ids([text], 1)[0] != group_ids([number], 1)[0]
-
-
-def test_an_array_of_a_fixed_dtype_stays_as_it_is():
-    for dtype in ("int64", "float32", "U3", "S3", "bool", "M8[s]", [("a", int)]):
-        array = np.zeros(3, dtype)
-        assert read_column(array) is array
-        assert declared_dtype(array) == array.dtype
-        assert read_column(Opaque(array)).dtype == declared_dtype(Opaque(array))
-    record = np.ma.array([(1, 2.0)], [("a", int), ("b", float)])
-    assert read_column(record).dtype == record.dtype
 
 
 def test_texts_of_numpy_are_read_one_by_one():

@@ -59,33 +59,6 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     assert b"npz:0" not in out.read_bytes()
 
 
-@pytest.fixture
-def two_torch_threads():
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_features_do_not_depend_on_labels_workers_or_torch_threads(
-    digits, tmp_path, two_torch_threads
-):
-    import torch
-
-    images = digits[0][:100]
-    labels = digits[1][:100]
-    np.savez(tmp_path / "a.npz", images=images, labels=labels)
-    np.savez(tmp_path / "b.npz", images=images, labels=labels[::-1])
-    extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
-    extract(options(tmp_path / "b.npz", tmp_path / "b.h5", workers=3))
-    assert torch.get_num_threads() == 2
-    assert_array_equal(
-        datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"]
-    )
-
-
 def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_path):
     out = tmp_path / "f.h5"
     extract(options(digits_npz, out))

@@ -53,21 +53,6 @@ def test_rows_are_alike_forward_and_backward_in_as_many_as_are_found(name, colum
 
 
 @pytest.mark.parametrize(
-    "exact",
-    [
-        lambda x: x + 2 * x,
-        lambda x: x / 3 - x.abs().sqrt(),
-        lambda x: x.clamp(0, 1) ** 2,
-        lambda x: torch.where(x > 0, x, -x),
-    ],
-)
-def test_what_is_rounded_once_needs_no_more_rows(exact):
-    with WholeVectors() as seen:
-        exact(torch.ones(1, 3))
-    assert (seen.multiple, seen.rounded(7)) == (1, 7)
-
-
-@pytest.mark.parametrize(
     "inexact",
     [
         lambda x: torch.add(x, x, alpha=3),

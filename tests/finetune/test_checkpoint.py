@@ -15,7 +15,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
     save_checkpoint(tmp_path, "fit", STATE)
     path = tmp_path / "checkpoint.npz"
     whole = path.read_bytes()
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 5):
         changed = bytearray(whole)
         changed[at] ^= 1 << (at % 8)
         path.write_bytes(changed)

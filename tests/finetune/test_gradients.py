@@ -217,29 +217,6 @@ def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
     assert sensitivity(statistic, 0.3, relation) == pytest.approx(0.3 * factor)
 
 
-@pytest.mark.parametrize("name", ["conv", "group norm", "wide resnet", "linear"])
-def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(name):
-    """AUDIT.md, item 5 of who is trusted, for networks.
-
-    At each place of a chunk of 16, other rows random.
-    """
-    torch.manual_seed(3)
-    model, x, y = problem(name)
-    gradients = PerExample(model)
-    rows = 16
-    first = None
-    for place in range(rows):
-        others = torch.randn(rows, 1, 3, 4, 4)
-        others[place] = x[0]
-        labels = torch.randint(0, CLASSES, (rows,))
-        labels[place] = y[0]
-        alone = torch.zeros(rows, dtype=torch.bool)
-        alone[place] = True
-        value = clipped(gradients.parts(others, labels), alone, 0.1)
-        first = value if first is None else first
-        assert torch.equal(value, first), f"place {place}"
-
-
 def test_bf16_changes_the_products_and_keeps_float32_gradients():
     model, x, y = problem("conv")
     exact = PerExample(model)

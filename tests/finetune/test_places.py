@@ -5,6 +5,7 @@ dimension of a stack take 16 columns together, and those that are left in anothe
 """
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -53,22 +54,15 @@ def test_a_norm_of_many_tensors_is_the_same_bits_at_every_place(tensors):
             assert moved(squared_norms(parts)) == [], rows
 
 
-@pytest.mark.parametrize("pieces", [1, 9])
-def test_a_norm_of_many_pieces_is_the_same_bits_at_every_place(pieces):
-    for rows in (17, 33, 70):
-        columns = CPU_FLOAT64_NUMBERS // rows * pieces
-        for seed in range(3):
-            part = Part(alike(rows, columns, seed=seed))
-            assert len(part.columns) == pieces
-            assert moved(part.norm2()) == [], rows
-
-
-@pytest.mark.parametrize("columns", [1, 2, 5, 100])
-def test_a_norm_is_the_same_bits_at_every_place_whatever_the_order_of_the_memory(
-    columns,
-):
-    """Rows innermost, as a transposed product leaves them."""
-    for rows in CHUNKS:
+def test_a_norm_is_the_same_bits_at_every_place_whatever_the_memory():
+    """Of one piece and of many, and rows innermost, as a transposed product leaves
+    them.
+    """
+    for rows, pieces, seed in product((17, 33, 70), (1, 9), range(3)):
+        part = Part(alike(rows, CPU_FLOAT64_NUMBERS // rows * pieces, seed=seed))
+        assert len(part.columns) == pieces
+        assert moved(part.norm2()) == [], rows
+    for rows, columns in product(CHUNKS, (1, 2, 5, 100)):
         value = alike(rows, columns).T.contiguous().T
         assert moved(Part(value).norm2()) == [], rows
 

@@ -263,7 +263,7 @@ def maps(folder, group=None, **settings):
     x = np.random.default_rng(0).random((50, 81 * 49)) + y[:, None]
     made = x.astype(np.float32)
     write_features(folder / "maps.h5", made, y, class_names=["a", "b"], group=group)
-    given = {"steps": 2, "normalize": False, "average": "last"} | settings
+    given = {"steps": 2, "noise_multiplier": 8.0, "normalize": False} | settings
     return FinetuneOptions(
         features=folder / "maps.h5",
         out=folder / "run",

@@ -54,14 +54,7 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
     with pytest.raises(ValueError, match="two numbers above 1"):
         run_simulations(FULL, [2], [0], train, data_is_public=True)
     runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
-    assert seen == [
-        (4, 0),
-        (4, 1),
-        (8, 0),
-        (8, 1),
-        (16, 0),
-        (16, 1),
-    ]
+    assert seen == [(size, seed) for size in (4, 8, 16) for seed in (0, 1)]
     prediction = predict_full_run(runs, 32)
     assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
     assert prediction.low < prediction.accuracy < prediction.high
@@ -99,14 +92,11 @@ def command(*arguments):
     return dphead("tan", *arguments)
 
 
-def test_show_and_plan_print_their_tables():
+def test_show_prints_its_table():
     sizes = "--batch-size 4096 --noise-multiplier 3 --steps 2500"
     done = command(*f"show --n-rows 50000 --delta 1e-5 {sizes}".split())
     for part in ("0.9654", "7.484", "not a guarantee"):
         assert part in done.out, done.err
-    plan = "plan --n-rows 50000 --delta 1e-5 --epsilon 8 --steps 250"
-    done = command(*plan.split())
-    assert re.search(r"250 .* 8944 ", done.out), done
 
 
 def test_simulate_trains_on_public_images_and_refuses_private_ones(
@@ -126,9 +116,7 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     assert "--momentum 0.5" in words(done.out)
     assert "predicted at B 16" in done.out
     assert "are not private" in done.out
-    interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.out)
-    assert interval is not None
-    assert 0 <= float(interval[1]) <= float(interval[2]) <= 100
+    assert re.search(r"95 % of runs: \S+ to \S+ %", done.out)
     runs = json.loads(out.read_text())["runs"]
     assert [r["batch_size"] for r in runs] == [4, 4, 8, 8]
     planned = "plan --n-rows 50000 --delta 1e-5 --epsilon 1 --simulated"

@@ -20,9 +20,3 @@ def test_equal_images_are_reported_within_a_split(tmp_path):
     ]
 
 
-def test_equal_images_without_a_group_are_of_two(tmp_path):
-    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    x[5] = x[1]
-    labels, group = np.zeros(6, int), np.array(["p1", "p2", "", "p2", "", ""])
-    write_features(tmp_path / "f.h5", x, labels, ["a"], group=group)
-    assert verify(tmp_path / "f.h5") == ["equal images in two groups: 2 (rows 1, 5)"]
