@@ -6,16 +6,18 @@ from dphead_extract.features.verify import verify
 
 
 def test_equal_images_are_reported_within_a_split(tmp_path):
+    """Images without a group are of two."""
     x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    x[5], x[7], x[9] = x[1], x[2], x[4]
+    x[5], x[7], x[9], x[11] = x[1], x[2], x[4], x[10]
     labels = np.arange(12) % 2
     labels[5], labels[7], labels[9] = labels[1], labels[2], 1 - labels[4]
-    group = np.arange(12) // 2
-    group[5], group[7], group[9] = group[1], group[2] + 9, group[4]
+    labels[11] = labels[10]
+    group = np.array([f"p{i // 2}" for i in range(12)])
+    group[5], group[7], group[9], group[11] = group[1], "p9", group[4], ""
     write_features(tmp_path / "f.h5", x, labels, ["a", "b"], group=group)
     assert verify(tmp_path / "f.h5") == [
         "equal images in two classes: 2 (rows 4, 9)",
-        "equal images in two groups: 2 (rows 2, 7)",
+        "equal images in two groups: 4 (rows 2, 7, 10, 11)",
         "equal images that stand twice: 2 (rows 1, 5)",
     ]
 
