@@ -313,17 +313,6 @@ def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
         imported(tmp_path / "g.parquet")
 
 
-def test_a_byte_that_is_no_utf8_is_named_by_its_line(tmp_path):
-    """Text is decoded in blocks, in advance of the line that is parsed."""
-    path = tmp_path / "f.csv"
-    path.write_bytes(b"a,b\n1,\xff\n")
-    with pytest.raises(ExtractError, match=r"in line 2\. Type --encoding"):
-        imported(path)
-    path.write_bytes(b"a,b\n" + b"1,2\n" * 5000 + b"1,\xff\n" + b"1,2\n" * 5000)
-    with pytest.raises(ExtractError, match="in line 5002"):
-        imported(path)
-
-
 def test_a_line_without_an_end_is_not_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "f.csv"

@@ -185,28 +185,19 @@ def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path)
         assert file.config["transform"]["colors"] == 1
 
 
-def test_the_header_of_arrays_is_what_is_declared_about_them(
+def test_arrays_have_the_channels_that_are_declared_or_their_own(
     digits, digits_npz, tmp_path
 ):
-    """One shape for all rows.
-
-    Three channels can be asked for; colors are never dropped without a word.
-    """
-
-    def rows(source, channels):
-        network = BackboneOptions("scatternet", scatter_j=(1,), channels=channels)
-        out = tmp_path / f"{source.stem}{channels}.h5"
-        extract(options(source, out, backbone=network))
-        return datasets(out)["features"]
-
-    three, one = rows(digits_npz, 3), rows(digits_npz, None)
-    # float32 products of another shape
-    assert_allclose(three, np.tile(one, 3), atol=1e-6)
-    rgb = tmp_path / "rgb.npz"
-    np.savez(rgb, images=np.repeat(digits[0][:9, :, :, None], 3, 3))
-    assert rows(rgb, None).shape[1] == 3 * 144
+    """Colors are never dropped without a word."""
+    three = scatternet(channels=3)["backbone"]
+    extract(options(digits_npz, tmp_path / "f.h5", backbone=three))
+    found = datasets(tmp_path / "f.h5")["features"].reshape(300, 3, 144)
+    # float32 products of another place
+    assert_allclose(found, np.repeat(found[:, :1], 3, axis=1), atol=1e-6)
+    np.savez(tmp_path / "rgb.npz", images=np.repeat(digits[0][:9, :, :, None], 3, 3))
+    one = scatternet(channels=1)["backbone"]
     with pytest.raises(ExtractError, match="--channels 3"):
-        rows(rgb, 1)
+        extract(options(tmp_path / "rgb.npz", tmp_path / "g.h5", backbone=one))
 
 
 @pytest.mark.parametrize(

@@ -20,5 +20,3 @@ def test_equal_images_are_reported_within_a_split(tmp_path):
         "equal images in two groups: 4 (rows 2, 7, 10, 11)",
         "equal images that stand twice: 2 (rows 1, 5)",
     ]
-
-
