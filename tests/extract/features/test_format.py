@@ -1,6 +1,5 @@
 """Features files: what is written is read back, and what is damaged is refused."""
 
-import hashlib
 import os
 
 import h5py
@@ -53,10 +52,6 @@ def fill(writer, features, labels, blocks=None):
         columns = {"labels": labels[rows], "row_digest": np.stack(digests)}
         writer.append(features[rows], columns)
         blocks = None if blocks is None else blocks - 1
-
-
-def sha(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 BAD_GROUPS = {
