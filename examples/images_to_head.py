@@ -21,7 +21,9 @@ extract(
     ExtractOptions(
         "images",
         "digits.h5",
-        BackboneOptions("scatternet", image_size=8, channels=1, scatter_j=(1,)),
+        BackboneOptions(
+            "scatternet", image_size=8, channels=1, settings={"scatter_j": (1,)}
+        ),
         classes=Classes([str(k) for k in range(10)]),
         layout="split/class",
     )

@@ -285,7 +285,11 @@ def _checked(given: dict[str, Any]) -> Any:
     All values are checked before the import of PyTorch, which takes seconds.
     """
     from dphead_extract.backbones.base import BackboneOptions
-    from dphead_extract.backbones.families import check_options, traits_of
+    from dphead_extract.backbones.families import (
+        check_options,
+        settings_of_families,
+        traits_of,
+    )
     from dphead_extract.images import PixelRange
     from dphead_extract.normalization import RowNorm
     from dphead_extract.shards import Shard
@@ -308,6 +312,7 @@ def _checked(given: dict[str, Any]) -> Any:
     for name in [name for name, value in given.items() if value is None]:
         del given[name]
     kind = given.get("normalize") or traits_of(given["backbone"]).normalization
+    given["settings"] = {name: given[name] for name in settings_of_families()}
     network = {f.name for f in fields(BackboneOptions)} & set(given)
     shard = given.get("shard")
     given |= {

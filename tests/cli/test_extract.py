@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 from commands import charges, dphead, fitted, refusal, refused, report_of, words
+from dphead_extract.backbones.families import settings_of_families
 from dphead_extract.features.format import open_features
 from pictures import drawn, encoded, pack
+
+from dphead.cli.extract import extract
 
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--classes", 3)
 PIXELS = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
@@ -25,6 +28,13 @@ def images(tmp_path):
             labels=np.arange(count) % 3,
         )
     return tmp_path / "all.npz"
+
+
+def test_each_option_of_fixed_filters_is_one_of_a_family():
+    """Another name would be dropped without a word."""
+    _, *options = extract.params
+    names = {o.name for o in options if o.heading == "Fixed filters"}
+    assert names == settings_of_families().keys() | {"colors"}
 
 
 def test_two_networks_on_the_same_images_share_a_budget(images, tmp_path):

@@ -28,9 +28,9 @@ def run(path, output, index, **changes):
 
 
 def options(path, output, index, network=1, image_size=None, **changes):
-    sizes = {"scatter_l": network, "image_size": image_size}
+    settings = {"scatter_j": (1,), "scatter_l": network}
     small = {"block_rows": 16, "batch_size": 16, "check": False, "index": index}
-    backbone = BackboneOptions("scatternet", scatter_j=(1,), **sizes)
+    backbone = BackboneOptions("scatternet", settings=settings, image_size=image_size)
     return usual(path, output, backbone=backbone, **small | changes)
 
 

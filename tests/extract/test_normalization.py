@@ -57,7 +57,7 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one()
 @pytest.mark.parametrize("scales", [(2,), (1, 2)])
 def test_local_normalization_is_its_definition(scales):
     """In float64, from the synthetic images on."""
-    options = BackboneOptions("scatternet", scatter_j=scales)
+    options = BackboneOptions("scatternet", settings={"scatter_j": scales})
     backbone = load_backbone(options, (16, 16), False)
     rows = backbone.module(torch.rand(3, 1, 16, 16)).flatten(1)
     public = synthetic_features(backbone).flatten(1)

@@ -18,7 +18,7 @@ TEN = Classes.parse("10")
 
 
 def options(source, output, **changes):
-    network = BackboneOptions("scatternet", scatter_j=(1,))
+    network = BackboneOptions("scatternet", settings={"scatter_j": (1,)})
     defaults = {
         "backbone": network,
         "classes": TEN,
@@ -131,7 +131,12 @@ AB = {"classes": Classes.parse("a,b")}
 
 
 def scatternet(**changes):
-    return {"backbone": BackboneOptions("scatternet", scatter_j=(1,), **changes), **AB}
+    return {
+        "backbone": BackboneOptions(
+            "scatternet", settings={"scatter_j": (1,)}, **changes
+        ),
+        **AB,
+    }
 
 
 def test_one_image_of_another_color_and_size_changes_no_other_row(folder, tmp_path):
@@ -247,7 +252,7 @@ def test_verify_says_what_is_wrong_with_a_file(digits_npz, tmp_path):
 def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(
     digits, digits_npz, tmp_path
 ):
-    network = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
+    network = BackboneOptions("scatternet", settings={"scatter_j": (1,)}, mirror=True)
     local = {"normalize": RowNorm("local")}
     turned = tmp_path / "turned.npz"
     np.savez(turned, images=digits[0][:300, :, ::-1])

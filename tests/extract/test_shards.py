@@ -112,9 +112,9 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
 
     second.unlink()
     network = shard()
-    network.backbone.scatter_l = 4
+    network.backbone.settings["scatter_l"] = 4
     extract(network)
-    with pytest.raises(FormatError, match=r"has backbone_kwargs\.L=8"):
+    with pytest.raises(FormatError, match=r"has backbone_kwargs\.scatter_l=8"):
         join_all(copy)
     (copy / "other").mkdir()  # another machine that was not given f.h5.shards.json
     extract(shard("other"))

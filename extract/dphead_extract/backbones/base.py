@@ -2,7 +2,7 @@
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
 registry imports every file of this folder. `TRAITS` in `families.py` names each family
-with its options, for checks and help texts.
+with its options and settings, for checks and help texts.
 No parameter of a backbone may depend on the images that are extracted.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dphead_extract.backbones.families import traits_of
 from dphead_extract.images import PixelRange
 
 if TYPE_CHECKING:  # options are checked before PyTorch is imported
@@ -45,10 +46,8 @@ class BackboneOptions:
         Share of the image that is kept.
     image_size : int, (int, int) or None
         Side of the input, or (height, width).
-    scatter_j : tuple of int
-        ScatterNet's J, or several whose features are joined.
-    scatter_l : int
-        ScatterNet's L.
+    settings : dict
+        The family's settings. `Traits.settings` has their names and defaults.
     colors : str
         "rgb", or for fixed filters "opponent": luminance, red-green, blue-yellow
         (van de Sande, Gevers, Snoek 2010).
@@ -80,14 +79,16 @@ class BackboneOptions:
     interpolation: str | None = None
     crop_pct: float | None = None
     image_size: int | tuple[int, int] | None = None
-    scatter_j: tuple[int, ...] = (2,)
-    scatter_l: int = 8
+    settings: dict[str, Any] = field(default_factory=dict)
     colors: str = "rgb"
     mirror: bool = False
     axes: int | None = None
     channels: int | None = None
     pixels: PixelRange = field(default_factory=PixelRange)
     random_weights: bool = False
+
+    def __post_init__(self) -> None:
+        self.settings = {**traits_of(self.name).settings, **self.settings}
 
     @property
     def sides(self) -> tuple[int, int] | None:

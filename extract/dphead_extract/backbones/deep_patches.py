@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dphead_extract.backbones.base import BackboneOptions, register
-from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
+from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
@@ -235,16 +235,12 @@ class _DeepPatchesFamily(FixedFilters):
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a network for each scale."""
-        if options.mean or options.std:
-            raise ExtractError(
-                f"--backbone {options.name} takes pixels from 0 to 1, got --mean "
-                "or --std. Remove both options."
-            )
+        scales, angles = options.settings["scatter_j"], options.settings["scatter_l"]
         nets: list[nn.Module] = []
-        for scale in options.scatter_j:
-            first = ScatterNet(scale, shape, options.scatter_l)
+        for scale in scales:
+            first = ScatterNet(scale, shape, angles)
             # Finer maps are halved until they are as small as the coarsest.
-            layers = 1 + max(options.scatter_j) - scale
+            layers = 1 + max(scales) - scale
             nets.append(DeepPatches(first, colors, basis, layers))
         between = {"between": BETWEEN} if len(nets) > 1 else {}
-        return nets, scales_of(options) | SETTINGS | between
+        return nets, SETTINGS | between

@@ -1,4 +1,4 @@
-"""Register families, and check the options of a backbone without PyTorch.
+"""Name families and their options, and check a backbone's options without PyTorch.
 
 PyTorch takes seconds to import, and a wrong option is refused before. Help texts read
 `TRAITS`, so this file needs no package.
@@ -6,7 +6,8 @@ PyTorch takes seconds to import, and a wrong option is refused before. Help text
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dphead_extract.errors import ExtractError
@@ -23,6 +24,9 @@ class Traits:
     ----------
     takes : frozenset of str
         Fields of `BackboneOptions` that only some families have, including this one.
+    settings : mapping of str to object
+        The family's settings, with their defaults. `dphead extract` has an option for
+        each. A features file records them, and `predict` restores them.
     needs_size : bool
         Whether image files need a declared size.
     normalization : str
@@ -30,22 +34,30 @@ class Traits:
     """
 
     takes: frozenset[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     needs_size: bool = False
     normalization: str = "none"
 
 
-_FILTERS = Traits(
-    frozenset({"colors", "interpolation=none", "scatter_j", "scatter_l"}), True, "local"
-)
-_TIMM = Traits(
-    frozenset({"weights", "random_weights", "model_args", "axes", "crop_pct"})
-)
-TRAITS = {"scatternet": _FILTERS, "deep-patches": _FILTERS}
+_SCATTERING = {"scatter_j": (2,), "scatter_l": 8}
+_FILTERS = frozenset({"colors", "interpolation=none"})
+_PIXELS = frozenset({"mean", "std"})
+_MODEL = frozenset({"weights", "random_weights", "model_args", "axes", "crop_pct"})
+_TIMM = Traits(_MODEL | _PIXELS)
+TRAITS = {
+    "scatternet": Traits(_FILTERS | _PIXELS, _SCATTERING, True, "local"),
+    "deep-patches": Traits(_FILTERS, _SCATTERING, True, "local"),
+}
 
 
 def traits_of(name: str) -> Traits:
     """Return the traits of a backbone's family, which is timm's for other names."""
     return TRAITS.get(name, _TIMM)
+
+
+def settings_of_families() -> dict[str, Any]:
+    """Return the settings of all families, with their defaults."""
+    return {k: v for traits in TRAITS.values() for k, v in traits.settings.items()}
 
 
 def check_options(options: BackboneOptions) -> None:
@@ -59,8 +71,10 @@ def check_options(options: BackboneOptions) -> None:
     }
     if options.interpolation == "none":
         given["interpolation=none"] = True
+    defaults, own = settings_of_families(), traits_of(options.name)
+    given |= {k: v for k, v in options.settings.items() if v != defaults.get(k)}
     for name, value in given.items():
-        if name not in traits_of(options.name).takes:
+        if name not in own.takes | own.settings.keys():
             flag = "--" + name.removesuffix("s" if name == "model_args" else "")
             flag = flag.replace("_", "-").replace("=", " ")
             shown = "" if value is True else f" (got {value})"

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
+from dphead_extract.backbones.families import traits_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import with_channels
 
@@ -53,7 +54,9 @@ class FixedFilters(Family):
         colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
-        """Return the networks whose outputs are joined, and the settings to record.
+        """Return the networks whose outputs are joined, and their constants.
+
+        Constants are recorded beside the family's settings.
 
         Parameters
         ----------
@@ -78,7 +81,8 @@ class FixedFilters(Family):
         resized = options.sides is not None and options.interpolation != "none"
         interpolation = (options.interpolation or "bicubic") if resized else None
         height, width = options.sides or size
-        nets, kwargs = self.nets(options, (height, width), colors, basis)
+        nets, constants = self.nets(options, (height, width), colors, basis)
+        names = traits_of(options.name).settings
         mean, std = (_channel_tensor(v, colors) for v in (options.mean, options.std))
 
         def prepare(image: np.ndarray) -> np.ndarray:
@@ -90,7 +94,7 @@ class FixedFilters(Family):
 
         return Backbone(
             name=options.name,
-            kwargs=kwargs,
+            kwargs={k: options.settings[k] for k in names} | constants,
             weights_sha256="",
             transform={
                 "image_size": [height, width],
@@ -113,24 +117,12 @@ class FixedFilters(Family):
         self, kwargs: dict[str, Any], transform: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the options that a features file recorded."""
-        found: dict[str, Any] = {
+        return {
+            "settings": {k: kwargs[k] for k in traits_of(self.names[0]).settings},
             "colors": transform.get("color_space", "rgb"),
             "image_size": tuple(transform["image_size"]),
             "channels": transform["colors"],
         }
-        if "J" in kwargs:
-            found["scatter_j"] = tuple(np.atleast_1d(kwargs["J"]).tolist())
-            found["scatter_l"] = kwargs["L"]
-        return found
-
-
-def scales_of(options: BackboneOptions) -> dict[str, Any]:
-    """Return ScatterNet's scales for the record: one J, or a list of several."""
-    scales = list(options.scatter_j)
-    return {
-        "J": scales[0] if len(scales) == 1 else scales,
-        "L": options.scatter_l,
-    }
 
 
 def _channel_tensor(

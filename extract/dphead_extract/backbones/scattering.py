@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dphead_extract.backbones.base import BackboneOptions, register
-from dphead_extract.backbones.fixed_filters import FixedFilters, scales_of
+from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.wavelets import lowpass_matrix, wavelet_spectra
 from dphead_extract.errors import ExtractError
 
@@ -210,5 +210,5 @@ class _ScatterNetFamily(FixedFilters):
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
         """Return a ScatterNet for each scale."""
-        nets = [ScatterNet(j, shape, options.scatter_l) for j in options.scatter_j]
-        return [*nets], scales_of(options)
+        scales, angles = options.settings["scatter_j"], options.settings["scatter_l"]
+        return [ScatterNet(j, shape, angles) for j in scales], {}

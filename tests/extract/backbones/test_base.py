@@ -1,12 +1,17 @@
 """A family of backbones is one class under `@register`."""
 
+import json
+
 import numpy as np
+import pytest
 import torch
 from dphead_extract.backbones.base import FAMILIES, BackboneOptions, register
-from dphead_extract.backbones.families import TRAITS
+from dphead_extract.backbones.families import TRAITS, Traits
 from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.registry import load_backbone
 from torch import nn
+
+from dphead.fit.files import backbone_options
 
 
 def test_each_family_has_its_traits_and_the_other_way_round():
@@ -14,22 +19,55 @@ def test_each_family_has_its_traits_and_the_other_way_round():
 
 
 def test_a_registered_family_is_loaded_by_its_name(monkeypatch):
-    monkeypatch.setitem(TRAITS, "channel-means", TRAITS["scatternet"])
+    traits = Traits(frozenset({"colors"}), {"places": 1}, True)
+    monkeypatch.setitem(TRAITS, "channel-means", traits)
 
     @register
     class Means(FixedFilters):
         names = ("channel-means",)
 
         def nets(self, options, shape, colors, basis):
-            return [nn.AdaptiveAvgPool2d(1)], {"places": 1}
+            return [nn.AdaptiveAvgPool2d(options.settings["places"])], {"seed": 0}
 
     try:
         backbone = load_backbone(BackboneOptions("channel-means"), (4, 6), True)
     finally:
         del FAMILIES["channel-means"]
-    assert (backbone.n_features, backbone.kwargs) == (3, {"places": 1})
+    assert (backbone.n_features, backbone.kwargs) == (3, {"places": 1, "seed": 0})
     white = backbone.prepare(np.full((4, 6, 3), 255, np.uint8))
     inputs = backbone.inputs(torch.from_numpy(white[None]))
     assert torch.equal(backbone.module(inputs).flatten(), torch.ones(3))
-    recorded = Means().recorded(backbone.kwargs, backbone.transform)
-    assert recorded == {"colors": "rgb", "image_size": (4, 6), "channels": 3}
+
+
+OTHER = {  # an option of some families only: another value than the default
+    "colors": "opponent",
+    "mean": (0.5,),
+    "std": (0.25,),
+    "interpolation": "none",
+    "scatter_j": (1,),
+    "scatter_l": 4,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TRAITS))
+def test_each_option_of_a_family_is_recorded_and_restored(name):
+    """Otherwise a head would take features of another kind as its own."""
+    made = {"image_size": (16, 16), "channels": 3}
+
+    def built(**changes):
+        backbone = load_backbone(
+            BackboneOptions(name, **made, **changes), (16, 16), True
+        )
+        kept = {"backbone_kwargs": backbone.kwargs, "transform": backbone.transform}
+        return json.loads(json.dumps({"backbone": name, **kept}))
+
+    usual, traits = built(), TRAITS[name]
+    for option in sorted(traits.takes | traits.settings.keys()):
+        field = option.partition("=")[0]
+        value = OTHER[field]
+        setting = field in traits.settings
+        found = built(**({"settings": {field: value}} if setting else {field: value}))
+        assert found != usual
+        again = backbone_options(found, None)
+        held = again.settings[field] if setting else getattr(again, field)
+        assert json.dumps(held) == json.dumps(value)

@@ -83,14 +83,17 @@ def test_the_network_is_its_definition(colors, side, layers, places):
 
 
 def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
-    options = BackboneOptions("deep-patches", scatter_j=(1, 2), image_size=24)
+    options = BackboneOptions(
+        "deep-patches", settings={"scatter_j": (1, 2)}, image_size=24
+    )
     both = load_backbone(options, (24, 24), False)
     assert [(net.first.J, len(net.layers)) for net in both.module.nets] == [
         (1, 2),
         (2, 1),
     ]
     assert both.parts == ((2 * FILTERS, PLACES**2),) * 2
-    expected = {"J": [1, 2], "L": 8, "between": 5} | deep_patches.SETTINGS
+    settings = {"scatter_j": (1, 2), "scatter_l": 8}
+    expected = settings | {"between": 5} | deep_patches.SETTINGS
     assert both.kwargs == expected
     assert both.module(images(3, 1, 24)).std(dim=0).median() > 0
 
@@ -121,7 +124,7 @@ def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place(layers):
 
 def test_what_deep_patches_cannot_do_is_refused():
     for more, match in (
-        ({"mean": (0.5,)}, "pixels from 0 to 1"),
+        ({"mean": (0.5,)}, "--mean is not an option"),
         ({"weights": "x"}, "--weights is not an option"),
         ({"image_size": 8}, "maps of at least 3 x 3"),
     ):

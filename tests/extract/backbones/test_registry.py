@@ -167,7 +167,9 @@ def test_a_network_of_gray_images_takes_one_channel():
 
 
 def test_scatternet_sizes_and_colors():
-    one = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
+    one = load_backbone(
+        BackboneOptions("scatternet", settings={"scatter_j": (1,)}), (8, 8), False
+    )
     assert (one.parts, one.n_features) == (((9, 16),), 144)
     assert one.prepare(PICTURE[:8, :8]).shape == (8, 8, 1)  # color becomes gray
     options = BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,))
@@ -181,7 +183,9 @@ def test_scatternet_sizes_and_colors():
 def test_opponent_colors_turn_the_colors_and_gray_has_only_the_first():
     plain, turned = (
         load_backbone(
-            BackboneOptions("scatternet", scatter_j=(1,), colors=c), (8, 8), True
+            BackboneOptions("scatternet", settings={"scatter_j": (1,)}, colors=c),
+            (8, 8),
+            True,
         )
         for c in ("rgb", "opponent")
     )
