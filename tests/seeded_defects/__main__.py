@@ -48,7 +48,7 @@ class Outcome:
 
 
 def main(words: list[str]) -> int:
-    """Run the mutants and print the table. Returns the exit code."""
+    """Run the mutants and print a line for each. Returns the exit code."""
     start = time.monotonic()
     start_libraries()
     mutants = [m for m in load() if not words or any(w in m["name"] for w in words)]
@@ -66,24 +66,17 @@ def main(words: list[str]) -> int:
         healthy = pool.submit(
             baseline, snapshot, sorted({t for m in mutants for t in m["tests"]})
         )
-        outcomes = []
-        for mutant, outcome in zip(
-            mutants, pool.map(lambda m: run(snapshot, m), mutants), strict=True
-        ):
-            outcomes.append(outcome)
-            state = "killed" if outcome.killer else outcome.reason
-            print(
-                f"{outcome.seconds:5.1f} s  {mutant['name']}: {state}",
-                file=sys.stderr,
-                flush=True,
-            )
-    print_table(mutants, outcomes)
-    pairs = zip(mutants, outcomes, strict=True)
-    alive = [(m, o) for m, o in pairs if not o.killer and o.reason != SKIPPED]
-    killed = sum(bool(o.killer) for o in outcomes)
+        killed, alive = 0, []
+        outcomes = pool.map(lambda m: run(snapshot, m), mutants)
+        for mutant, outcome in zip(mutants, outcomes, strict=True):
+            line = f"{mutant['name']}: {outcome.killer or outcome.reason}"
+            print(f"{outcome.seconds:5.1f} s  {line}", flush=True)
+            killed += bool(outcome.killer)
+            if not outcome.killer and outcome.reason != SKIPPED:
+                alive.append(line)
     print(f"{killed} of {len(mutants)} killed in {time.monotonic() - start:.0f} s")
-    if alive:  # at the end too, where a log that was cut off still has them
-        print_table([m for m, _ in alive], [o for _, o in alive])
+    for line in alive:
+        print(f"SURVIVED  {line}")
     if healthy.result():
         print(
             f"\n{healthy.result()}\nThese tests fail without any defect too: their "
@@ -95,18 +88,16 @@ def main(words: list[str]) -> int:
 def load() -> list[dict[str, Any]]:
     """Every mutant: its name, its number among the fifteen defects if it has one, its
     tests, its edits.
+
+    An entry with a single edit holds the edit's keys itself.
     """
-    return tomllib.loads((Path(__file__).parent / "mutants.toml").read_text())["mutant"]
-
-
-def print_table(mutants: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
-    """One line a mutant."""
-    width = max(len(m["name"]) for m in mutants)
-    print(f"{'mutant':<{width}}  §6  killed by")
-    for mutant, outcome in zip(mutants, outcomes, strict=True):
-        survived = "" if outcome.reason == SKIPPED else "SURVIVED: "
-        verdict = outcome.killer or survived + outcome.reason
-        print(f"{mutant['name']:<{width}}  {mutant.get('defect', ''):>2}  {verdict}")
+    text = (Path(__file__).parent / "mutants.toml").read_text()
+    mutants = tomllib.loads(text)["mutant"]
+    for mutant in mutants:
+        if "edit" not in mutant:
+            keys = ("file", "search", "replace")
+            mutant["edit"] = [{key: mutant.pop(key) for key in keys}]
+    return mutants
 
 
 def baseline(snapshot: Path, tests: list[str]) -> str:
