@@ -23,6 +23,8 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.base import ProblemInfo
+from dphead.sums import passes
+from dphead.sums.cpu import CpuSums
 
 SMALL = ProblemInfo(16, 2, 2)
 FLAT = {"center_share": 0.0}
@@ -201,3 +203,42 @@ def test_canaries_have_every_class_and_random_directions():
                 assert p.canary[0] @ p.neighbor[0] == pytest.approx(-50, rel=1e-4)
     assert len(worst_cases(ProblemInfo(300, 5, 40), plan, 100)) == 10
     assert len(worst_cases(facts, plan, 2)) == 2
+
+
+def clip_at(monkeypatch, factor):
+    """Sums in which rows are clipped at `factor` times the planned norm, in the planned
+    units, and that nothing compares with the reference.
+    """
+    rows_of, add_to = CpuSums.rows, CpuSums.add
+
+    def wider(ask):
+        return replace(ask, clip_norm=factor * ask.clip_norm)
+
+    def add(self, ask, rows, y, used, out):
+        append = ask.params.transform.append
+        units = [a.statistic.unit(a.clip_norm, append) for a in (ask, wider(ask))]
+        total = add_to(self, wider(ask), rows, y, used, np.zeros_like(out))
+        out += np.rint(total * (units[1] / units[0])).astype(np.int64)
+        return out
+
+    monkeypatch.setattr(passes, "check_equal", lambda *_: None)
+    monkeypatch.setattr(CpuSums, "rows", lambda self, a, b: rows_of(self, wider(a), b))
+    monkeypatch.setattr(CpuSums, "add", add)
+
+
+def test_a_mechanism_without_its_clip_fails(monkeypatch):
+    """By fits whose canary is ten clip norms long."""
+    method = ("dp-sgd", {"unit_norm": False, "steps": 1, "clip_norm": 0.5}, 100, 1.0)
+    assert audited(*method)["passed"]
+    clip_at(monkeypatch, 64)
+    found = audited(*method)
+    assert not found["passed"]
+    assert found["canary_epsilon"] > found["epsilon"] == 1
+    assert found["epsilon_lower_bound"] > 1
+
+
+def test_groups_in_poisson_batches_have_no_worst_case():
+    solver = make_method("dp-sgd", SMALL, {"steps": 1, "batch_size": 8}).solver
+    plan = with_noise(solver, SMALL, relation="add_remove", group_cap=2)
+    with pytest.raises(ValueError, match="`--group-cap` needs full batches"):
+        worst_case(SMALL, plan)

@@ -360,10 +360,3 @@ def test_a_damaged_ledger_is_no_witness(run):
     book.close()
     with pytest.raises(ValueError, match="is damaged: "):
         read_run(run)
-
-
-def test_records_of_another_form_are_one_line(run):
-    for part in (3, None, [], {"name": 3}):
-        change(run, method=part)
-        with pytest.raises(ValueError, match=r"Restore|Pass a run folder"):
-            check(read_run(run))

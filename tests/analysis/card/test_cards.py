@@ -10,7 +10,6 @@ from commands import (
     fit,
     fitted,
     refused,
-    words,
 )
 
 from dphead.analysis.card.model_card import metadata, model_card
@@ -43,16 +42,6 @@ def test_a_model_card_has_results_where_test_rows_are_public_alone(folder):
     assert "model-index" not in front(private)
     assert "accuracy on public test rows" not in private
     assert "No accuracy was released." in private
-
-
-def test_a_model_card_holds_the_guarantee_the_hazards_and_no_folder(folder):
-    report = read_run(folder / "private").report
-    text = model_card(report)
-    said = words(text)
-    assert report["ledger"]["path"] not in text and "ledger.sqlite" in text
-    assert "(1, 0.0001)-differentially private" in said
-    assert "| ε, δ | 1, 0.0001 |" in text
-    assert "| Side channels | not covered |" in text
 
 
 def test_names_in_a_model_card_are_text(folder):

@@ -124,17 +124,6 @@ def changed(report, **parts):
     return report | {key: report[key] | value for key, value in parts.items()}
 
 
-def test_the_expected_accuracy_names_the_people_that_it_holds_for(folder):
-    report = read_run(folder / "private").report
-    report["expected_accuracy"] = {"accuracy": 0.8, "low": 0.7, "high": 0.9}
-    assert "expected on new rows: 80.0 %" in text(page(report))
-    report = changed(report, data={"grouped": True})
-    assert "expected on new rows of the same people: 80.0 %" in text(page(report))
-    assert "too uncertain to tell" not in text(page(report))
-    report = changed(report, expected_accuracy={"low": 0.4})
-    assert "too uncertain to tell" in text(page(report))
-
-
 def test_names_are_text_and_no_markup(folder):
     report = read_run(folder / "public").report
     names = ["<script>alert(1)</script>", '"><img src=x>', "&amp;"]

@@ -6,10 +6,9 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphead.analysis.card.risk import COMPARED, CURVE_RATES, limits_of
+from dphead.analysis.card.risk import CURVE_RATES, limits_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
-from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import epsilon_from_mu
 
 
@@ -90,14 +89,6 @@ def test_a_replaced_row_in_a_poisson_batch_is_limited_by_its_own_pair():
     assert (1 + gain) / 2 <= found.guess + 1e-12 <= (1 + gain) / 2 * 1.01
     empty = report((sd, q, 1), epsilon=5.0, relation="zero_out")
     assert max(own(limits_of(empty)).hits) < max(found.hits)
-
-
-def test_a_run_stands_in_for_its_own_epsilon():
-    """ε = 1 is not shown twice, and rows are in order."""
-    mu = mu_from_epsilon(1.0, 1e-5)
-    limits = limits_of(report((1 / mu, 1.0, 1), epsilon=1.0))
-    assert [one.epsilon for one in limits if one.replaced] == list(COMPARED)
-    assert own(limits).epsilon == own(limits, True).epsilon == 1.0
 
 
 def test_there_are_no_limits_without_noise():
