@@ -9,7 +9,7 @@ from benchmarks.faults.processes import stop_at
 
 
 @pytest.mark.parametrize(
-    "name, every", [("dp-ls", 59), ("dp-sgd", 149), ("extract", 13), ("finetune", 199)]
+    "name, every", [("dp-ls", 97), ("dp-sgd", 149), ("extract", 23), ("finetune", 199)]
 )
 def test_a_command_that_was_killed_anywhere_goes_on_under_one_charge(name, every):
     """Every so many events; all of them take minutes."""
@@ -19,7 +19,7 @@ def test_a_command_that_was_killed_anywhere_goes_on_under_one_charge(name, every
 
 
 @pytest.mark.parametrize(
-    "name, every", [("dp-ls", 97), ("extract", 23), ("finetune", 199)]
+    "name, every", [("dp-ls", 193), ("extract", 23), ("finetune", 199)]
 )
 def test_a_command_that_was_told_to_end_says_what_it_charged_and_goes_on(name, every):
     tries = dict(kills.points(kills.CASES[name], every, stop_at))

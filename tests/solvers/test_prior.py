@@ -24,7 +24,7 @@ def blobs(n, seed):
     return rows.astype(np.float32), y
 
 
-def accuracy(prior, epsilon, seeds=4):
+def accuracy(prior, epsilon, seeds=2):
     heads = (
         head_of(Auto(prior=prior), *blobs(1000, seed), M, epsilon, seed)
         for seed in range(seeds)
