@@ -1,6 +1,5 @@
 """Labels and targets: none decides how another is read, stops a fit or warns."""
 
-import subprocess
 import sys
 import warnings
 from datetime import date, datetime
@@ -80,19 +79,6 @@ def test_no_item_warns_or_stops_and_each_is_read_alone(classes):
             assert labels.positions(labels.label_column([item]), names)[0] == at
             assert_array_equal(labels.numbers([item])[0], target)
     assert found[-1] == 0 and targets[-1] == 2.5
-
-
-def test_bytes_are_not_compared_with_texts():
-    """Under python -bb that is an error."""
-    program = (
-        "import numpy as np; from dphead.estimators.labels import *;"
-        "assert positions(label_column(['a', b'a', 1]), np.array(['a'])).tolist() == "
-        "[0, -1, -1];"
-        "assert positions(label_column(['a', b'a', 1]), np.array([b'a'])).tolist() == "
-        "[-1, 0, -1]"
-    )
-    done = subprocess.run([sys.executable, "-bb", "-c", program], capture_output=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", ["Int64", "int64[pyarrow]", "category", "pyarrow"])

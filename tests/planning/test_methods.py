@@ -41,27 +41,6 @@ def asked(solver):
 
 
 @pytest.mark.parametrize(
-    "method, bias", [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)]
-)
-def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
-    """Tables 6, 8 and 9: weights 0, sigmoid cross-entropy, bias -10 (Table 8 names no
-    bias for DP-Newton).
-    """
-    made = make_method(method, FACTS, FC23[method], "fc23")
-    first = next(a for a in asked(made.solver) if a.label == "gradient")
-    weights = first.params.weights
-    append = first.params.transform.append
-    assert np.all(weights[: FACTS.n_features] == 0)
-    assert "sigmoid" in first.statistic.name
-    if bias is None:
-        assert append == 0
-        assert weights.shape == (FACTS.n_features, FACTS.n_classes)
-    else:
-        assert append > 0
-        assert np.all(weights[-1] * append == bias)
-
-
-@pytest.mark.parametrize(
     "method, count", [("dp-fc", 11), ("dp-ls", 3), ("dp-newton", 20), ("dp-adam", 100)]
 )
 def test_fc23_has_one_noise_multiplier_and_the_papers_count_of_releases(method, count):

@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import dphead, features_file, fitted, report_of, rows
 
@@ -100,24 +99,6 @@ def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
     wrong = ("--set", "sharpness=-1")
     assert "class sums" in fitted("account", *budget, *sizes).out
     assert "sharpness must be" in dphead("account", *budget, *sizes, *wrong).err
-
-
-def test_the_example_is_a_method_of_an_estimator(angles):
-    x, y = rows(3000)
-    head = DPHeadClassifier(
-        method="angles",
-        settings={"sharpness": 2.0},
-        epsilon=8.0,
-        classes=[0, 1, 2],
-        random_state=0,
-    ).fit(x, y)
-    assert head.score(*rows(seed=1)) > 0.8
-    assert np.allclose(np.linalg.norm(head.coef_, axis=1), 2.0)
-    unknown = DPHeadClassifier(
-        method="angles", settings={"unit_norm": True}, classes=[0, 1, 2]
-    )
-    with pytest.raises(ValueError, match="has the settings sharpness"):
-        unknown.fit(x, y)
 
 
 @pytest.mark.parametrize(

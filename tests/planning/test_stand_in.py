@@ -108,17 +108,3 @@ def test_poisson_batches_keep_their_share_of_the_rows():
     assert small.asks == ["rows that count", "feature mean", *["gradient"] * 4]
     sds = [[a.noise_sd for a in told.answers] for told in (small, large)]
     assert_allclose(*sds, rtol=1e-9)
-
-
-def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
-    solver = make_method("auto", FACTS, {}).solver
-    plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
-    fewer = on_fewer_rows(plan, N)
-    own = {"solver": solver, "facts": FACTS}
-    assert replace(fewer, specs=plan.specs, **own) == plan
-    for one, other in zip(fewer.specs, plan.specs, strict=True):
-        assert one.noise_multiplier == pytest.approx(other.noise_multiplier / TIMES)
-        assert one.n_rows == N
-        same = {"n_rows": other.n_rows, "noise_multiplier": other.noise_multiplier}
-        assert replace(one, **same) == other
-    assert on_fewer_rows(plan, FACTS.n_rows).specs == plan.specs

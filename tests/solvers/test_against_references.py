@@ -124,20 +124,6 @@ def test_averages_of_the_iterates(average):
     assert_close(fit(solver).weights, average_w)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
-def test_dpfc_decreases_the_loss_at_every_step_without_noise_and_clipping(loss):
-    """Boehning's bound makes the default step monotone [Boehning 1992]."""
-    losses = [loss_of(loss, np.zeros((D, M)))]
-    for steps in (1, 2, 4, 8, 16):
-        losses.append(
-            loss_of(
-                loss,
-                fit(DPFC(steps=steps, ridge=1e-6, loss=loss, centering=RAW)).weights,
-            )
-        )
-    assert np.all(np.diff(losses) <= 1e-9)
-
-
 def test_dpfc_reaches_the_maximum_likelihood():
     reference = LogisticRegression(
         C=1e6, fit_intercept=False, max_iter=5000, tol=1e-10

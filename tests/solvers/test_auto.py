@@ -48,22 +48,6 @@ def test_whoever_protects_more_has_less_to_spend():
     assert plan(epsilon=np.inf).budgeted(facts).mu == np.inf
 
 
-def test_the_expected_accuracy_is_that_of_new_rows():
-    """30 data sets and draws, with fresh rows: a true 90 % interval holds fewer than
-    80 % with odds of 3 %.
-    """
-    held = 0
-    errors = []
-    test_x, test_y = blobs(20_000, 10_000, 0.8)
-    for seed in range(30):
-        head = fit(*blobs(400, seed, 0.8), 8.0, seed)
-        truth = right(head, test_x, test_y)
-        held += head.estimate.low <= truth <= head.estimate.high
-        errors.append(head.estimate.accuracy - truth)
-    assert held >= 24
-    assert abs(np.mean(errors)) < 0.01
-
-
 @pytest.mark.parametrize("way", WAYS[:4])
 def test_rows_that_do_not_count_are_no_errors(way):
     """3,200 slots of which 800 count, because they are one of four of a group, or three

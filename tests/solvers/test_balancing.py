@@ -1,19 +1,16 @@
 """Balanced decisions: scores less the log of noisy class frequencies."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from fits import answered, head_of, right
+from fits import head_of, right
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
-from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers import ProblemInfo
 from dphead.solvers.balancing import COUNTS, frequencies
 from dphead.solvers.base import Response
-from dphead.solvers.head import join_intercept
 
 M, D = 3, 16
 SIZES = np.array([4000, 400, 100])
@@ -87,26 +84,6 @@ def test_a_class_that_may_have_no_rows_counts_as_the_most_common(counts, sd):
     kept = [count if count >= floor else top for count in counts]
     assert found == pytest.approx(np.array(kept) / sum(kept))
     assert found.min() > 0
-
-
-def test_the_expected_accuracy_is_that_of_the_adjusted_head():
-    """The counts of right rows are asked after the class counts, of that head."""
-    facts = replace(ProblemInfo(5000, D, M), mu=0.3)
-    solver = Auto(balanced=True, per_class_share=0.05)
-    sizes = np.array([[4000.0], [800.0], [200.0]])
-
-    def answer(ask):
-        value = np.zeros(ask.statistic.shape(ask.params.transform.width(D)))
-        return Response(sizes if ask.label == COUNTS else value, 0.1)
-
-    asked, head = answered(solver, facts, answer)
-    labels = [ask.label for ask in asked]
-    assert labels[-3:] == [COUNTS, "correct rows", "correct rows of classes"]
-    for ask in asked[-2:]:
-        assert ask.params.weights == pytest.approx(join_intercept(head), rel=1e-6)
-    assert head.intercept - head.intercept[0] == pytest.approx(
-        np.log(sizes[0, 0] / sizes[:, 0]), abs=1e-6
-    )
 
 
 def test_the_mean_of_the_classes_is_expected_within_its_interval():

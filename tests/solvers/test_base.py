@@ -2,9 +2,6 @@
 answers, and its head scores rows.
 """
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from core import toy
@@ -91,20 +88,6 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
 def test_classes_without_rows_and_empty_data_are_no_error(name):
     for labels in (np.where(Y == M - 1, 0, Y), np.full(N, -1)):
         assert np.isfinite(fit(SOLVERS[name], y=labels, epsilon=1.0).scores(X)).all()
-
-
-def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_block():
-    rng = np.random.default_rng(0)
-    w = rng.standard_normal((D, M))
-    b = rng.standard_normal(M)
-    center = rng.standard_normal(D).astype(np.float32)
-    head = LinearHead(w, b, RowTransform(True, center, None, 0.5))
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True) - center
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    assert_allclose(head.scores(X), unit @ w + b, atol=1e-5)
-    assert_allclose(head.scores(X, block=7), head.scores(X), atol=1e-6)
-    bad = np.array([[np.nan] * D, [np.inf] * D], np.float32)
-    assert np.isnan(head.scores(bad)).all()
 
 
 def test_a_head_of_a_loss_that_is_not_defined_is_refused():
@@ -200,18 +183,6 @@ def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append,
     else:
         assert append <= clip
         assert q.any() or clip > 8000
-
-
-@pytest.mark.parametrize("solver", [LeastSquares, Newton, Prototypes, DPFC])
-def test_a_constant_above_the_clip_of_its_rows_is_refused_in_the_plan(solver):
-    """Without noise nothing is clipped, and nothing is refused."""
-    facts = ProblemInfo(100, 4, 3, mu=1.0)
-    raw = Centering(unit_norm=False)
-    solver(feature_clip=0.25, intercept=0.25, centering=raw).plan(facts)
-    above = solver(feature_clip=0.25, intercept=0.26, centering=raw)
-    with pytest.raises(ValueError, match=r"intercept. must be at most"):
-        above.plan(facts)
-    above.plan(replace(facts, mu=math.inf))
 
 
 def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():

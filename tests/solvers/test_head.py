@@ -25,7 +25,6 @@ TRANSFORMS = {
     "centered, scaled": RowTransform(True, CENTER, SCALE),
     "standardized": RowTransform(False, CENTER, SCALE),
 }
-SCALES = (1e-18, 1e18, 1e-30, 1e30, 1e-42)  # of float32; the last is subnormal
 DTYPES = st.sampled_from([np.float16, np.float32, np.float64])
 named = pytest.mark.parametrize("name", TRANSFORMS)
 
@@ -75,26 +74,6 @@ def test_rows_within_the_clip_are_those_of_clipped_sums(name, x):
     seen = theirs.q[~masked] / RADIUS
     # `aim` shortens a row at the clip by one step and its width's rounding
     assert (np.abs(clipped - seen) <= 4 / RADIUS).all()
-
-
-@pytest.mark.parametrize("name", ["unit", "centered", "centered, scaled"])
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_scale_of_all_rows_changes_no_score_of_unit_rows(name, scale):
-    rng = np.random.default_rng(0)
-    head = LinearHead(rng.normal(size=(D, M)), rng.normal(size=M), TRANSFORMS[name])
-    x = rng.integers(1, 200, (50, D)).astype(np.float32)
-    # a subnormal number has few bits: 1e-42 is 714 of the smallest, a step of 0.0014
-    tolerance = 0.1 if scale == 1e-42 else 1e-4
-    same = head.scores(x * np.float32(scale))
-    assert_allclose(same, head.scores(x), atol=tolerance)
-
-
-def test_a_row_that_training_masks_has_no_score():
-    x = np.ones((4, D))
-    x[0, 1], x[1, 2], x[2, 3] = np.nan, -np.inf, 1e300  # the last is no float32
-    for transform in TRANSFORMS.values():
-        scores = LinearHead(np.ones((D, M)), np.zeros(M), transform).scores(x)
-        assert np.isnan(scores[:3]).all() and np.isfinite(scores[3]).all()
 
 
 def test_rows_of_another_width_are_refused():
