@@ -1,6 +1,4 @@
-"""Plots that need no data: TB21's Figure 9 and the trade-off curve of its CIFAR-10 row,
-and TAN23's Figures 2 and 3.
-"""
+"""Draw plots that need no data: TB21's Figure 9, and TAN23's Figures 2 and 3."""
 
 import math
 from pathlib import Path
@@ -8,13 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.iteration import figure9
-from benchmarks.plots import new_figure, save_figure, tradeoff_plot
+from benchmarks.plots import new_figure, save_figure
 from benchmarks.store import RESULTS
 from dphead.analysis.tan import MIN_SIGMA, total_amount_of_noise
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, rdp_curve
 
-# linear head, epsilon = 3
-TB21_CIFAR10 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0, count=2)]
 # of a whole training, by epsilon; eta of a step, delta and steps are those of all
 TAN23_ETA = {1: 0.13, 8: 0.95}
 TAN23_ETA_STEP = 3.9e-3
@@ -27,19 +23,9 @@ _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 def write(folder: Path = RESULTS) -> list[Path]:
     """Write the plots to folders of `folder`; returns their paths."""
-    return [*tb21(folder / "accounting"), *tan23(folder / "finetune")]
-
-
-def tb21(folder: Path) -> list[Path]:
-    """Figure 9 and the trade-off curve; returns their paths."""
-    paths = [folder / "figure9.png", folder / "tradeoff.png"]
-    figure9(paths[0])
-    title = (
-        "TB21, CIFAR-10, linear head: what any membership attack is limited to "
-        "(zero_out)"
-    )
-    tradeoff_plot(paths[1], TB21_CIFAR10, title=title)
-    return paths
+    path = folder / "accounting" / "figure9.png"
+    figure9(path)
+    return [path, *tan23(folder / "finetune")]
 
 
 def tan23(folder: Path) -> list[Path]:

@@ -132,7 +132,6 @@ def figure9(
     12). A batch of more than 1 % of the rows cannot be left out, so at the paper's own
     sizes (98 batches) the latter holds for every row. Noise is over the clip norm C
     (zero-out) and over the Lipschitz bound L (replace-one: a row moves a sum by 2 L).
-    Raises as `benchmarks.plots.tradeoff_plot`.
     """
     batches = -(-n_rows // batch_size)
     steps = round(epochs * n_rows / batch_size)
