@@ -131,15 +131,6 @@ def defects(only: str, audits: int) -> None:
     module.run_sound(audits)
 
 
-@command("experiments")
-def miniature() -> None:
-    """Train De22's ingredients one at a time, and test a TAN prediction."""
-    module = experiment("miniature")
-    module.run()
-    module.simulate()
-    show(module.write())
-
-
 # --- speed --------------------------------------------------------------------
 
 
@@ -192,9 +183,7 @@ def scale(folder: Path) -> None:
 
 @command("speed")
 @click.argument("parts", nargs=-1)
-@click.option(
-    "--images", type=PATH, help="Folder with cifar10/ and cifar100/, as unpacked."
-)
+@click.option("--images", type=PATH, help="Folder with cifar10/, as unpacked.")
 @click.option("--seconds", default=200.0, help="Seconds of each network's training.")
 @click.option("--tiny", is_flag=True, help="Try every part at a small size.")
 def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> None:

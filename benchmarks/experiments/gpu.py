@@ -3,8 +3,7 @@
 Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
 bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
 kymatio; `de22` and `tb21`, networks of their papers on CIFAR-10 as far as the time
-goes; `transfer`, a head on a network that was trained on CIFAR-100 without privacy.
-Each part stores its rows in results/gpu/rows.jsonl as it ends.
+goes. Each part stores its rows in results/gpu/rows.jsonl as it ends.
 """
 
 import json
@@ -227,120 +226,6 @@ def tb21(job: Job) -> None:
     keep("tb21", **trained(job, *given, *(("--epochs", "0.05") if job.tiny else ())))
 
 
-# --- transfer -----------------------------------------------------------------
-
-
-def transfer(job: Job) -> None:
-    """Train heads on features of a network trained on public images without privacy."""
-    import torch
-
-    from dphead.finetune.models import ModelSpec, build_network
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with np.load(job.images / "cifar100" / "cifar100.npz") as file:
-        chosen = file["split"] == "train"
-        x, y = file["images"][chosen], file["labels"][chosen]
-    if job.tiny:
-        x, y = x[:512], y[:512]
-    net = build_network(ModelSpec(job.model[1]), 100, 3).to(device)
-    on_device = tensors(x).to(device), torch.from_numpy(y).to(device)
-    epochs = pretrain(net, *on_device, job.seconds)
-    sets = {s: read_cifar(job.images / "cifar10", s) for s in ("train", "test")}
-    features = {s: features_of(net, tensors(x), device) for s, (x, _) in sets.items()}
-    labels = {s: y for s, (_, y) in sets.items()}
-    for method, epsilon, seed in [
-        (method, epsilon, seed)
-        for method in ("auto", "dp-fc")
-        for epsilon in (0.5, 1.0, 2.0, 8.0)
-        for seed in range(3)
-    ]:
-        accuracy = head_accuracy(method, epsilon, seed, features, labels)
-        keep(
-            "transfer",
-            method=method,
-            epsilon=epsilon,
-            seed=seed,
-            public_rows=len(x),
-            epochs=epochs,
-            accuracy=accuracy,
-        )
-
-
-def read_cifar(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (n, 32, 32, 3) and labels of CIFAR-10's binary files."""
-    names = sorted(folder.glob("data_batch_*" if split == "train" else "test_batch*"))
-    raw = np.concatenate([np.fromfile(name, np.uint8) for name in names])
-    rows = raw.reshape(-1, 3073)
-    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return images, rows[:, 0].astype(int)
-
-
-def tensors(images: np.ndarray) -> Any:
-    """Return images as tensors (n, 3, h, w), the input of the network."""
-    import torch
-
-    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-    return (x.float() / 255 - 0.5) / 0.25
-
-
-def pretrain(net: Any, x: Any, y: Any, seconds: float, batch: int = 256) -> int:
-    """Train with SGD until the time is over, and return the number of epochs."""
-    import torch
-    from torch.nn import functional as F
-
-    optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
-    generator = torch.Generator(x.device).manual_seed(0)
-    start, epochs = time.perf_counter(), 0
-    while (done := (time.perf_counter() - start) / seconds) < 1:
-        optimizer.param_groups[0]["lr"] = 0.1 * max(0.001, 1 - done)
-        order = torch.randperm(len(x), generator=generator, device=x.device)
-        for part in order.split(batch):
-            shift = torch.randint(0, 9, (2,), generator=generator, device=x.device)
-            images = F.pad(x[part], (4, 4, 4, 4)).roll(shift.tolist(), (2, 3))
-            images = images[:, :, 4:36, 4:36]
-            mirrored = torch.rand(len(part), generator=generator, device=x.device) < 0.5
-            images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-            with torch.autocast(x.device.type, torch.bfloat16):
-                loss = F.cross_entropy(net(images).float(), y[part])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        epochs += 1
-    return epochs
-
-
-def features_of(net: Any, x: Any, device: str) -> np.ndarray:
-    """Return the input of the network's last layer."""
-    import torch
-
-    found = []
-    with torch.inference_mode():
-        for part in x.split(1000):
-            maps = net.final(net.blocks(net.stem(part.to(device))))
-            found.append(maps.mean(dim=(2, 3)).float().cpu())
-    return torch.cat(found).numpy()
-
-
-def head_accuracy(
-    method: str, epsilon: float, seed: int, features: Any, labels: Any
-) -> float:
-    """Return the test accuracy of a seeded head."""
-    from dphead.data.arrays import ArrayRows
-    from dphead.fit.loop import Run, fit_head
-    from dphead.planning.methods import make_method
-    from dphead.planning.plan import make_plan
-    from dphead.privacy.noise import NoiseSource
-    from dphead.solvers import ProblemInfo
-
-    rows = ArrayRows(features["train"], labels["train"])
-    facts = ProblemInfo(rows.n_rows, rows.n_features, 10)
-    solver = make_method(method, facts, {}).solver
-    plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
-    head = fit_head(plan, rows, Run(noise=NoiseSource(seed))).head
-    scores = head.scores(features["test"])
-    return float((scores.argmax(1) == labels["test"]).mean())
-
-
 def scale(job: Job) -> None:
     """Time DP-FC's releases at ImageNet's size, by each backend."""
     experiment.run_gpu(tiny=job.tiny, store=lambda **row: keep("scale", **row))
@@ -351,6 +236,4 @@ def extraction(job: Job) -> None:
     pairs.gpu(tiny=job.tiny, store=lambda **row: keep("extraction", **row))
 
 
-PARTS = {
-    part.__name__: part for part in (equality, scale, extraction, de22, tb21, transfer)
-}
+PARTS = {part.__name__: part for part in (equality, scale, extraction, de22, tb21)}
