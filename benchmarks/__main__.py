@@ -1,5 +1,8 @@
-"""`python -m benchmarks`."""
+"""`python -m benchmarks`, with each error that a user can correct in one line."""
 
 from benchmarks.commands import main
 
-main()
+try:
+    main(prog_name="python -m benchmarks")
+except (ValueError, OSError) as error:
+    raise SystemExit(f"Error: {error}") from error

@@ -2,14 +2,11 @@
 commands. An experiment's module is imported when its command runs.
 """
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-
-from benchmarks.group import command, main
 
 PATH = click.Path(path_type=Path, exists=True)
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
@@ -21,6 +18,11 @@ METHOD = click.option(
     default=METHODS,
     help="One or more; default: all.",
 )
+
+
+@click.group()
+def main() -> None:
+    """Measure on real data, store every row, and render the tables."""
 
 
 def experiment(name: str) -> Any:
@@ -37,7 +39,7 @@ def show(paths: list[Path]) -> None:
 # --- papers -------------------------------------------------------------------
 
 
-@command("papers")
+@main.command()
 @click.argument("selector")
 @click.option(
     "--images",
@@ -74,7 +76,7 @@ def run(
         raise click.ClickException(str(error)) from error
 
 
-@command("papers")
+@main.command()
 def tables() -> None:
     """Render all tables, READMEs and pictures from the stored rows.
 
@@ -86,7 +88,7 @@ def tables() -> None:
     show(render.write())
 
 
-@command("papers")
+@main.command()
 def arithmetic() -> None:
     """Compute and store the papers' numbers that a formula gives (minutes)."""
     from benchmarks import arithmetic as module
@@ -94,7 +96,7 @@ def arithmetic() -> None:
     module.run()
 
 
-@command("papers")
+@main.command()
 @click.argument("name")
 @click.option("--train", type=PATH, required=True)
 @click.option("--test", type=PATH, required=True)
@@ -118,10 +120,8 @@ def heads(
     h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS)
 
 
-# --- experiments --------------------------------------------------------------
 
-
-@command("experiments")
+@main.command()
 @click.option("--only", default="", help="Defects whose name contains this.")
 @click.option("--audits", default=100, show_default=True, help="Of each sound method.")
 def defects(only: str, audits: int) -> None:
@@ -134,7 +134,7 @@ def defects(only: str, audits: int) -> None:
 # --- speed --------------------------------------------------------------------
 
 
-@command("speed")
+@main.command()
 @click.argument("name")
 @click.option("--train", type=PATH, required=True)
 @click.option("--test", type=PATH, required=True)
@@ -155,7 +155,7 @@ def cost(
     h.cost(name, train, test, methods, repeats, epsilon)
 
 
-@command("speed")
+@main.command()
 @click.option(
     "--patience",
     type=float,
@@ -171,7 +171,7 @@ def peers(patience: float) -> None:
     click.echo(module.table())
 
 
-@command("speed")
+@main.command()
 @click.argument("folder", type=PATH)
 def scale(folder: Path) -> None:
     """Time and memory of sums against rows, streamed from a file in FOLDER."""
@@ -181,7 +181,7 @@ def scale(folder: Path) -> None:
     click.echo(module.table())
 
 
-@command("speed")
+@main.command()
 @click.argument("parts", nargs=-1)
 @click.option("--images", type=PATH, help="Folder with cifar10/, as unpacked.")
 @click.option("--seconds", default=200.0, help="Seconds of each network's training.")
@@ -193,7 +193,7 @@ def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> Non
         module.PARTS[part](module.Job(images, seconds, tiny))
 
 
-@command("speed")
+@main.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm"]))
 def extraction(jobs: tuple[str, ...]) -> None:
     """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
@@ -201,35 +201,10 @@ def extraction(jobs: tuple[str, ...]) -> None:
         experiment("extraction").run(job)
 
 
-@main.command(hidden=True)
-@click.argument("backend")
-@click.argument("rows", type=int)
-@click.argument("gradients", type=int)
-def released(backend: str, rows: int, gradients: int) -> None:
-    """One backend of the part `scale` of `gpu`, in a process of its own."""
-    click.echo(json.dumps(experiment("scale").released(backend, rows, gradients)))
-
-
-@main.command(hidden=True)
-@click.argument("contender")
-@click.argument("sizes", nargs=3, type=int)
-def step(contender: str, sizes: tuple[int, int, int]) -> None:
-    """One contender of `peers`, in a process of its own."""
-    click.echo(json.dumps(experiment("peers").one(contender, *sizes)))
-
-
-@main.command(hidden=True)
-@click.argument("path", type=PATH)
-@click.argument("rows", type=int)
-def streamed(path: Path, rows: int) -> None:
-    """One size of `scale`, in a process of its own."""
-    click.echo(json.dumps(experiment("scale").one(path, rows)))
-
-
 # --- checks -------------------------------------------------------------------
 
 
-@command("checks")
+@main.command()
 @click.argument("probes", nargs=-1)
 @click.option(
     "--tries",
@@ -250,7 +225,7 @@ def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
     show(module.write())
 
 
-@command("checks")
+@main.command()
 def seeded() -> None:
     """A digest of each seeded head and report, to compare before and after."""
     from benchmarks import seeded as module
@@ -258,7 +233,7 @@ def seeded() -> None:
     module.run()
 
 
-@command("checks")
+@main.command()
 def demo() -> None:
     """Private heads of scikit-learn's digits by the commands a user would type."""
     from benchmarks import demo as module
@@ -266,7 +241,7 @@ def demo() -> None:
     module.run()
 
 
-@command("checks")
+@main.command()
 def pictures() -> None:
     """What every command prints, and the privacy card, as pictures for docs/."""
     from benchmarks import pictures as module
@@ -274,7 +249,7 @@ def pictures() -> None:
     show(module.write())
 
 
-@command("checks")
+@main.command()
 def tour() -> None:
     """The README's five commands, run as they stand there; writes what they print."""
     from benchmarks import tour as module
