@@ -120,7 +120,6 @@ def heads(
     h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS)
 
 
-
 @main.command()
 @click.option("--only", default="", help="Defects whose name contains this.")
 @click.option("--audits", default=100, show_default=True, help="Of each sound method.")

@@ -1,13 +1,42 @@
-"""What this machine can do, and what this process held: rates and bytes to set beside
-measured seconds.
-"""
+"""Measure in processes of their own, and the rates and bytes to set beside seconds."""
 
+import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+
+def alone(
+    function: Callable[..., Any],
+    *args: str | int,
+    timeout: float | None = None,
+    env: dict[str, str] | None = None,
+) -> Any:
+    """Return what a module's function gives in a new process, as JSON data.
+
+    Raises RuntimeError with the end of its standard error if the process fails, and
+    subprocess.TimeoutExpired after `timeout` seconds.
+    """
+    name = function.__name__
+    code = f"from {function.__module__} import {name}\nimport json\n"
+    code += f"print(json.dumps({name}(*{args!r})))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ | (env or {}),
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:] or "killed")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def peak_memory() -> int:

@@ -11,9 +11,7 @@ and the worst run in parentheses. `... --patience 10` omits contenders that took
 than ten seconds per step in the run before.
 """
 
-import json
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -29,7 +27,7 @@ from benchmarks.experiments.contenders import (
     TURNS,
     needs,
 )
-from benchmarks.machine import machine_rates, peak_memory
+from benchmarks.machine import alone, machine_rates, peak_memory
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "peers"
@@ -80,28 +78,20 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
         if needs(name, rows, d, m) > MEMORY:
             why = f"more than {MEMORY / 1e9:.0f} GB"
             continue
-        sizes = map(str, (rows, d, m))
-        command = [sys.executable, "-m", "benchmarks", "step", name, *sizes]
         try:
-            run = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=2 * LIMIT + 30,
-            )
+            found = alone(one, name, rows, d, m, timeout=2 * LIMIT + 30)
         except subprocess.TimeoutExpired:
             why = f"more than {LIMIT:.0f} s a step"
-            continue
-        if run.returncode == 0:
-            found = json.loads(run.stdout.splitlines()[-1])
-            if median(found["seconds"]) <= LIMIT:
+        except RuntimeError as error:
+            why = str(error).strip().splitlines()[-1]
+        else:
+            seconds = median(found["seconds"])
+            if seconds <= LIMIT:
                 return found | {
                     "rows_timed": rows,
-                    "seconds_a_step": median(found["seconds"]) * n / rows,
+                    "seconds_a_step": seconds * n / rows,
                 }
             why = f"more than {LIMIT:.0f} s a step"
-        else:
-            why = (run.stderr.strip().splitlines() or ["killed"])[-1]
     return {"not_run": why}
 
 

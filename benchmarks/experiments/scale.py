@@ -13,10 +13,6 @@ features divided by the rate of reading the file. On a shared machine, the ratio
 largest size differs by a tenth between runs (rows.jsonl).
 """
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +25,7 @@ from dphead_extract.features.rows import Header
 from dphead_extract.features.writing import FeaturesWriter
 
 from benchmarks import prose
-from benchmarks.machine import machine_rates, peak_memory
+from benchmarks.machine import alone, machine_rates, peak_memory
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "scale"
@@ -72,7 +68,7 @@ def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
         writer.finish()
 
 
-def one(path: Path, n: int) -> dict[str, Any]:
+def one(path: str, n: int) -> dict[str, Any]:
     """Release the Gram matrix and the class sums of n rows, streamed, and fit again:
     median seconds, peak memory.
 
@@ -80,7 +76,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
     """
     from dphead.data.features import FeaturesRows
 
-    with open_features(path) as file:
+    with open_features(Path(path)) as file:
         rows = FeaturesRows(file, memory=0)
         warm_up = timed(rows.part(0, WARM_UP, 0))
         passes = [timed(rows.part(0, n, 0)) for _ in range(PASSES)]
@@ -97,10 +93,6 @@ def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
     from dphead.fit.loop import Run, fit_head
     from dphead.planning.plan import make_plan
-    from dphead.privacy.contract import ReleaseSpec
-    from dphead.privacy.ledger import Ledger
-    from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.release import release
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
@@ -110,24 +102,35 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.sums.cpu import CpuSums
     from dphead.sums.verified import VerifiedSum
 
-    n = rows.n_rows
     summer = VerifiedSum(CpuSums(), KeptSums())
     params = Params(RowTransform(unit_norm=True))
-    statistics = (Gram(CLASSES), ClassSums(CLASSES))
-    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in statistics]
-    noise = NoiseSource()
-    fit = Ledger().reserve([s.row() for s in specs], **PLAN)
-    seconds = {}
-    for statistic, spec in zip(statistics, specs, strict=True):
-        start = time.perf_counter()
-        release(statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer)
-        seconds[type(statistic).__name__] = time.perf_counter() - start
+    asked = [(statistic, params) for statistic in (Gram(CLASSES), ClassSums(CLASSES))]
+    gram, sums = release_seconds(rows, asked, summer)
     start = time.perf_counter()
     solver = LeastSquares(centering=Centering(share=0))
-    facts = ProblemInfo(n, COLUMNS, CLASSES)
+    facts = ProblemInfo(rows.n_rows, COLUMNS, CLASSES)
     plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
     fit_head(plan, rows, Run(summer=summer))
-    return seconds | {"further": time.perf_counter() - start}
+    return {"Gram": gram, "ClassSums": sums, "further": time.perf_counter() - start}
+
+
+def release_seconds(rows: Any, asked: list[tuple[Any, Any]], summer: Any) -> list[Any]:
+    """Return the seconds of the release of each pair of statistic and parameters."""
+    from dphead.privacy.contract import ReleaseSpec
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
+
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, rows.n_rows) for q, _ in asked]
+    fit = Ledger().reserve([spec.row() for spec in specs], **PLAN)
+    noise = NoiseSource()
+    seconds = []
+    for given, spec in zip(asked, specs, strict=True):
+        statistic, params = given
+        start = time.perf_counter()
+        release(statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
@@ -149,9 +152,7 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
     for n in sizes:
         rates = machine_rates() | {"disk": read_rate(path)}
         roofline = max(n * COLUMNS**2 / rates["flops"], 2 * n * COLUMNS / rates["disk"])
-        command = [sys.executable, "-m", "benchmarks", "streamed", str(path), str(n)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = alone(one, str(path), n)
         total = found["seconds"]["Gram"] + found["seconds"]["ClassSums"]
         row = {
             "n": n,
@@ -169,96 +170,62 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
 
 
 # Backend, its platform, part of the rows, gradients: fewer where each takes long.
-BACKENDS = (
-    ("numpy", "cpu", 1, 2),
-    ("jax", "cpu", 16, 1),
-    ("jax", "cuda", 1, 5),
-    ("float64", "cuda", 1, 5),
-)
+BACKENDS = (("numpy", "cpu", 1, 2), ("jax", "cpu", 16, 1), ("jax", "cuda", 1, 5))
 
 
 def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
     """Seconds of DP-FC's releases of n rows in memory, and the bytes they move.
 
     A Gram matrix comes first, then gradients, whose first keeps the rows as integers
-    and compiles. "float64" is jax with products in float64 where 8-bit integers are
-    usual.
+    and compiles.
     """
     from dphead.data.arrays import ArrayRows
     from dphead.fit.run import block_sum
-    from dphead.privacy.contract import ReleaseSpec
-    from dphead.privacy.ledger import Ledger
-    from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.release import release
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform
     from dphead.sums.verified import VerifiedSum
 
-    if backend == "float64":
-        from dphead.sums import jax as module
-
-        module._short_product = module._wide_product
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, COLUMNS), np.float32), (n, COLUMNS))
     rows = ArrayRows(x, rng.integers(0, CLASSES, n))
-    noise = NoiseSource()
-    sums, memory = block_sum("numpy" if backend == "numpy" else "jax", x.nbytes)
-    summer = VerifiedSum(sums, memory=memory)
+    sums, memory = block_sum(backend, x.nbytes)
     transform = RowTransform(unit_norm=True)
     weights = rng.standard_normal((COLUMNS, CLASSES), np.float32)
     gradient = Gradient(CLASSES, "softmax", "features")
     statistics = [Gram(CLASSES), Gram(CLASSES), *[gradient] * gradients]
-    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in statistics]
-    fit = Ledger().reserve([s.row() for s in specs], **PLAN)
-    seconds = []
-    for t, (statistic, spec) in enumerate(zip(statistics, specs, strict=True)):
-        params = Params(transform, weights * (1 + t))
-        start = time.perf_counter()
-        release(statistic, params, rows, spec, ledger=fit, noise=noise, summer=summer)
-        seconds.append(time.perf_counter() - start)
-    first, gram, *others = seconds
-    return {
+    asked = [
+        (q, Params(transform, weights * (1 + t))) for t, q in enumerate(statistics)
+    ]
+    first, gram, *others = release_seconds(
+        rows, asked, VerifiedSum(sums, memory=memory)
+    )
+    found = {
         "first_gram": first,
         "gram": gram,
         "gradients": others,
         "features_bytes": x.nbytes,
-        "sums_bytes": 8 * COLUMNS * (COLUMNS + CLASSES),
         "peak_bytes": peak_memory(),
-        **device_facts(backend),
     }
+    if backend == "jax":
+        import jax
 
-
-def device_facts(backend: str) -> dict[str, Any]:
-    """The device's name and the most bytes it held."""
-    if backend == "numpy":
-        return {}
-    import jax
-
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    return {
-        "device": device.device_kind,
-        "device_peak_bytes": stats.get("peak_bytes_in_use"),
-    }
+        stats = jax.devices()[0].memory_stats() or {}
+        found["device_peak_bytes"] = stats.get("peak_bytes_in_use")
+    return found
 
 
 def run_gpu(store: Callable[..., None], tiny: bool = False) -> None:
     """DP-FC's releases at ImageNet's size by each backend, each in its own process."""
     n = 20_000 if tiny else ROWS[-1]
     for backend, platform, part, gradients in BACKENDS:
-        size = str(n // part)
-        command = [sys.executable, "-m", "benchmarks", "released", backend, size]
-        where = os.environ | {"JAX_PLATFORMS": "cpu" if tiny else platform}
-        done = subprocess.run(
-            [*command, str(gradients)], env=where, capture_output=True, text=True
-        )
         facts = {"backend": backend, "platform": platform, "n": n // part}
-        if done.returncode:
-            store(**facts, failed=done.stderr[-2000:])
-        else:
-            found = json.loads(done.stdout.splitlines()[-1])
+        where = {"JAX_PLATFORMS": "cpu" if tiny else platform}
+        try:
+            found = alone(released, backend, n // part, gradients, env=where)
             store(**facts, d=COLUMNS, m=CLASSES, **found)
+        except RuntimeError as error:
+            store(**facts, failed=str(error))
 
 
 def newest() -> list[dict[str, Any]]:
