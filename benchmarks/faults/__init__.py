@@ -1,3 +1,5 @@
-"""What dphead must withstand, a probe a module: `kills`, `damage`, `limits`, `hostile`.
-Each yields, a try at a time, what broke; `benchmarks.experiments.faults` counts it.
+"""Probes of what dphead must withstand, which yield the problems of each try.
+
+`kills`, `damage` and `team` have the probes, and `benchmarks.experiments.faults` counts
+the problems.
 """

@@ -1,5 +1,4 @@
-"""Commands in processes of their own, which die or find the disk full at an event, and
-a process that runs many commands one after another.
+"""Commands in processes of their own, which die or find the disk full at an event.
 
 An event is an SQL statement, or a file opened for writing, renamed, removed or flushed,
 or a folder made or removed, in the folder of the try.
@@ -25,13 +24,10 @@ from sqlalchemy.event import listen
 from dphead.__main__ import Interrupted, about_charge, handle_signals
 
 SECONDS = 600  # in which a command that was not struck must end
-PATIENCE = 30  # seconds in which a command must end or have said something
 ROOM = 4 << 30  # bytes of memory that a command may take beyond its libraries
-TRIES_A_PROCESS = 400  # what commands leave in a process must not add up
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ["benchmarks.faults.loaded"]
 AUDITED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
-HANGS, DIES = -1000, -2000  # codes of a command that gave no answer
 
 
 class Ended(NamedTuple):
@@ -66,20 +62,17 @@ def started(
     folder: Path,
     arguments: tuple[str, ...],
     strike: Strike = NEVER,
-    *,
-    user: int = 0,
-    hours: int = 0,
     env: dict[str, str] | None = None,
 ) -> Any:
     """A process that runs `dphead arguments` until it ends or is struck.
 
-    user: whose rights it has, where this process may choose; hours: by which its clock
-    is wrong; env: variables, "" for one that is not set. DPHEAD_LEDGER is as here.
+    env: variables, "" for one that is not set. DPHEAD_LEDGER is as here. The command
+    may take ROOM bytes of memory beyond its libraries.
     """
     FORKS.set_forkserver_preload(PRELOADED)
     ours, theirs = FORKS.Pipe(duplex=False)
     env = {"DPHEAD_LEDGER": os.environ.get("DPHEAD_LEDGER", "")} | (env or {})
-    given = (folder, arguments, strike, env, theirs, user, hours)
+    given = (folder, arguments, strike, env, theirs)
     process: Any = FORKS.Process(target=_once, args=given)
     process.answer = ours
     process.start()
@@ -111,21 +104,13 @@ def _once(
     strike: Strike,
     env: dict[str, str],
     pipe: Any,
-    user: int,
-    hours: int,
 ) -> None:
     """In the child: `dphead arguments` with its events counted."""
     os.environ |= {"DPHEAD_HOME": str(folder / "home")} | env
     for name in [name for name, value in env.items() if not value]:
         del os.environ[name]
     os.chdir(folder)
-    if hours:
-        clock = time.time
-        time.time = lambda: clock() + 3600 * hours
-    if user and os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
+    _bound_memory()
     seen = [0, 0]  # events, and those that the strike counts
 
     def event(description: str) -> None:
@@ -136,7 +121,7 @@ def _once(
 
     _watch(folder, event)
     handle_signals()
-    code, said = _captured(arguments, io.StringIO())
+    code, said = _captured(arguments)
     pipe.send(Ended(code, seen[0], said))
     pipe.close()
     os._exit(0)
@@ -153,7 +138,7 @@ def _struck(how: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 
 
-def _captured(arguments: tuple[str, ...], stream: io.StringIO) -> tuple[int, str]:
+def _captured(arguments: tuple[str, ...]) -> tuple[int, str]:
     """The exit code of `dphead arguments` in this process, and what it said; an error
     that the interpreter would print with its traceback is said as one.
     """
@@ -163,6 +148,7 @@ def _captured(arguments: tuple[str, ...], stream: io.StringIO) -> tuple[int, str
 
     sys.argv = ["dphead", *arguments]
     code = 0
+    stream = io.StringIO()
     with redirect_stdout(stream), redirect_stderr(stream):
         try:
             main()
@@ -211,87 +197,6 @@ def _watch(folder: Path, event: Callable[[str], None]) -> None:
     listen(Engine, "before_cursor_execute", executed)
     listen(Engine, "commit", lambda one: executed(one, None, "COMMIT"))
     sys.addaudithook(audited)
-
-
-class Runner:
-    """Runs commands one after another in a process, and in a new one if it dies, hangs
-    or has run many. A command has ROOM bytes of memory. Use it as a context manager.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._process: Any = None
-        self._tries = 0
-
-    def run(self, arguments: tuple[str, ...]) -> Ended:
-        """What became of a command: code HANGS if it neither ended nor spoke in
-        PATIENCE seconds, 0 if it spoke and works on, DIES - signal if it died.
-        """
-        if self._process is None or self._tries == TRIES_A_PROCESS:
-            self._renew()
-        self._tries += 1
-        self._said.value = 0
-        self._pipe.send(arguments)
-        try:
-            if self._pipe.poll(PATIENCE):
-                return self._pipe.recv()
-        except (EOFError, ConnectionResetError):
-            process: Any = self._process
-            self._process = None
-            process.join()
-            code = process.exitcode or 0
-            return Ended(DIES + min(code, 0), 0, f"died with exit code {code}")
-        spoke = self._said.value > 0
-        self.close()
-        return Ended(0 if spoke else HANGS, 0, "still at work" if spoke else "silence")
-
-    def _renew(self) -> None:
-        self.close()
-        FORKS.set_forkserver_preload(PRELOADED)
-        self._pipe, theirs = FORKS.Pipe()
-        self._said = FORKS.Value("L", 0)
-        given = (self.folder, theirs, self._said)
-        self._process = FORKS.Process(target=_one_after_another, args=given)
-        self._process.start()
-        self._tries = 0
-        theirs.close()
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._pipe.close()
-            self._process = None
-
-    def __enter__(self) -> "Runner":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Heard(io.StringIO):
-    """What is written is counted where another process sees it."""
-
-    def __init__(self, count: Any) -> None:
-        super().__init__()
-        self.count = count
-
-    def write(self, text: str) -> int:
-        self.count.value += len(text)
-        return super().write(text)
-
-
-def _one_after_another(folder: Path, pipe: Any, said: Any) -> None:
-    os.environ["DPHEAD_HOME"] = str(folder / "home")
-    _bound_memory()
-    with suppress(EOFError):
-        while True:
-            arguments = pipe.recv()
-            os.chdir(folder)
-            code, text = _captured(arguments, _Heard(said))
-            pipe.send(Ended(code, 0, text))
 
 
 def _bound_memory() -> None:

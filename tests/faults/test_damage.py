@@ -13,7 +13,7 @@ def test_flipped_bits_are_refused_or_make_no_difference():
 
 def test_every_file_of_a_run_is_read():
     """A new file that is written and read again needs a line in READINGS."""
-    read = {reading.file.split("/")[-1] for reading in damage.READINGS}
+    read = {file.split("/")[-1] for file in damage.READINGS}
     written = {"head.json", "head.safetensors", "report.json", "ledger.json"}
     written |= {"model.json", "model.safetensors", "checkpoint.npz", "fit.json"}
     assert written <= read
