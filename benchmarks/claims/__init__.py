@@ -39,7 +39,6 @@ FIELDS = {
     "unit",
     "preset",
     "source",
-    "tolerance",
 }
 
 
@@ -50,7 +49,7 @@ class Claim:
     row, column: where it stands. settings: what the row says besides the preset.
     epsilon: a float's text, "inf", or "" if unknown. delta: a float's text, "" without
     privacy. value, sd: in `unit`; at_most: the value is an upper bound.
-    tolerance: in `unit`, how far a measured value may be from the claimed one. source:
+    source:
     the work cited for the number, "" if it is the paper's own. needs: data, weights and
     device, empty for a cited number. unreadable: why the number or its row cannot be
     read, or "".
@@ -65,7 +64,6 @@ class Claim:
     unit: str
     sd: str = ""
     at_most: bool = False
-    tolerance: float = 0.0
     dataset: str = ""
     features: str = ""
     method: str = ""
@@ -184,8 +182,8 @@ def _epsilons(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
 def _claim(
     fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str
 ) -> Claim:
-    """A claim from all that is said about it, with what follows: number, delta, preset,
-    tolerance and needs.
+    """A claim from all that is said about it, with what follows: number, delta, preset
+    and needs.
     """
     match = CELL.fullmatch(block["at_most"] if cell == "-" else cell.lstrip("?"))
     if match is None:
@@ -206,32 +204,20 @@ def _claim(
         dataset, ""
     )
     fields["delta"] = "" if fields.get("epsilon") == "inf" else delta
-    sizes = data(dataset)
-    tolerance = fields.pop("tolerance", None)
-    if tolerance is None:
-        tolerance = 0.0 if damaged else _tolerance(value, sd, sizes["test_rows"])
     return Claim(
         **place,
         **{k: v for k, v in fields.items() if k in FIELDS},
         value=value,
         sd=sd,
         at_most=cell == "-",
-        tolerance=float(tolerance),
         unreadable=block["damaged"] if damaged else "",
         settings={k: _number(v) for k, v in fields.items() if k not in FIELDS and v},
         needs={}
         if cited
-        else {"data": sizes["images"], **_needs()["features"][fields["features"]]},
-    )
-
-
-def _tolerance(value: str, sd: str, test_rows: int) -> float:
-    """Two standard errors of an accuracy in % on that many test rows, or two printed
-    standard deviations if larger.
-    """
-    share = float(value) / 100
-    return round(
-        max(200 * (share * (1 - share) / test_rows) ** 0.5, 2 * float(sd or 0)), 2
+        else {
+            "data": data(dataset)["images"],
+            **_needs()["features"][fields["features"]],
+        },
     )
 
 
