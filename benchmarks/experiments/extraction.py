@@ -292,14 +292,12 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
                 rates["dphead"].append(ours())
                 given = network, images, transform, batch, device, mixed
                 rates["plain"].append(plain(*given))
-            only = alone(network, size, batch, device, mixed)
         store(
             model=name,
             size=size,
             images=n,
             batch=batch,
             rates={way: values[1:] for way, values in rates.items()},
-            network_alone=only,
             ratio=median(rates["dphead"][1:]) / median(rates["plain"][1:]),
             torch=torch.__version__,
         )
@@ -322,28 +320,3 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
         network,
         lambda image: pil_to_tensor(image).float() / 255,
     )
-
-
-def alone(network: Network, size: int, batch: int, device: str, mixed: bool) -> float:
-    """Images a second of the network on inputs that are on the device already."""
-    inputs = torch.randn(batch, 3, size, size, device=device)
-    amp = torch.autocast(device, torch.bfloat16, enabled=mixed)
-    with torch.inference_mode(), amp:
-        for _ in range(3):
-            network(inputs)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(10):
-            network(inputs)
-        if device == "cuda":
-            torch.cuda.synchronize()
-    return 10 * batch / (time.perf_counter() - start)
-
-
-JOBS = {"scattering": scattering, "timm": timm}
-
-
-def run(job: str) -> None:
-    """Measure one of JOBS."""
-    JOBS[job]()
