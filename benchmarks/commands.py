@@ -58,9 +58,7 @@ def show(paths: list[Path]) -> None:
     show_default=True,
     help="Noise draws at most: a first look at long tables.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Only tell what would run, and for how many hours."
-)
+@click.option("--dry-run", is_flag=True, help="Only tell what would run.")
 def run(
     selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool
 ) -> None:
@@ -102,7 +100,6 @@ def arithmetic() -> None:
 @click.option("--test", type=PATH, required=True)
 @METHOD
 @click.option("--draws", default=5, show_default=True)
-@click.option("--newton-draws", default=5, show_default=True)
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="Default: all.")
 def heads(
     name: str,
@@ -110,23 +107,20 @@ def heads(
     test: Path,
     methods: tuple[str, ...],
     draws: int,
-    newton_draws: int,
     epsilons: tuple[float, ...],
 ) -> None:
     """Accuracy of every method at every epsilon on a features file."""
     from benchmarks import heads as h
 
-    per_method = {m: newton_draws if m == "dp-newton" else draws for m in METHODS}
-    h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS)
+    h.sweep(name, train, test, methods, draws, epsilons or h.EPSILONS)
 
 
 @main.command()
-@click.option("--only", default="", help="Defects whose name contains this.")
 @click.option("--audits", default=100, show_default=True, help="Of each sound method.")
-def defects(only: str, audits: int) -> None:
+def defects(audits: int) -> None:
     """Which mechanisms without privacy an audit sees, and how often it is wrong."""
     module = experiment("audit_defects")
-    module.run(only)
+    module.run()
     module.run_sound(audits)
 
 
@@ -155,17 +149,10 @@ def cost(
 
 
 @main.command()
-@click.option(
-    "--patience",
-    type=float,
-    default=float("inf"),
-    show_default=True,
-    help="Leave out what took more seconds a step in the run before.",
-)
-def peers(patience: float) -> None:
+def peers() -> None:
     """One full-batch step, ours and other libraries'."""
     module = experiment("peers")
-    module.run(patience=patience)
+    module.run()
     show(module.write())
     click.echo(module.table())
 
@@ -183,13 +170,12 @@ def scale(folder: Path) -> None:
 @main.command()
 @click.argument("parts", nargs=-1)
 @click.option("--images", type=PATH, help="Folder with cifar10/, as unpacked.")
-@click.option("--seconds", default=200.0, help="Seconds of each network's training.")
 @click.option("--tiny", is_flag=True, help="Try every part at a small size.")
-def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> None:
+def gpu(parts: tuple[str, ...], images: Path, tiny: bool) -> None:
     """Everything that needs an accelerator, or some PARTS of it."""
     module = experiment("gpu")
     for part in parts or module.PARTS:
-        module.PARTS[part](module.Job(images, seconds, tiny))
+        module.PARTS[part](module.Job(images, tiny))
 
 
 @main.command()
@@ -197,7 +183,7 @@ def gpu(parts: tuple[str, ...], images: Path, seconds: float, tiny: bool) -> Non
 def extraction(jobs: tuple[str, ...]) -> None:
     """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
     for job in jobs or ("scattering", "timm"):
-        experiment("extraction").run(job)
+        getattr(experiment("extraction"), job)()
 
 
 # --- checks -------------------------------------------------------------------

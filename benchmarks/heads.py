@@ -40,15 +40,15 @@ def sweep(
     train: Path,
     test: Path,
     methods: tuple[str, ...],
-    draws: dict[str, int],
+    draws: int,
     epsilons: tuple[float, ...] = EPSILONS,
 ) -> None:
     """Run what is missing in results/heads/<name>.jsonl.
 
     Parameters
     ----------
-    draws : dict of str to int
-        Number of noise draws for each method.
+    draws : int
+        Number of noise draws for each method and epsilon.
     """
     out = RESULTS / "heads" / f"{name}.jsonl"
     done = {(r["method"], r["epsilon"], r["seed"]) for r in read(out)}
@@ -62,7 +62,7 @@ def sweep(
         for method, epsilon in product(methods, epsilons):
             solver = make_method(method, facts, {}).solver
             plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
-            for seed in range(draws[method] if np.isfinite(epsilon) else 1):
+            for seed in range(draws if np.isfinite(epsilon) else 1):
                 if (method, epsilon, seed) in done:
                     continue
                 result = fit_head(plan, rows, Run(noise=NoiseSource(seed)))

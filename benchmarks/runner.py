@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 
 from benchmarks import features, jobs
 from benchmarks.jobs import Job
+from benchmarks.machine import peak_memory
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
-from benchmarks.store import RESULTS, append, peak_memory_mb, provenance, read
+from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
 from dphead.fit.loop import Run, fit_head
 from dphead.fit.report import guarantee
@@ -27,8 +27,6 @@ from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
 OUT = RESULTS / "claims"
-# Seconds for one feature of one row, where nothing is stored yet. Measured on 2 cores.
-SPEED = 1.5e-9
 _PLANS: dict[Any, FitPlan] = {}
 Task = tuple[Job, int, Path]  # a job, its noise draw, and the file of its row
 
@@ -58,7 +56,7 @@ def fit(job: Job, seed: int) -> dict[str, Any]:
         "accuracy": metrics["accuracy"],
         "worst_class": metrics["worst_class_accuracy"],
         "seconds": result.seconds,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": peak_memory() / 2**20,
         **provenance(),
     }
 
@@ -127,19 +125,6 @@ def reused() -> list[dict[str, Any]]:
     return found
 
 
-def hours(tasks: list[Task], out: Path = OUT) -> float:
-    """Estimate hours from stored fits of the same data set, or else from `SPEED`."""
-    speeds: dict[str, list[float]] = {}
-    for row in stored(out):
-        job = Job(**row["job"] | {"epsilon": float(row["job"]["epsilon"])})
-        if job.method == "end-to-end":  # a network's time says nothing about a head's
-            continue
-        speeds.setdefault(job.dataset, []).append(row["seconds"] / job.size())
-    every = [s for values in speeds.values() for s in values] or [SPEED]
-    seconds = sum(j.size() * median(speeds.get(j.dataset, every)) for j, *_ in tasks)
-    return seconds / 3600
-
-
 def work(task: Task, pin: bool = False) -> str:
     """Run one fit, store its row and return a line about it.
 
@@ -174,15 +159,12 @@ def run(
     out: Path = OUT,
     max_draws: int = jobs.DRAWS,
 ) -> None:
-    """Run what is missing, or say what would run and for how long."""
+    """Run what is missing, or say what would run."""
     from rich.console import Console
     from rich.progress import track
 
     tasks = missing(selector, out, max_draws)
-    click.echo(
-        f"{selector}: {len(tasks)} fits missing, about {hours(tasks, out):.2f} hours "
-        "on one run at a time"
-    )
+    click.echo(f"{selector}: {len(tasks)} fits missing")
     if selector != "quick":
         reasons = [": ".join(jobs.standing(c)) for c in jobs.selected(selector)]
         for why in sorted(set(reasons) - {": "}):

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import resource
 import subprocess
 import time
 from pathlib import Path
@@ -60,8 +59,3 @@ def read(path: Path) -> list[dict[str, Any]]:
             if key in row:
                 row[key] = float(row[key])
     return rows
-
-
-def peak_memory_mb() -> float:
-    """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

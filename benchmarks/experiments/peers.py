@@ -7,8 +7,7 @@ rows, and its row states this. The roofline is the larger of two times, both mea
 the same run: the multiplications divided by the rate of a float32 matrix product, and
 the bytes of the features divided by the rate of reading memory. The machine is shared.
 A cell is the median of the last RUNS runs, which should be an hour apart, with the best
-and the worst run in parentheses. `... --patience 10` omits contenders that took more
-than ten seconds per step in the run before.
+and the worst run in parentheses.
 """
 
 import subprocess
@@ -95,23 +94,14 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
     return {"not_run": why}
 
 
-def run(
-    sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float("inf")
-) -> None:
-    """Every contender at every size, one after the other.
-
-    patience: those whose last step took longer wait.
-    """
+def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
+    """Every contender at every size, one after the other."""
     OUT.mkdir(parents=True, exist_ok=True)
     started = time.strftime("%Y-%m-%d %H:%M")
-    before = last_runs()
     for n, d, m in sizes:
         rates = machine_rates()
         roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
         for name in CONTENDERS:
-            known = before.get((name, n, d, m))
-            if known and known[-1].get("seconds_a_step", np.inf) > patience:
-                continue
             row = {
                 "contender": name,
                 "n": n,
