@@ -6,6 +6,7 @@ Settings of methods become options.
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,23 +125,27 @@ def config_text() -> str:
     for name, value in ctx.meta[_GIVEN].items():
         # a server's URL names its host and users
         if name not in _NOT_KEPT and not (name == "ledger" and is_on_server(value)):
-            lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
+            number = isinstance(ctx.params.get(name), int | float)
+            lines.append(f"{name.replace('_', '-')} = {_toml(value, number)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
-    """Return a value as TOML: a number as typed, true or false, a string, or a list."""
+def _toml(value: Any, number: bool) -> str:
+    """Return a value as TOML: true or false, a list, a string, or a number as typed.
+
+    `number` tells whether the option takes a number. A text such as 2026.10 is a
+    string.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(json.dumps(text, ensure_ascii=False) for text in value)}]"
     text = str(value)
-    try:
-        number = tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        number = None
-    plain = isinstance(number, int | float) and not isinstance(number, bool)
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    if number:
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads(f"x = {text}")
+            return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 class WithSettings(Sectioned):

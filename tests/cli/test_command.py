@@ -59,10 +59,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
     assert run("s.h5", "--config", tmp_path / "missing.toml").exit_code == 2
 
 
-def test_what_is_of_one_call_alone_is_not_written(tmp_path):
+def test_what_is_of_one_call_alone_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     features = features_file(tmp_path / "it's.h5")
     options = ("--method", "prototypes", "--epsilon", "inf", "--tuning", "none", "-v")
     confirmed = "--i-know-this-is-not-private"
+    options += ("--ledger", "2026.10")  # a text that looks like a number
     fitted("fit", features, "-o", tmp_path / "run", *options, confirmed)
     written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
     assert written == {
@@ -70,6 +72,7 @@ def test_what_is_of_one_call_alone_is_not_written(tmp_path):
         "method": "prototypes",
         "epsilon": float("inf"),
         "tuning": "none",
+        "ledger": "2026.10",
     }
     again = ("--config", tmp_path / "run" / "run.toml", "-o", tmp_path / "again")
     assert confirmed in refusal("fit", *again)
