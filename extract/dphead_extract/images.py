@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 Image.init()
 _UNDERSTOOD = [
     *("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "AVIF"),
-    *("PPM", "JPEG2000", "TGA"),
+    *("PPM", "TGA"),
 ]
 _FORMATS = [name for name in _UNDERSTOOD if name in Image.OPEN]
 _MOST_BITS = 32  # of an integer sample that Pillow reads
@@ -181,12 +181,6 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
             # Adobe stores it inverted, which Pillow always takes it for
             raise UnreadableImage("a CMYK JPEG that does not say whether it is Adobe's")
         return Samples()
-    if image.format == "JPEG2000":
-        # SIZ, the first segment of a code stream (ISO 15444-1, A.5.1)
-        precision = data[data.index(b"\xff\x4f\xff\x51") + 42]
-        if precision > 15:  # the highest bit says that they are signed
-            raise UnreadableImage("JPEG 2000, signed or of more than 16 bits")
-        return Samples(precision + 1)
     return Samples()
 
 
@@ -259,8 +253,6 @@ def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndar
         values = values.view(np.uint32)
     elif most is not None and image.mode == "I":  # Pillow scaled them to 65535
         values = np.rint(values * (most / 65535)).astype(np.int64)
-    elif image.format == "JPEG2000":  # Pillow shifted them to 16 bits
-        values = values >> (16 - bits)
     whole = (0, most or 2**bits - 1)
     known = bits <= 16 and not samples.signed and image.mode != "F"
     levels = _levels(values, whole if known else None, declared, samples.signed)

@@ -23,7 +23,7 @@ from dphead_extract.sources.image import Source, SourceOptions
 SUFFIXES = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".jif"),
     *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp", ".avif", ".avifs"),
-    *(".pbm", ".pgm", ".pnm", ".ppm", ".jp2", ".j2k", ".jpx", ".tga"),
+    *(".pbm", ".pgm", ".pnm", ".ppm", ".tga"),
 )
 _EXAMPLES = "class, split/class, any/class or any/split/class"
 # name, bytes, label, split and group of an image; None for what the source does not say
