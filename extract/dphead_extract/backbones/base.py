@@ -215,10 +215,10 @@ class Family:
         raise NotImplementedError
 
 
-AFamily = TypeVar("AFamily", bound=Family)
+_AFamily = TypeVar("_AFamily", bound=Family)
 
 
-def register(family: type[AFamily]) -> type[AFamily]:
+def register(family: type[_AFamily]) -> type[_AFamily]:
     """Add a family under its names."""
     for name in family.names:
         FAMILIES[name] = family()

@@ -22,7 +22,7 @@ from dphead_extract.images import with_channels
 _LUMINANCE = [2.0, 2.0, 2.0]
 _RED_GREEN = [6**0.5, -(6**0.5), 0.0]
 _YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
-OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
+_OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 
 class Scales(nn.Module):
@@ -77,7 +77,7 @@ class FixedFilters(Family):
         """Return the backbone with its transform."""
         colors = 3 if has_color else 1
         opponent = has_color and options.colors == "opponent"
-        basis = OPPONENT if opponent else None
+        basis = _OPPONENT if opponent else None
         resized = options.sides is not None and options.interpolation != "none"
         interpolation = (options.interpolation or "bicubic") if resized else None
         height, width = options.sides or size

@@ -43,10 +43,10 @@ from dphead_extract.features.rows import (
 from dphead_extract.features.seal import BYTES, write_seal
 from dphead_extract.features.verify import blocks
 
-Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
+_Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
 
 
-class Refused(FormatError):
+class _Refused(FormatError):
     """Report a file that another configuration made."""
 
 
@@ -105,7 +105,7 @@ class FeaturesWriter:
                         break
                     self.next_row = start + len(block["valid"])
             return True
-        except Refused:
+        except _Refused:
             self.close()
             raise
         except FormatError:
@@ -134,20 +134,20 @@ class FeaturesWriter:
     def _take_identifiers(self, file: FeaturesFile) -> None:
         """Take the data set's id and salt from a file of the same configuration.
 
-        Raises Refused if the configuration or the id differs.
+        Raises _Refused if the configuration or the id differs.
         """
         key, there, here = first_difference(file.config, self.config)
         if there != here:
             if key == "source_digest":
                 there, here = "other images or labels", "these"
-            raise Refused(
+            raise _Refused(
                 f"{str(file.path)!r} was begun with another command: {key} was "
                 f"{there}, and is now {here}. Repeat the first command, choose another "
                 "-o, or remove the file."
             )
         self.dataset_id, self.salt = file.dataset_id, file.salt
         if self.header.dataset_id not in (None, self.dataset_id):
-            raise Refused(
+            raise _Refused(
                 "--dataset-id differs from the id of the unfinished file, "
                 f"{self.dataset_id}. Remove --dataset-id, or choose another -o."
             )
@@ -282,7 +282,7 @@ def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) ->
     file.create_dataset(name, shape, dtype, track_times=False, dcpl=early)
 
 
-def extents(file: h5py.File) -> Places:
+def extents(file: h5py.File) -> _Places:
     """Return where the columns' bytes lie in a file that `FeaturesWriter` made."""
     columns: Any = file
     return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}

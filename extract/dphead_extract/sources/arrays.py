@@ -99,17 +99,15 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
         if match is None:
             continue
         stem = file.name.removesuffix(".gz")
-        plain = stem.replace("images", "labels").replace("idx3", "idx1")
-        beside = [file.with_name(plain), file.with_name(f"{plain}.gz")]
-        labels = [other for other in beside if other.exists()]
-        if not labels:
+        name = file.name.replace("images", "labels").replace("idx3", "idx1")
+        if not file.with_name(name).exists():
             raise ExtractError(
-                f"The labels {plain!r} of {file.name} are missing. Put them into the "
+                f"The labels {name!r} of {file.name} are missing. Put them into the "
                 "same folder."
             )
         split = _IDX_PREFIX.get(re.split(r"[-_.]", match[2] or "")[-1], "")
         # the same file may lie there packed and unpacked
-        first = pairs.setdefault(split, (file, labels[0]))[0]
+        first = pairs.setdefault(split, (file, file.with_name(name)))[0]
         if first.name.removesuffix(".gz") != stem:
             raise ExtractError(
                 "The folder has two IDX files of images for the split "

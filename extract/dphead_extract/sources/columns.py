@@ -60,7 +60,7 @@ class Columns:
         found = {role: self.declared[role] for role in ROLES if role in self.declared}
         check_columns([*found.values()], names, path)
         for role in ROLES:
-            alike = [name for name in names if is_called(name, role)]
+            alike = [name for name in names if _is_called(name, role)]
             if role in found or not alike:
                 continue
             if alike not in ([role], [f"{role}s"]):
@@ -83,7 +83,7 @@ class Columns:
         check_columns(exact, rest, path)
         for name in [] if self.features else rest:
             is_index = name.startswith(("__index_level_", "Unnamed: "))
-            is_role = any(is_called(name, role) for role in ROLES)
+            is_role = any(_is_called(name, role) for role in ROLES)
             if not name or is_index or is_role:
                 raise ExtractError(
                     f"--features must name the features of {str(path)!r}, which has a "
@@ -100,7 +100,7 @@ class Columns:
         )
 
 
-def is_called(name: str, role: str) -> bool:
+def _is_called(name: str, role: str) -> bool:
     """Return whether a column has a role's name or its plural, in any case."""
     return name.strip().lower() in (role, f"{role}s")
 
