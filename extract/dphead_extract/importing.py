@@ -100,7 +100,6 @@ def import_features(
         unfinished file is then removed.
     """
     table = open_embeddings(options.source, options.columns)
-    _check_declared(table, options)
     n_rows = _survey(table, options)
     header = _make_header(table, options, n_rows)
     with FeaturesWriter(options.output, header) as writer:
@@ -124,15 +123,6 @@ def import_features(
         already_complete=writer.already_complete,
         problems=unread + verify(options.output),
     )
-
-
-def _check_declared(table: Table, options: ImportOptions) -> None:
-    classes = options.classes
-    if "label" in table.roles and classes.names is None and not classes.ignore_labels:
-        raise ExtractError(
-            "--classes is required because the table has labels. Type --classes A,B,C "
-            "(names), --classes N (number of classes), or --ignore-labels."
-        )
 
 
 def _survey(table: Table, options: ImportOptions) -> int:
@@ -190,7 +180,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
         transform=named,
         library_versions={"numpy": np.__version__},
         config={
-            "source_digest": _digest(table, options.columns),
+            "source_digest": _digest(options),
             "ignore_labels": options.classes.ignore_labels,
             "allow_unlabeled": options.classes.allow_unlabeled,
             **options.holdout.record(grouped, positions=True),
@@ -207,10 +197,11 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     return header
 
 
-def _digest(table: Table, columns: Columns) -> str:
+def _digest(options: ImportOptions) -> str:
     """Return the sha256 of the file's bytes and of the chosen columns."""
-    digest = hashlib.sha256(repr((table.kind, columns)).encode())
-    with table.path.open("rb") as file:
+    kind = options.source.suffix.lower()[1:]
+    digest = hashlib.sha256(repr((kind, options.columns)).encode())
+    with options.source.open("rb") as file:
         digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 

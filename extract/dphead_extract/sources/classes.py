@@ -137,7 +137,8 @@ class Classes:
         if names is None and present:
             raise ExtractError(
                 "--classes is required because the source has labels. Type --classes "
-                "A,B,C, --folder-names-are-public, or --ignore-labels."
+                "A,B,C (names), --classes N (number of classes), --ignore-labels or, "
+                "for image folders, --folder-names-are-public."
             )
         # white space around a name does not count, as in a label
         index = {name_of(name): code for code, name in enumerate(names or [])}

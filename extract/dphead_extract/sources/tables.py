@@ -29,16 +29,12 @@ class Table:
 
     Attributes
     ----------
-    kind : str
-        The kind of file.
     n_features : int
         Number of features.
     dtype : dtype
         The features' dtype in the file.
     columns : tuple of str
         Names of the features' columns; empty if the features are one array.
-    path : Path
-        The file.
     roles : tuple of str
         The roles that the file has.
     read : callable
@@ -48,11 +44,9 @@ class Table:
         Names of the other arrays in the file.
     """
 
-    kind: str
     n_features: int
     dtype: np.dtype
     columns: tuple[str, ...]
-    path: Path
     roles: tuple[str, ...]
     read: Callable[[int, bool], Iterator[RowBlock]]
     unread: Sequence[str] = ()
@@ -141,11 +135,9 @@ def open_embeddings(path: Path, columns: Columns) -> Table:
             yield block
 
     return Table(
-        suffix[1:],
         width,
         dtype,
         () if is_list else tuple(features),
-        path,
         tuple(roles),
         read,
         getattr(file, "unread", ()),
