@@ -3,8 +3,6 @@
 `release` adds the noise, as in a fit. Code here must not add noise.
 """
 
-import pickle
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +16,6 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
-_KEPT_SUMS = 8  # chosen, not measured
 NO_CLASS = -1  # label of a row that adds zero to every sum
 
 
@@ -106,8 +103,7 @@ class Sums:
     """Sum a statistic's integers over audited rows, without thread pools.
 
     Every slot is checked as in a fit. Blocks of missing slots add zero and are skipped.
-    The last few sums of full passes are kept, because every fit starts from the same
-    parameters. Sums are not compared with the reference, because the audit's own tests
+    Sums are not compared with the reference, because the audit's own tests
     must find a wrong sum.
     """
 
@@ -115,9 +111,6 @@ class Sums:
 
     def __init__(self, source: AuditRows) -> None:
         self.source = source
-        # blocks that live as long as the rows, unlike those of samples
-        self._fixed = {id(block.x) for block in source.blocks()}
-        self._kept: OrderedDict[Any, np.ndarray] = OrderedDict()
 
     def is_compared(self, statistic: Statistic) -> bool:
         """Return False, so that sums are not compared with the reference."""
@@ -143,17 +136,7 @@ class Sums:
         if (rows.index < self.source.missing).all():
             return out
         way = way_of(ask.statistic)
-        if id(rows.x) not in self._fixed:
-            return way.add(ask, way.rows(ask, rows), y, used, out)
-        key = id(rows.x), ask.statistic, ask.clip_norm, pickle.dumps(ask.params)
-        if key not in self._kept:
-            zeros = np.zeros_like(out)
-            self._kept[key] = way.add(ask, way.rows(ask, rows), y, used, zeros)
-        self._kept.move_to_end(key)
-        out += self._kept[key]
-        while len(self._kept) > _KEPT_SUMS:
-            self._kept.popitem(last=False)
-        return out
+        return way.add(ask, way.rows(ask, rows), y, used, out)
 
     def total(
         self, statistic: Statistic, params: Params, spec: ReleaseSpec
