@@ -12,7 +12,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.command import Sectioned, option_group
-from dphead.cli.options import AS_JSON, BITS, COLUMNS, ENCODING, INTENSITY, LAYOUT
+from dphead.cli.options import AS_JSON, COLUMNS, ENCODING, LAYOUT
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, say, tied
 
@@ -27,8 +27,6 @@ READING = option_group(
     LAYOUT,
     COLUMNS,
     ENCODING,
-    BITS,
-    INTENSITY,
     click.option(
         "--weights",
         type=values.NamedPath("a weights file"),
@@ -54,8 +52,6 @@ class Asked:
     layout: str | None
     columns: dict[str, Any]
     encoding: str
-    bits: int | None
-    intensity: tuple[float, float] | None
     weights: Path | None
     model: str | None
     device: str
@@ -150,38 +146,11 @@ def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
     return [*lines, f"and {rest:,} more classes; --json lists all"] if rest else lines
 
 
-def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
-    """Refuse pixels declared in another range than the training images.
-
-    `trained` is the recorded range of the training images.
-    """
-    if asked.bits is None and asked.intensity is None:
-        return  # features files need no pillow
-    from dphead_extract.images import PixelRange
-
-    given = PixelRange(asked.bits, asked.intensity)
-    own = PixelRange.of(trained)
-    if given != own:
-        raise ValueError(
-            "`--bits` and `--intensity` must match the training images, which have "
-            f"{_typed(own)}, got {_typed(given)}. Remove the option, and dphead uses "
-            "the range of the training images."
-        )
-
-
-def _typed(pixels: Any) -> str:
-    """Return a declared range as options of the command line."""
-    if pixels.intensity is not None:
-        return "`--intensity {:g},{:g}`".format(*pixels.intensity)
-    return f"`--bits {pixels.bits}`" if pixels.bits else "neither"
-
-
 def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
     """Return ((network, state, rows), the network's facts)."""
     from dphead.finetune import saved
 
     network, state, facts = saved.read_network(asked.run, asked.device, asked.model)
-    _check_range(asked, facts.get("pixels", {}))
     read = (asked.source, asked.split, asked.layout, measured, asked.roles)
     return (network, state, saved.open_rows(network, facts, *read)), facts
 
@@ -240,7 +209,6 @@ def _features(
     from dphead.fit.head_file import open_head
 
     made = open_head(asked.run)[1].get("extraction") or {}
-    _check_range(asked, made.get("transform") or {})
     if files.is_features_file(asked.source):
         files.check_layout(asked.source, asked.layout, asked.roles)
         return asked.source, asked.split
