@@ -51,6 +51,16 @@ def loaded_after(code: str) -> set[str]:
             "assert result.exit_code == 0, result.output",
             HEAVY,
         ),
+        (
+            "from dphead_extract.backbones.base import BackboneOptions\n"
+            "from dphead_extract.backbones.registry import load_backbone\n"
+            "from dphead_extract.vectors import WholeVectors\n"
+            "options = BackboneOptions('test_vit', random_weights=True)\n"
+            "backbone = load_backbone(options, (32, 32), True)\n"
+            "with WholeVectors():\n"
+            "    backbone.module(backbone.mean.expand(1, 3, 160, 160))",
+            {"sympy"},  # of torch's compiler
+        ),
     ],
     ids=[
         "dphead",
@@ -64,6 +74,7 @@ def loaded_after(code: str) -> set[str]:
         "options",
         "full batches",
         "help",
+        "a backbone of timm",
     ],
 )
 def test_an_import_stays_light(code, forbidden):

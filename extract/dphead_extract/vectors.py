@@ -52,6 +52,11 @@ class WholeVectors(TorchDispatchMode):
         super().__init__()
         self.multiple = 1
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True would import torch's compiler, and no compiled network is watched
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

@@ -64,7 +64,9 @@ def add_softmax_gradient(
         longest = np.inf
     classes = np.where(keep, y, -1).astype(np.int32)
     q = np.ascontiguousarray(rows.q)
-    _add(q, classes, rate, factor, packed_weights(w), longest, out)
+    # numba would compile the loop again for weights in Fortran order
+    packed = packed_weights(np.ascontiguousarray(w))
+    _add(q, classes, rate, factor, packed, longest, out)
 
 
 @compiled

@@ -21,6 +21,7 @@ from dphead_extract.backbones.fixed_filters import Scales
 from dphead_extract.backbones.timm_models import TimmFamily
 from dphead_extract.backbones.weights import first_line
 from dphead_extract.errors import ExtractError
+from dphead_extract.threads import one_thread
 
 for _module in iter_modules(folder.__path__):
     if _module.name != "registry":
@@ -66,17 +67,18 @@ def load_backbone(
     check_options(options)
     backbone = family.build(options, size, has_color)
     backbone.module.eval().requires_grad_(False)
-    check_rows_alone(backbone.module, backbone.input_shape)
-    backbone.module = family.optimized(backbone.module, backbone.input_shape)
-    if backbone.axes is not None:
-        backbone.module = on_axes(backbone.module, backbone.axes)
-        backbone.transform["axes"] = options.axes
-    backbone.transform |= options.pixels.record()
-    module = backbone.module
-    nets = module.nets if isinstance(module, Scales) else [module]
-    with torch.inference_mode():
-        shapes = [net(torch.zeros(1, *backbone.input_shape)).shape for net in nets]
+    with one_thread():  # a few small batches: several threads would wait for each other
+        check_rows_alone(backbone.module, backbone.input_shape)
+        module = family.optimized(backbone.module, backbone.input_shape)
+        if backbone.axes is not None:
+            module = on_axes(module, backbone.axes)
+            backbone.transform["axes"] = options.axes
+        nets = module.nets if isinstance(module, Scales) else [module]
+        with torch.inference_mode():
+            shapes = [net(torch.zeros(1, *backbone.input_shape)).shape for net in nets]
+    backbone.module = module
     backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
+    backbone.transform |= options.pixels.record()
     if options.mirror:
         backbone.mirror = backbone.transform["mirror"] = True
     return backbone

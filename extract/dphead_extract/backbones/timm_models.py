@@ -15,6 +15,7 @@ from dphead_extract.backbones.axes import class_axes
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
 from dphead_extract.backbones.families import TRAITS
 from dphead_extract.backbones.folding import fold_batch_norm
+from dphead_extract.backbones.timm_import import import_timm
 from dphead_extract.backbones.weights import (
     file_sha256,
     first_line,
@@ -94,8 +95,7 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
 
 
 def _build(options: BackboneOptions) -> nn.Module:
-    import timm
-
+    timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself
     if ":" not in options.name and not timm.is_model(options.name):
         raise ExtractError(
