@@ -25,7 +25,7 @@ RANDOM = re.compile(
     r"\d+\.\d+ s\b|\(\d+\s+rows\s+a\s+second\)|^.*\(\d+ s\)$|\b[0-9a-f]{32}\b",
     re.MULTILINE,
 )
-AGAIN = "extraction restarted"  # what an extraction says of an unfinished file
+AGAIN = "extracted before"  # what an extraction says that begins a damaged file again
 HEAD = ".safetensors"
 IDS = {"f.h5": "f" * 32, "b.h5": "b" * 32}
 LEDGER, LIMITED = (f"home/ledgers/{id_}.sqlite" for id_ in IDS.values())
