@@ -89,7 +89,7 @@ def check(run: FinishedRun) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Findings in the order of CHECKS; empty if nothing was found.
+        Findings, those on the guarantee first; empty if nothing was found.
 
     Raises
     ------

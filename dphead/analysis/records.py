@@ -399,6 +399,6 @@ def _ledger_fits(
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:
     return ValueError(
-        f"{file} has {name} {found}, but {but}. One of the two files was modified "
-        "after the fit. Restore both from a backup."
+        f"{file} has {name} {found}, but {but}. A file was modified after the fit. "
+        "Restore the run and its ledger from a backup."
     )

@@ -124,8 +124,12 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         private = np.isfinite(self.epsilon)
         x, _ = checked_rows(self, X, target if private else y, y_numeric=True)
         middle, half = self._range(target)
-        settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
-        solver = RidgeRegression(*settings)
+        solver = RidgeRegression(
+            row_norm=self.row_norm,
+            target_weight=self.target_weight,
+            mean_share=self.mean_share,
+            ridge=self.ridge,
+        )
         scaled = clipped_target(target, middle, half)
         with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
             rows = np.column_stack([x, scaled * solver.column_size])
@@ -144,7 +148,8 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     def _range(self, target: np.ndarray) -> tuple[float, float]:
         """Return the midpoint and the half length of the target's range.
 
-        Raises ValueError unless `bounds` are two finite numbers, the lower first.
+        Without privacy and without `bounds`, the range is the target's own. Raises
+        ValueError unless `bounds` are two finite numbers, the lower first.
         """
         bounds = self.bounds
         if bounds is None and not np.isfinite(self.epsilon):

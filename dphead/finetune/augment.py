@@ -27,7 +27,7 @@ def row_keys(x: np.ndarray) -> np.ndarray:
 def uniforms(step: int, keys: np.ndarray, views: int) -> np.ndarray:
     """Return uniform numbers in [0, 1) for row keys (k,).
 
-    Returns (k, views, NUMBERS_A_VIEW) float32, by splitmix64 (Steele et al. 2014).
+    Returns (k, views, 16) float32, by splitmix64 (Steele et al. 2014).
     """
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(0)) + np.uint64(step))

@@ -56,7 +56,7 @@ def epsilon_by(
     accountant : str
         "rdp-classic" is RDP with the conversion of `classic_rdp_epsilon`. For full
         batches, "zcdp" is rho + 2 sqrt(rho ln(1/delta)). For other names, see
-        `accounting.epsilon`.
+        `accounting.compose_epsilon`.
     events : sequence of GaussianEvent
         Releases to compose.
     delta : float
@@ -178,7 +178,7 @@ def smallest_scale(
     Raises
     ------
     ValueError
-        If no s within exp(±LARGEST_LOG_SCALE) reaches the target.
+        If no s within exp(±200) reaches the target.
     """
     from scipy.optimize import brentq  # imported here: full batches do not need it
 

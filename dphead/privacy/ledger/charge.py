@@ -77,11 +77,8 @@ class Charge(Generic[_Book]):
     def _holds(self, lock: Path) -> bool:
         """Take the lock, and return whether this process now has it.
 
-        It does not if another process has the lock or removed its file.
-
-
-        After `leave` removes the file that was opened here, the next process would lock
-        another file. Raises LedgerError if the file system has no locks.
+        A lock on a file that `leave` removed does not count, because the next process
+        locks a new file. Raises LedgerError if the file system has no locks.
         """
         try:
             # Without waiting: two runs of one fit would draw two values.
