@@ -113,6 +113,27 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     assert "needs images of 8 x 8" in said
 
 
+def test_a_head_on_two_backbones_reads_images(made, tmp_path):
+    """The same probabilities from images as from the files that were concatenated."""
+    one, two, both, run = (tmp_path / name for name in ("1.h5", "2.h5", "f.h5", "run"))
+    given = ("extract", made / "digits.npz", "--classes", 10)
+    network = ("--backbone", "scatternet", "--scatter-l", 4, "--scatter-j")
+    fitted(*given, *network, 1, "-o", one)
+    fitted(*given, *network, 2, "--same-data-as", one, "-o", two)
+    fitted("features", "concat", one, two, "-o", both)
+    fitted("fit", both, "-o", run, "--method", "prototypes", "--split", "train")
+    assert dphead("check", run).code == 0
+
+    def predicted(*source):
+        rows = table(fitted("predict", run, *source).out)
+        return [float(row["probability"]) for row in rows]
+
+    from_features = predicted(both, "--split", "test")
+    np.testing.assert_allclose(predicted(made / "new.npz"), from_features, rtol=1e-5)
+    said = refusal("predict", run, made / "new.npz", "--weights", one, "--weights", two)
+    assert "once for each of scatternet, scatternet" in said
+
+
 def test_images_are_measured_like_their_features_and_named_in_predictions(
     made, tmp_path
 ):

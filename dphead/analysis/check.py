@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dphead.analysis.protected import kind_of, made_of_images, name_unit_in
+from dphead.analysis.protected import kind_of, made_of_images, name_unit_in, parts_of
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
@@ -187,6 +187,12 @@ def _of_extraction(facts: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
             "Use `dphead extract`, and fit again",
         )
         return
+    for part in parts_of(facts):
+        yield from _of_backbone(part)
+
+
+def _of_backbone(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each problem of the features of one backbone, with an action."""
     backbone, transform = facts.get("backbone") or "", facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
     if not made_of_images(facts) and not facts.get("attested"):

@@ -13,13 +13,22 @@ _TELLING = 0.4  # widest interval that tells an accuracy; chosen
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 
+def parts_of(extraction: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the record of each backbone in an `extraction` record.
+
+    There are several if `dphead features concat` joined their features.
+    """
+    extraction = extraction or {}
+    return (extraction.get("backbone_kwargs") or {}).get("parts") or [extraction]
+
+
 def made_of_images(extraction: dict[str, Any] | None) -> bool:
     """Return whether an `extraction` record shows that dphead made rows from images.
 
     Then each row comes from its own image. Only an extraction records the pixel mean
     (`mean`); imported rows and arrays do not.
     """
-    return "mean" in ((extraction or {}).get("transform") or {})
+    return all("mean" in (part.get("transform") or {}) for part in parts_of(extraction))
 
 
 def name_unit(extraction: dict[str, Any] | None) -> str:

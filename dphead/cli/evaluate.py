@@ -30,8 +30,10 @@ READING = option_group(
     click.option(
         "--weights",
         type=values.NamedPath("a weights file"),
+        multiple=True,
         help="Weights file of the head's backbone, if SOURCE is images and the "
-        "features were extracted with --weights.",
+        "features were extracted with --weights. Repeat it for each backbone of "
+        "`dphead features concat`, in the same order.",
     ),
     click.option(
         "--model",
@@ -52,7 +54,7 @@ class Asked:
     layout: str | None
     columns: dict[str, Any]
     encoding: str
-    weights: Path | None
+    weights: tuple[Path, ...]
     model: str | None
     device: str
 

@@ -33,7 +33,7 @@ _TITLE = "private, for the data holder only:"
 
 @click.group()
 def features() -> None:
-    """Import embeddings, or join the shards of a features file."""
+    """Import embeddings, join shards, or concatenate features of several backbones."""
 
 
 @features.command("import")
@@ -141,16 +141,41 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
     The result is the file that a single process would have written. Every block is
     checked against its digest. Missing, damaged or mismatched shards are refused.
     """
-    from dphead_extract.features.format import open_features
     from dphead_extract.features.format import verify as check
     from dphead_extract.shards import join_shards
 
     with shown("joining and checking shards"):
         join_shards(shards, output)
         problems = check(output)
+    _print_joined(output, f"of {len(shards)} shards", problems)
+
+
+@features.command("concat")
+@click.argument("files", nargs=-1, required=True, type=values.PATH)
+@FEATURES_FILE
+def _concat(files: tuple[Path, ...], output: Path) -> None:
+    """Concatenate the features of several backbones in FILES.
+
+    All FILES must have the same images in the same order: extract the second file with
+    --same-data-as and the first file. A row of the result has the features of each
+    file, at equal length.
+    """
+    from dphead_extract.features.concatenation import concatenate
+    from dphead_extract.features.format import verify as check
+
+    with shown("concatenating and checking rows"):
+        concatenate(files, output)
+        problems = check(output)
+    _print_joined(output, f"of {len(files)} files", problems)
+
+
+def _print_joined(output: Path, made_of: str, problems: list[str]) -> None:
+    """Print a file that was joined from others, the next commands and its problems."""
+    from dphead_extract.features.format import open_features
+
     with open_features(output) as file:
         size = f"{file.n_rows:,} rows x {file.n_features:,} features"
-        wrote = f"{output}: {tied(size)} of {len(shards)} shards"
+        wrote = f"{output}: {tied(size)} {made_of}"
         say("Wrote", f"{wrote}, by {file.config['backbone']}")
         say("Data set", file.dataset_id)
         if file.class_names is not None:

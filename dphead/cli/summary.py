@@ -18,6 +18,7 @@ from dphead.analysis.protected import (
     made_of_images,
     name_new,
     name_unit_in,
+    parts_of,
 )
 from dphead.cli.budget import budget_lines
 from dphead.cli.text import section, tied
@@ -265,5 +266,6 @@ def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     new = "new_images/" if made_of_images(extraction) else "new.h5"
     yield f"dphead check {run}"
     yield f"dphead predict {run} {new} -o predictions.csv"
-    if extraction.get("transform", {}).get("library") == "timm":
+    made = [part.get("transform", {}).get("library") for part in parts_of(extraction)]
+    if "timm" in made:
         yield f"(with {tied('--weights FILE')}, if dphead extract had it)"

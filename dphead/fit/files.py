@@ -3,7 +3,7 @@
 Images are first turned into the head's features.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
@@ -17,7 +17,7 @@ from dphead_extract.features.seal import MAGIC
 from dphead_extract.sources.columns import Columns
 
 from dphead.analysis.metrics import evaluate_scores
-from dphead.analysis.protected import made_of_images
+from dphead.analysis.protected import made_of_images, parts_of
 from dphead.analysis.sealed import explain_damage
 from dphead.data.features import (
     FeaturesRows,
@@ -338,13 +338,13 @@ def extract_like(
     source: Path,
     output: Path,
     labeled: bool,
-    weights: Path | None = None,
+    weights: Sequence[Path] = (),
     progress: Callable[[int, int, str], None] | None = None,
     **reading: Any,
 ) -> None:
-    """Turn images into features with the backbone and settings of a run's head.
+    """Turn images into features with the backbones and settings of a run's head.
 
-    The run folder records the backbone and its settings.
+    The run folder records each backbone and its settings.
 
     Parameters
     ----------
@@ -356,8 +356,8 @@ def extract_like(
         The features file to write.
     labeled : bool
         Whether labels of the head's classes are read.
-    weights : Path, optional
-        Local weights file of the backbone.
+    weights : sequence of Path, optional
+        Local weights file of each backbone that has weights, in the head's order.
     progress : callable, optional
         Called with (images done, images in all, label).
     **reading
@@ -366,8 +366,10 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the head does not record its extraction.
+        If the head does not record its extraction, or has another number of backbones
+        with weights.
     """
+    from dphead_extract.features.concatenation import concatenate
     from dphead_extract.normalization import RowNorm
     from dphead_extract.run import ExtractOptions, extract
     from dphead_extract.sources.classes import Classes
@@ -380,23 +382,53 @@ def extract_like(
         copyfile(source, folder / source.name)
         source = folder
     _, facts = open_head(run)
-    with explain_damage("a head's extraction", run):
-        made = facts["extraction"]
-        network = backbone_options(made, weights)
-        kind = made["normalization"]["kind"]
-        normalize = RowNorm(kind, made["normalization"].get("groups", 0))
     names = facts["class_names"] if labeled else None
-    options = ExtractOptions(
-        source,
-        output,
-        network,
-        classes=Classes(names, False, not labeled, allow_unlabeled=True),
-        normalize=normalize,
-        skip_unreadable=True,  # an unreadable image gets no class
-        check=False,
-        **reading,
-    )
-    tell_left_out(extract(options, progress).left_out)
+    with explain_damage("a head's extraction", run):
+        parts = parts_of(facts["extraction"])
+        files = [output]
+        if len(parts) > 1:
+            files = [output.with_stem(f"{output.stem}-{k}") for k in range(len(parts))]
+        options = [
+            ExtractOptions(
+                source,
+                file,
+                network,
+                classes=Classes(names, False, not labeled, allow_unlabeled=True),
+                normalize=RowNorm(
+                    part["normalization"]["kind"],
+                    part["normalization"].get("groups", 0),
+                ),
+                same_data_as=None if file == files[0] else files[0],
+                skip_unreadable=True,  # an unreadable image gets no class
+                check=False,
+                **reading,
+            )
+            for part, file, network in zip(
+                parts, files, _networks(parts, weights), strict=True
+            )
+        ]
+    left_out = [extract(option, progress).left_out for option in options]
+    tell_left_out(left_out[0])
+    if len(files) > 1:
+        concatenate(files, output)
+
+
+def _networks(parts: list[dict[str, Any]], weights: Sequence[Path]) -> list[Any]:
+    """Return the `BackboneOptions` of each backbone, with its file of weights."""
+    from dphead_extract.backbones.families import traits_of
+
+    takes = ["weights" in traits_of(part["backbone"]).takes for part in parts]
+    if weights and len(weights) != max(1, sum(takes)):
+        names = [part["backbone"] for part in parts]
+        raise ValueError(
+            f"--weights must be given once for each of {', '.join(names)}, in this "
+            f"order, got {len(weights)} files."
+        )
+    files = iter(weights)
+    return [
+        backbone_options(part, next(files, None) if take else None)
+        for part, take in zip(parts, takes, strict=True)
+    ]
 
 
 def import_like(

@@ -199,6 +199,14 @@ def test_preprocessing_that_depends_on_the_data(run, extraction, fires):
     assert names(run) == (["data-dependent preprocessing"] if fires else [])
 
 
+def test_preprocessing_of_one_of_two_backbones(run):
+    own = report_of(run)["data"]["extraction"]
+    other = own | {"normalization": {"kind": "standardize"}}
+    both = own | {"backbone_kwargs": {"parts": [own, other]}}
+    change(run, data={"extraction": both})
+    assert names(run) == ["data-dependent preprocessing"]
+
+
 def test_preprocessing_of_a_backbone_that_was_not_chosen(run):
     own = report_of(run)["data"]["extraction"]
     other = own | {"normalization": {"kind": "standardize"}}

@@ -16,7 +16,7 @@ from dphead_extract.features.seal import read_seal
 
 SCHEMA_VERSION = 1  # version of the format in extract/dphead_extract/features/format.py
 # facts of the configuration that decide what a column of `features` means
-_FEATURE_SPACE = (
+FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),
     "normalization",
 )
@@ -129,7 +129,7 @@ class FeaturesFile:
         self.split_names: list[str] = self.config["split_names"]
         self.views: dict[str, Any] = self.config.get("views", {})
         self.holdout: dict[str, Any] = self.config.get("holdout", {})
-        space = {key: self.config[key] for key in _FEATURE_SPACE}
+        space = {key: self.config[key] for key in FEATURE_SPACE}
         self.feature_space = _sha256_json(space)
 
     labels = _stored("labels")

@@ -1,0 +1,148 @@
+"""Concatenate the features of several backbones on the same images.
+
+A row has each backbone's features side by side, with equal weight. On CIFAR-10, two
+mobile networks together gave heads 2 points more accuracy than the better one alone
+(docs/backbones.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead_extract.errors import FormatError
+from dphead_extract.features.disk import read_names, write_names
+from dphead_extract.features.reading import (
+    FEATURE_SPACE,
+    FeaturesFile,
+    open_features,
+)
+from dphead_extract.features.rows import Header
+from dphead_extract.features.verify import blocks
+from dphead_extract.features.writing import FeaturesWriter, first_difference
+
+# facts that may differ between the files
+_OWN = {
+    *(*FEATURE_SPACE, "library_versions", "n_features", "dtype"),
+    *("batch_size", "device", "amp"),
+}
+
+
+def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
+    """Write the columns of several features files into one file.
+
+    Each file's part of a row is divided by its Euclidean norm and by √k, for k files. A
+    row is masked if one of the files masks it. Run it again to resume.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        At least two files of the same images in the same order, extracted with
+        `same_data_as`.
+    output : str or Path
+        The features file to write.
+
+    Raises
+    ------
+    FormatError
+        If the files have other images, labels or options, or a file is damaged or does
+        not come from images.
+    """
+    output = Path(output)
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_features(path)) for path in paths]
+        if len(files) < 2:
+            raise FormatError("FILES must name at least two features files, got one.")
+        for file in files:
+            _check_same_images(files[0], file)
+        with FeaturesWriter(output, _header(files)) as writer:
+            for several in zip(*map(blocks, files), strict=True):
+                for file, (start, _, sound) in zip(files, several, strict=True):
+                    if not sound:
+                        raise FormatError(
+                            f"{str(file.path)!r} is damaged from row {start} on. "
+                            "Remove the file and extract it again."
+                        )
+                start = several[0][0]
+                if start == writer.next_row:
+                    writer.append(*_joined(files, [block for _, block, _ in several]))
+            writer.finish()
+        if names := read_names(files[0].path, files[0].n_rows):
+            write_names(output, names)
+
+
+def _joined(
+    files: list[FeaturesFile], parts: list[dict[str, np.ndarray]]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the features of a block of rows, and its other columns."""
+    for file, part in zip(files, parts, strict=True):
+        for name in sorted(set(part) - {"features", "valid"}):
+            if not np.array_equal(part[name], parts[0][name]):
+                raise FormatError(
+                    f"{str(files[0].path)!r} and {str(file.path)!r} differ in the "
+                    f"column {name}. {_REMEDY}"
+                )
+    weight = len(parts) ** -0.5
+    features = np.concatenate([weight * _unit(p.pop("features")) for p in parts], 1)
+    valid = np.logical_and.reduce([part["valid"] for part in parts])
+    return features, parts[0] | {"valid": valid}
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Return rows divided by their norms, float32. No row depends on another one."""
+    exact = rows.astype(np.float64)
+    norms = np.sqrt(np.square(exact).sum(axis=1, keepdims=True))
+    return np.divide(exact, norms, out=exact, where=norms > 0).astype(np.float32)
+
+
+_REMEDY = "Extract all files from one source, with --same-data-as the first file."
+
+
+def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
+    if "mean" not in other.config["transform"]:
+        raise FormatError(
+            f"{str(other.path)!r} must hold features that `dphead extract` made from "
+            f"images, got features by {other.config['backbone']}. Concatenate "
+            "embeddings before `dphead features import`."
+        )
+    key, a, b = first_difference(_shared_facts(one), _shared_facts(other))
+    if a != b:
+        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
+            a, b = "one", "another"
+        raise FormatError(
+            f"{str(one.path)!r} has {key}={a}, and {str(other.path)!r} has {key}={b}. "
+            f"{_REMEDY}"
+        )
+
+
+def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
+    """Return everything that the files must have in common."""
+    shared = {key: file.config[key] for key in file.config if key not in _OWN}
+    return shared | {"dataset_id": file.dataset_id, "salt": file.salt}
+
+
+def _header(files: list[FeaturesFile]) -> Header:
+    """Return the header of the joined file, whose backbone has the files' as parts."""
+    config = {key: files[0].config[key] for key in files[0].config if key not in _OWN}
+    known = {field.name for field in fields(Header)} & set(config)
+    return Header(
+        n_features=sum(file.n_features for file in files),
+        dtype=max(files, key=lambda file: file.dtype.itemsize).dtype.name,
+        backbone="+".join(file.config["backbone"] for file in files),
+        backbone_kwargs={
+            "parts": [
+                {key: file.config[key] for key in FEATURE_SPACE} for file in files
+            ]
+        },
+        normalization={"kind": "unit"},
+        library_versions=files[0].config["library_versions"],
+        **{name: config.pop(name) for name in known},
+        config=config,
+        dataset_id=files[0].dataset_id,
+        salt=files[0].salt,
+    )

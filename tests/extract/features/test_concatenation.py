@@ -1,0 +1,88 @@
+"""The features of several backbones side by side."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.errors import FormatError
+from dphead_extract.features.concatenation import concatenate
+from dphead_extract.features.format import open_features, write_features
+from dphead_extract.features.verify import verify
+from dphead_extract.run import extract
+from numpy.testing import assert_array_equal
+
+from tests.extract.test_run import options
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, digits):
+    """A folder with digits and their features by ScatterNets of two scales."""
+    folder = tmp_path_factory.mktemp("concat")
+    images, labels = digits
+    split = np.arange(300) // 200
+    np.savez(folder / "d.npz", images=images[:300], labels=labels[:300], split=split)
+    extract(options(folder / "d.npz", folder / "a.h5"))
+    other = BackboneOptions("scatternet", scatter_j=(2,), scatter_l=4)
+    two = options(folder / "d.npz", folder / "b.h5", backbone=other, dtype="float16")
+    extract(replace(two, same_data_as=folder / "a.h5"))
+    return folder
+
+
+def test_each_row_has_the_unit_vectors_of_its_own_features(folder):
+    """Equal to the bit to a row computed alone: no row may change another one."""
+    concatenate([folder / "a.h5", folder / "b.h5"], folder / "ab.h5")
+    with (
+        open_features(folder / "a.h5") as a,
+        open_features(folder / "b.h5") as b,
+        open_features(folder / "ab.h5") as both,
+    ):
+        for name in ("labels", "valid", "split", "row_digest", "salt", "dataset_id"):
+            assert_array_equal(getattr(both, name), getattr(a, name))
+        assert both.config["backbone"] == "scatternet+scatternet"
+        assert both.dtype == np.float32
+        for row in (0, 63, 64, 299):
+            parts = [file.features[row].astype(float) for file in (a, b)]
+            units = [x / np.sqrt(np.square(x).sum()) for x in parts]
+            alone = 0.5**0.5 * np.concatenate(units).astype(np.float32)
+            assert_array_equal(both.features[row], alone)
+    assert verify(folder / "ab.h5") == []
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("relabeled", "source_digest=one"),
+        ("apart", "dataset_id="),
+        ("imported", "Concatenate embeddings before"),
+        ("damaged", "damaged from row 64 on"),
+    ],
+)
+def test_files_of_other_images_are_refused(folder, digits, tmp_path, name, words):
+    images, labels = digits
+    other = tmp_path / f"{name}.h5"
+    if name == "relabeled":
+        labels = labels[::-1]
+        np.savez(tmp_path / "d.npz", images=images[:300], labels=labels[:300])
+        given = options(tmp_path / "d.npz", other, same_data_as=folder / "a.h5")
+        extract(given)
+    elif name == "apart":
+        extract(options(folder / "d.npz", other))
+    elif name == "imported":
+        write_features(other, np.ones((300, 3)), labels[:300], list("0123456789"))
+    else:
+        shutil.copy(folder / "b.h5", other)
+        with open_features(other) as file:
+            place = file.features.id.get_offset() + file.features[:100].nbytes
+        with open(other, "r+b") as file:
+            file.seek(place)
+            file.write(b"\1\1")
+    with pytest.raises(FormatError, match=words):
+        concatenate([folder / "a.h5", other], tmp_path / "ab.h5")
+    assert not (tmp_path / "ab.h5").exists()
+
+
+def test_one_file_is_not_enough(folder, tmp_path):
+    with pytest.raises(FormatError, match="at least two"):
+        concatenate([folder / "a.h5"], tmp_path / "ab.h5")
