@@ -51,7 +51,6 @@ _METRICS = (
 # report entries that may hold accuracies, and the noisy release of each
 _RELEASED = {
     "expected_accuracy": "CorrectCounts",
-    "selection": "CorrectCounts",
     "class_accuracy": "ClassCorrectCounts",
 }
 
@@ -166,12 +165,8 @@ def _of_rows(run: FinishedRun) -> Iterator[Finding]:
 def _preprocessing(run: FinishedRun) -> Iterator[Finding]:
     """Yield a finding if a row's features may depend on other rows."""
     own = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
-    selection = run.report.get("selection") or {"networks": []}
-    # the rows of a backbone that was not chosen decided the choice
-    others = [network.get("extraction") for network in selection["networks"]]
-    for facts in (own, *(facts for facts in others if facts != own)):
-        for what, todo in _of_extraction(facts):
-            yield Finding(_PREPROCESSING, what, _FITTED, todo)
+    for what, todo in _of_extraction(own):
+        yield Finding(_PREPROCESSING, what, _FITTED, todo)
     extra = sorted(run.tensors & {"center", "scale"})
     if extra and not any("ChannelMoment" in s.statistic for s in run.plan.specs):
         what = f"the head has {' and '.join(extra)}, but no release computed them"

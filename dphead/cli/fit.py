@@ -4,7 +4,6 @@
 """
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import click
@@ -28,17 +27,10 @@ from dphead.cli.text import releases_table, section
 
 
 @click.command(cls=WithSettings)
-@click.argument("features", type=values.NamedPath("a features file"), required=False)
+@click.argument("features", type=values.NamedPath("a features file"))
 @option_group(
     "Rows and files",
     *RUN_FILES,
-    click.option(
-        "--backbones",
-        metavar="A.H5,B.H5",
-        callback=values.features_files,
-        help="Features files of the same images from other backbones. The fit "
-        "chooses one backbone privately and charges the choice.",
-    ),
     click.option(
         "--classes",
         callback=values.several_names,
@@ -122,7 +114,6 @@ def fit(
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)
-    given["features"], given["backbones"] = _files(**given)
 
     from dphead.fit.run_folder import noted
 
@@ -164,21 +155,6 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
         progress.begin("computing the bound on attacks")
         text = outcome(options.out, result, run.announced)
     click.echo(text)
-
-
-def _files(
-    features: Path | None, backbones: tuple[Path, ...], **_: Any
-) -> tuple[Path, tuple[Path, ...]]:
-    """Return the first features file, and the further files of --backbones."""
-    files = (*([] if features is None else [features]), *backbones)
-    if not files:
-        raise click.UsageError("Missing argument 'FEATURES'.")
-    if backbones and len(files) == 1:
-        raise click.UsageError(
-            f"--backbones needs at least two files, got {files[0]}. Type "
-            "--backbones A.H5,B.H5."
-        )
-    return files[0], files[1:]
 
 
 def _place(

@@ -41,7 +41,7 @@ def outcome(
     """
     report, test = result["report"], result["test"]
     parts = {
-        "Trained": [_trained(report), *_selected(report)],
+        "Trained": [_trained(report)],
         "Privacy": _privacy(report, plan),
         "Accuracy": _accuracy(report, test),
         "Budget": budget_lines(report["ledger"], report["guarantee"]["delta"]),
@@ -66,29 +66,6 @@ def _trained(report: dict[str, Any]) -> str:
         f"a head (the last layer) by {name}, on {rows} x {features}, "
         f"{data['n_classes']} classes"
     )
-
-
-def _selected(report: dict[str, Any]) -> Iterator[str]:
-    """Return text about the choice among several backbones, if the fit made one."""
-    selection = report.get("selection")
-    if selection is None:
-        return
-    networks = selection["networks"]
-    tried = [
-        tied(f"{_network_name(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
-        for one in networks
-    ]
-    chosen = _network_name(networks[selection["chosen"]])
-    share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
-    yield (
-        f"on the backbone {chosen}, chosen by the expected accuracy of small heads "
-        f"({', '.join(tried)}); the choice spent {share} of this fit's mu²"
-    )
-
-
-def _network_name(network: dict[str, Any]) -> str:
-    """Return a backbone's name and width, because backbones may share a name."""
-    return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
 def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:

@@ -81,7 +81,6 @@ class LedgerPlace(NamedPath):
 
 PATH = NamedPath()
 LEDGER = LedgerPlace()
-_FEATURES = NamedPath("a features file")
 
 
 class KeptChoice(click.Choice):
@@ -218,12 +217,6 @@ def several_names(
 ) -> tuple[str, ...] | None:
     """Return the comma-separated texts, or None without any."""
     return parts(ctx, option, text) or None
-
-
-def features_files(ctx: _Given, option: _Given, text: str | None) -> tuple[Path, ...]:
-    """Return the comma-separated paths of features files, or an empty tuple."""
-    found = parts(ctx, option, text)
-    return tuple(_FEATURES.convert(part, option, ctx) for part in found)
 
 
 def image_size(ctx: _Given, option: _Given, text: Any) -> Any:

@@ -6,7 +6,7 @@ A solver sees only released values.
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,18 +82,15 @@ class FitResult:
     seconds: float
 
 
-def fit_head(
-    plan: FitPlan, rows: Rows | Sequence[Rows], run: Run | None = None
-) -> FitResult:
+def fit_head(plan: FitPlan, rows: Rows, run: Run | None = None) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     Parameters
     ----------
     plan : FitPlan
         The plan from `make_plan`, with its solver.
-    rows : Rows or sequence of Rows
-        The training rows. A solver with several sources needs one entry per backbone.
-        The caller must ensure that all sources hold the same rows in the same order.
+    rows : Rows
+        The training rows.
     run : Run, optional
         How the fit is carried out. Default: a private fit with its own ledger.
 
@@ -119,9 +116,8 @@ def fit_head(
     run = run or Run()
     charged, noise = run.charged, run.noise
     summer = run.summer or _verified_sum(plan)
-    sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
-        check_fit(summer, plan, *sources)
+        check_fit(summer, plan, rows)
         charged = reserve(plan, run.ledger or Ledger(), seed=noise.seed)
     specs = (plan if noise.seed is None else plan.marked(private=False)).specs
 
@@ -129,14 +125,14 @@ def fit_head(
         found = release(
             ask.statistic,
             ask.params,
-            sources[ask.source],
+            rows,
             specs[i],
             ledger=charged,
             noise=noise,
             summer=summer,
         )
         if run.hosts is not None:
-            found = run.hosts.share(found, sources[0].n_rows)
+            found = run.hosts.share(found, rows.n_rows)
         if run.progress is not None:
             run.progress(i + 1, len(specs), specs[i].label)
         return found
@@ -207,8 +203,8 @@ def _solved(
         done += 1
 
 
-def check_fit(verified: VerifiedSum, plan: FitPlan, *sources: Rows) -> None:
-    """Check a fit's rows, one object for each source, and its sums before the charge.
+def check_fit(verified: VerifiedSum, plan: FitPlan, rows: Rows) -> None:
+    """Check a fit's rows and its sums before the charge.
 
     Under add_remove the number of rows is private and not compared.
 
@@ -221,17 +217,16 @@ def check_fit(verified: VerifiedSum, plan: FitPlan, *sources: Rows) -> None:
         If the sums are wrong on hostile rows (`check_sums`).
     """
     facts = plan.facts
-    for rows, width in zip(sources, plan.widths, strict=True):
-        n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
-        found = (n_rows, rows.n_features, rows.group_cap)
-        planned = (facts.n_rows, width, plan.group_cap)
-        if found != planned:
-            raise ValueError(
-                "rows must have the plan's n_rows, n_features and group_cap "
-                f"{planned}, got {found}. Make a plan with the sizes of these rows."
-            )
-        if getattr(rows, "has_sets", False):
-            check_takes_sets(plan.solver, plan.budgeted(facts))
+    n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
+    found = (n_rows, rows.n_features, rows.group_cap)
+    planned = (facts.n_rows, facts.n_features, plan.group_cap)
+    if found != planned:
+        raise ValueError(
+            "rows must have the plan's n_rows, n_features and group_cap "
+            f"{planned}, got {found}. Make a plan with the sizes of these rows."
+        )
+    if getattr(rows, "has_sets", False):
+        check_takes_sets(plan.solver, plan.budgeted(facts))
     _check_time_and_sums(verified, plan)
 
 
@@ -276,8 +271,7 @@ def _check_time_and_sums(verified: VerifiedSum, plan: FitPlan) -> None:
 
 def check_sums(verified: VerifiedSum, plan: FitPlan) -> None:
     """Raise RuntimeError unless the plan's sums are right on hostile rows."""
-    for width in plan.widths:
-        verified.check((r.statistic for r in plan.releases), width)
+    verified.check((r.statistic for r in plan.releases), plan.facts.n_features)
 
 
 def reserve(

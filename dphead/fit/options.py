@@ -111,9 +111,6 @@ class FitOptions(RunOptions):
         group count. None protects each row.
     group_mean : bool
         Whether the means of each group's rows of one class count instead.
-    backbones : tuple of Path
-        Features files of the same images by other backbones, for the fit to choose
-        from.
     classes : tuple of str or None
         Public class names, if the file declares none.
     backend : str
@@ -126,7 +123,6 @@ class FitOptions(RunOptions):
     settings: dict[str, Any] = field(default_factory=dict)
     group_cap: int | None = None
     group_mean: bool = False
-    backbones: tuple[Path, ...] = ()
     classes: tuple[str, ...] | None = None
     backend: str = "numpy"
     processes: Place | None = None

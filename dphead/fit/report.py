@@ -165,7 +165,6 @@ def build_report(
         },
         "expected_accuracy": head.estimate and asdict(head.estimate),
         "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),
-        "selection": None,
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,12 +16,6 @@ from dphead_extract.features.format import FeaturesFile
 
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
-from dphead.fit.backbones import (
-    check_same_images,
-    check_selection_options,
-    selected,
-    selection_of,
-)
 from dphead.fit.duration import check_duration, cpu_sums
 from dphead.fit.files import (
     check_features,
@@ -61,8 +55,6 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import check_unit, make_plan
 from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.auto import Auto
-from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, SumOfParts, bounds
@@ -84,15 +76,11 @@ class _PreparedHead(Prepared):
         The training rows.
     file : FeaturesFile
         The open features file.
-    candidates : tuple of _PreparedHead
-        One prepared fit per backbone, in the order of the solver's sources, if the fit
-        chooses among backbones; else empty.
     """
 
     options: FitOptions
     rows: FeaturesRows
     file: FeaturesFile
-    candidates: tuple["_PreparedHead", ...] = field(default=(), kw_only=True)
 
 
 # rows to measure on (n, n_features), their classes (n,) and `files.test_origin`
@@ -147,8 +135,8 @@ def fit_files(
         if hosts is not None and not hosts.first:
             head = _serve(run, hosts)
             return {"report": None, "test": None, "seconds": None, "head": head}
-        tests = [_open_test(one) for one in run.candidates or (run,)]
-        n_test = sum(len(test[0]) for test in tests if test is not None)
+        test = _open_test(run)
+        n_test = 0 if test is None else len(test[0])
         # a resume needs the values of each release
         width = run.plan.facts.n_features + 1
         stored = [int(np.prod(r.statistic.shape(width))) for r in run.plan.releases]
@@ -156,10 +144,7 @@ def fit_files(
         run = beside_others(run)
         with locked(options.out):
             result = _lead(run, hosts, n_test, announce, progress)
-            chosen = selected(result.head)
-            tested = _measure(run, result.head, tests[chosen])
-            if run.candidates:
-                run = replace(run, source=run.candidates[chosen].source)
+            tested = _measure(run, result.head, test)
             report = _write(run, result, tested)
     seconds = time.perf_counter() - start
     return {
@@ -171,18 +156,11 @@ def fit_files(
 
 
 def _open_files(options: FitOptions, files: ExitStack) -> _PreparedHead:
-    """Prepare the fit on one features file, or a fit that chooses among several.
-
-    `files` closes the features files that this function opens.
-    """
-    check_selection_options(options)
-    runs = []
-    for path in (options.features, *options.backbones):
-        cap = options.group_cap, options.group_mean
-        rows, file = load_features(path, options.split, 0, *cap)
-        files.enter_context(file)
-        runs.append(prepare_head(options, rows, file))
-    return _prepare_selection(runs) if options.backbones else runs[0]
+    """Prepare the fit on a features file, which `files` closes."""
+    cap = options.group_cap, options.group_mean
+    rows, file = load_features(options.features, options.split, 0, *cap)
+    files.enter_context(file)
+    return prepare_head(options, rows, file)
 
 
 def plan_fits(
@@ -219,30 +197,6 @@ def plan_fits(
             for epsilon in set(epsilons)
         }
         return try_runs([runs[epsilon] for epsilon in epsilons])
-
-
-def _prepare_selection(runs: list[_PreparedHead]) -> _PreparedHead:
-    """Prepare one fit that chooses among backbones.
-
-    One plan, and so one charge, covers the trials and the final fit.
-    """
-    first, options = runs[0], runs[0].options
-    check_same_images([(one.file, one.source.class_names) for one in runs])
-    widths = tuple(one.plan.facts.n_features for one in runs)
-    facts = replace(first.plan.facts, n_features=max(widths))
-    method = first.method
-    assert isinstance(method.solver, Auto)  # the options were checked
-    solver = BackboneSelection(widths, method.solver)
-    target = options.target(method.accountant, options.group_cap, options.group_mean)
-    plan = make_plan(solver, facts, **vars(target))
-    return replace(
-        first,
-        method=replace(method, solver=solver),
-        plan=plan,
-        settings=asdict(solver),
-        space=" ".join(one.space for one in runs),
-        candidates=tuple(runs),
-    )
 
 
 def prepare_head(
@@ -321,8 +275,6 @@ def _lead(
         hosts=hosts,
     )
     rows = own if hosts is None else run.rows
-    if run.candidates:
-        rows = [one.rows for one in run.candidates]
     return fit_head(plan, rows, how)
 
 
@@ -344,7 +296,6 @@ def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, A
         "extraction": source.extraction,
     }
     sha256 = save_head(out, result.head, facts)
-    sources = [one.source for one in run.candidates]
     given = [run.options.preset, *run.options.settings.values()]
     return write_report(
         run,
@@ -352,7 +303,6 @@ def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, A
         tested,
         tuning_of(given, result.ledger),
         sha256,
-        selection=selection_of(sources, run.method.solver, result.head),
     )
 
 

@@ -139,11 +139,6 @@ class FitPlan(Plan):
         """Return the solver's releases, in the order of its requests."""
         return self.solver.plan(self.budgeted(self.facts))
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Return the number of features in each source that the solver reads."""
-        return getattr(self.solver, "widths", (self.facts.n_features,))
-
     def digest(self, feature_space: str, seed: int | None) -> str:
         """Return a hash that identifies the plan for a resume.
 

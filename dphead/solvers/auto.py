@@ -48,7 +48,6 @@ from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
-    BELOW_ONE,
     OFF,
     POSITIVE,
     UP_TO_HALF,
@@ -75,9 +74,6 @@ _SCALE = Setting(
 )
 _STEPS_OF_RULE = Setting(
     "Number of gradient steps.", AT_LEAST_ONE, _BY_RULE, settable=False
-)
-_COUNT_SHARE_OF_RULE = Setting(
-    "Fraction of mu² spent on the count.", BELOW_ONE, _BY_RULE, settable=False
 )
 _MOVE = Setting(
     "Logits by which noise alone may move a weight.", POSITIVE, _BY_RULE, settable=False
@@ -128,7 +124,6 @@ class Auto:
     scale: Annotated[_Scale, _SCALE] = "auto"
     steps: Annotated[int | None, _STEPS_OF_RULE] = None
     move: Annotated[float | None, _MOVE] = None
-    counted: Annotated[float | None, _COUNT_SHARE_OF_RULE] = None
     descent: Annotated[GradientDescent, _DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
@@ -261,7 +256,7 @@ class Auto:
         # are easier to classify than images, so their count would promise too much.
         if not self.estimate or _exact(facts) or facts.group_mean:
             return 0.0
-        return count_share(facts) if self.counted is None else self.counted
+        return count_share(facts)
 
     def _class_share(self, facts: ProblemInfo) -> float:
         """Return the share of μ² for the counts of each class, 0 without privacy.

@@ -95,11 +95,6 @@ _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chose
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
 LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
 
-# Choice among several backbones, as shares of mu². Share of one trial, and largest
-# share of all trials; chosen (costs: docs/backbones.md).
-TRIAL_SHARE, TRIALS_SHARE = 0.05, 0.3
-TRIAL_COUNT_SHARE = 0.2  # share of a trial's budget for its count; chosen
-
 # Overfitting: the gap between training rows and new rows (`expectation.overfit`);
 # expected, "What overfitting costs". Shift of margins, in standard deviations, at a
 # length of 1, one row and no row correct: fits of five sets of features on 1,077 to

@@ -93,15 +93,11 @@ class Request:
         Statistic to release.
     params : Params
         Public numbers and earlier releases that the statistic uses.
-    source : int, default 0
-        Index of the feature source, if a fit has features of the same rows from several
-        backbones.
     """
 
     label: str
     statistic: Statistic
     params: Params
-    source: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,15 +59,11 @@ class Centering:
         Features are divided by the power 1/4 of their noisy mean squares, and rows are
         brought to the sphere again. Nothing is scaled if the mean squares turn out to
         be nearly even (SCALE_FROM_RATIO).
-    clip_width : int, optional
-        Number of features that sets the clip norm of the squares. None uses the number
-        of features of the rows.
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02
     unit_norm: Annotated[bool, UNIT_NORM] = True
     scale_share: Annotated[float, _SCALE_SHARE] = 0.0
-    clip_width: int | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -92,7 +88,7 @@ class Centering:
             # a clip far below 1: the squares of a unit row are small unless one feature
             # holds the row
             squares = ChannelMoment(facts.n_classes, 2)
-            clip = square_clip(self.clip_width or facts.n_features)
+            clip = square_clip(facts.n_features)
             plan.append(
                 PlannedRelease(
                     "feature squares", squares, clip, weight=whole * self.scale_share

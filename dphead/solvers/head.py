@@ -53,18 +53,6 @@ class ClassAccuracy:
     worst: AccuracyEstimate
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Hold the chosen backbone and the expected accuracy of each trial.
-
-    The choice uses private releases only. `chosen` is the index of the backbone.
-    `trials` has the expected accuracy of a small head on each backbone's features.
-    """
-
-    chosen: int
-    trials: tuple[AccuracyEstimate, ...]
-
-
 class _StandardErrors(Protocol):
     """Define access to standard errors of the weights (`error_bars.ErrorBars`)."""
 
@@ -96,8 +84,6 @@ class LinearHead:
         Standard errors of the weights due to the noise.
     class_accuracy : ClassAccuracy, optional
         Expected accuracy on each class.
-    selection : Selection, optional
-        Choice among several backbones.
     feature_clip : float, optional
         Clip norm of rows after the transform, as in training. None for a head trained
         without a clip (`prediction_clip`).
@@ -115,7 +101,6 @@ class LinearHead:
     estimate: AccuracyEstimate | None = None
     error_bars: _StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
-    selection: Selection | None = None
     feature_clip: float | None = None
 
     def __post_init__(self) -> None:

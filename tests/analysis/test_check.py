@@ -207,14 +207,6 @@ def test_preprocessing_of_one_of_two_backbones(run):
     assert names(run) == ["data-dependent preprocessing"]
 
 
-def test_preprocessing_of_a_backbone_that_was_not_chosen(run):
-    own = report_of(run)["data"]["extraction"]
-    other = own | {"normalization": {"kind": "standardize"}}
-    networks = [{"extraction": own}, {"extraction": other}]
-    change(run, selection={"chosen": 0, "networks": networks})
-    assert names(run) == ["data-dependent preprocessing"]
-
-
 def test_an_extraction_that_is_not_recorded(run):
     rows = {"protected_unit": "one row"}
     change(run, data={"extraction": None}, guarantee=rows)

@@ -37,7 +37,6 @@ process_id 1
 connect_timeout x
 config {file}
 settings nothing=1
-backbones {other} auto
 """
 BAD = {name: more for name, *more in map(str.split, VALUES.strip().splitlines())}
 FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose", "group_mean"}
