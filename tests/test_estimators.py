@@ -301,7 +301,7 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
         with pytest.raises(ValueError, match="need each other"):
             fit(cap, given)
     for wrong in (groups > 50, groups * 1j, groups[:-1]):
-        with pytest.raises(ValueError, match="floats of at most 64 bits"):
+        with pytest.raises(ValueError, match="numbers of at most 64 bits"):
             fit(2, wrong)
 
 

@@ -229,8 +229,9 @@ def _fill(
             progress(min(start, n_rows), n_rows)
     if not any_valid:
         raise ExtractError(
-            f"None of the {n_rows} rows has finite numbers in {writer.header.dtype} "
-            "only. Select numeric columns by --features."
+            f"Each of the {n_rows} rows has a number that is not finite in "
+            f"{writer.header.dtype}. Leave out the columns with such numbers by "
+            "--features, or use --dtype float32."
         )
 
 

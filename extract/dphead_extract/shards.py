@@ -28,7 +28,12 @@ from dphead_extract.features.disk import (
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import Header, check_dataset_id
 from dphead_extract.features.verify import blocks
-from dphead_extract.features.writing import FeaturesWriter, first_difference
+from dphead_extract.features.writing import FeaturesWriter, check_facts
+
+_REMEDY = (
+    "Extract all shards by the same command, with the same versions and one "
+    "OUTPUT.shards.json."
+)
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,7 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
             raise FormatError(
                 f"{str(file.path)!r} is a whole features file. Remove it from SHARDS."
             )
-        _check_same_run(files[0], file)
+        check_facts(files[0], file, _shared_facts, _REMEDY)
     files = sorted(files, key=lambda file: file.config["shard"]["index"])
     count = files[0].config["shard"]["count"]
     found = [file.config["shard"]["index"] for file in files]
@@ -224,18 +229,6 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
             f"shards {', '.join(map(str, found))}."
         )
     return files
-
-
-def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
-    key, a, b = first_difference(_shared_facts(one), _shared_facts(other))
-    if a != b:
-        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
-            a, b = "one", "another"
-        raise FormatError(
-            f"{str(one.path)!r} has {key}={a}, and {str(other.path)!r} has {key}={b}. "
-            "Extract all shards by the same command, with the same versions and one "
-            "OUTPUT.shards.json."
-        )
 
 
 def _shared_facts(file: FeaturesFile) -> dict[str, Any]:

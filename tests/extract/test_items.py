@@ -105,7 +105,7 @@ def test_missing_groups_of_any_kind_are_rows_on_their_own():
 )
 def test_groups_are_refused_by_what_their_column_declares(dtype):
     for values in ([1, 0, 1], [None, None, None]):
-        with pytest.raises(FormatError, match="floats of at most 64 bits"):
+        with pytest.raises(FormatError, match="numbers of at most 64 bits"):
             group_ids(of_pandas(dtype)(values), 3)
 
 

@@ -24,7 +24,7 @@ from dphead_extract.features.reading import (
 )
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import blocks
-from dphead_extract.features.writing import FeaturesWriter, first_difference
+from dphead_extract.features.writing import FeaturesWriter, check_facts
 
 # facts that may differ between the files
 _OWN = {
@@ -110,14 +110,7 @@ def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
             f"images, got features by {other.config['backbone']}. Concatenate "
             "embeddings before `dphead features import`."
         )
-    key, a, b = first_difference(_shared_facts(one), _shared_facts(other))
-    if a != b:
-        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
-            a, b = "one", "another"
-        raise FormatError(
-            f"{str(one.path)!r} has {key}={a}, and {str(other.path)!r} has {key}={b}. "
-            f"{_REMEDY}"
-        )
+    check_facts(one, other, _shared_facts, _REMEDY)
 
 
 def _shared_facts(file: FeaturesFile) -> dict[str, Any]:

@@ -200,14 +200,12 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
     path = Path(path)
     if not path.is_file():
         part = path.with_name(path.name + ".part")
-        hint = (
-            " An unfinished .part exists: run the same extract command again."
-            if part.exists()
-            else ""
-        )
+        todo = "Type the path of a file that `dphead extract` wrote."
         if path.is_dir():
-            hint = f" For a folder of images, type `dphead extract {path}` first."
-        raise FormatError(f"{str(path)!r} is not a features file.{hint}")
+            todo = f"For a folder of images, type `dphead extract {path}` first."
+        elif part.exists():
+            todo = "An unfinished .part exists: run the same extract command again."
+        raise FormatError(f"{str(path)!r} is not a features file. {todo}")
     try:
         complete = read_seal(path)
         return h5py.File(path, "r", locking=False), complete
@@ -273,6 +271,7 @@ def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> Features
         return file
     file.close()
     raise FormatError(
-        f"--same-data-as must name a file of {n_rows} rows with the same --dataset-id, "
-        f"got {file.n_rows} rows. Use the same source in the same order."
+        f"--same-data-as must name a file of {n_rows} rows and of the data set in "
+        f"--dataset-id, if given, got {file.n_rows} rows of {file.dataset_id}. Use the "
+        "same source in the same order, and drop --dataset-id."
     )

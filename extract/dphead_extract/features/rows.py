@@ -116,9 +116,9 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     fits = dtype.kind in "OSTUiu" or (dtype.kind == "f" and dtype.itemsize <= 8)
     if not fits or values.shape != (n_rows,):
         raise FormatError(
-            f"Groups must be {n_rows} texts, integers or floats of at most 64 bits, "
-            f"got shape {values.shape} and dtype {dtype}. Use np.unique(groups, "
-            "return_inverse=True)[1]."
+            "Groups must be texts or numbers of at most 64 bits, one for each of "
+            f"{n_rows} rows, got shape {values.shape} and dtype {dtype}. Convert other "
+            "types by `groups.astype(str)`."
         )
     if values.dtype.kind == "O":
         return np.array([_group_item(item) for item in values.tolist()], np.int64)

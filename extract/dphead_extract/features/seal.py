@@ -74,10 +74,7 @@ def _digest_outside(path: Path, columns: list[_Extent]) -> str:
         file.seek(BYTES)
         for first, size in (_OPEN_MARK, *columns):
             if not file.tell() <= first <= first + size <= end:
-                raise ValueError(
-                    "columns of a features file must not overlap, got "
-                    f"columns={columns!r}."
-                )
+                raise ValueError(f"The columns {columns} overlap or lie outside.")
             digest.update(file.read(first - file.tell()))
             file.seek(first + size)
         digest.update(file.read())

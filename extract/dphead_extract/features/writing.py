@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -241,8 +241,8 @@ class FeaturesWriter:
             return
         if self.next_row != self.header.n_rows:
             raise FormatError(
-                f"{self.header.n_rows} rows must be written before `finish`, got "
-                f"{self.next_row}."
+                f"`finish` needs {self.header.n_rows} rows, got {self.next_row}. "
+                "Write the missing rows with `append`."
             )
         self.close()
         try:
@@ -304,6 +304,26 @@ def first_difference(
             key = f"{key}.{inner}"
         return key, a, b
     return "nothing", None, None
+
+
+def check_facts(
+    one: FeaturesFile,
+    other: FeaturesFile,
+    facts: Callable[[FeaturesFile], dict[str, Any]],
+    remedy: str,
+) -> None:
+    """Raise FormatError unless two files have equal `facts`.
+
+    The error ends with `remedy`.
+    """
+    key, a, b = first_difference(facts(one), facts(other))
+    if a != b:
+        found = f"have {key} {a} and {b}"
+        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
+            found = "come from different extractions or sources"
+        raise FormatError(
+            f"{str(one.path)!r} and {str(other.path)!r} {found}. {remedy}"
+        )
 
 
 def write_features(

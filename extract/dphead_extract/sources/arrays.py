@@ -209,7 +209,7 @@ def open_npz(path: Path, declared: SourceOptions) -> Source | None:
         if values.shape != images.shape[:1]:
             raise ExtractError(
                 f"`{roles[role]}` in {str(path)!r} must have one value per image, got "
-                f"shape {values.shape} for {len(images)} images."
+                f"shape {values.shape} for {len(images)} images. Save the file again."
             )
     names = possible_splits("split" in columns)
     source = _source("npz", images, columns, names, declared)

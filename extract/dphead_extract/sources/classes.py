@@ -209,7 +209,8 @@ def _split_codes(
     unknown = sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
         raise ExtractError(
-            f"A split must be one of {', '.join(sorted(SPLITS))}, got {unknown[0]!r}."
+            f"A split must be one of {', '.join(sorted(SPLITS))}, got {unknown[0]!r}. "
+            "Rename this split in the source."
         )
     codes = {name: code for code, name in enumerate(names)}
     of_names = [codes.get(_SPLIT_OF[text], without) for text in said]

@@ -66,7 +66,8 @@ class Columns:
             if alike not in ([role], [f"{role}s"]):
                 raise ExtractError(
                     f"--columns {role}=NAME is required, because {str(path)!r} has "
-                    f"{', '.join(alike)}."
+                    f"the columns {', '.join(alike)}. Type --columns "
+                    f"{role}={alike[0]}, or the name of another column."
                 )
             found[role] = alike[0]
         return found
@@ -115,6 +116,6 @@ def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> No
     missing = [name for name in wanted if name not in names]
     if missing:
         raise ExtractError(
-            f"{str(path)!r} has no column {missing[0]!r}. Its columns are "
-            f"{', '.join(names[:8])}."
+            f"{str(path)!r} has no column {missing[0]!r}. Type the name of one of its "
+            f"columns: {', '.join(names[:8])}."
         )

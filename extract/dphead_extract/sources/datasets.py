@@ -169,8 +169,8 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
         )
     if not is_text(table.schema.field(image).type):
         raise ExtractError(
-            f"The column {image!r} of {str(path)!r} has no texts. Type --columns "
-            "path=NAME."
+            f"The column {image!r} of {str(path)!r} must hold paths as text. Type "
+            "--columns path=NAME with another column."
         )
     root, rows = path.parent, []
     wanted = [image, *(roles.get(role) for role in ROLES)]
@@ -222,8 +222,9 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     digits = [str(i) for i in range(len(said))]
     if classes.names not in (None, said, digits):
         raise ExtractError(
-            "--classes must list the classes of the data set's header in its order, "
-            f"got {(classes.names or [])[:8]}. The header has {said[:8]}."
+            "--classes must list the classes in the order of the data set's header, "
+            f"got {','.join(classes.names[:8])}. Type --classes {','.join(said[:8])}"
+            f"{',...' if len(said) > 8 else ''}."
         )
     return classes
 

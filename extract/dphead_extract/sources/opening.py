@@ -96,7 +96,7 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
         source = recognize(path, declared)
         if source is not None and declared.layout is not None:
             raise ExtractError(
-                f"--layout applies to folders of image files, got a source of kind "
+                f"--layout needs a folder of image files, got {str(path)!r} of kind "
                 f"{source.kind}. Remove --layout."
             )
         if source is not None:
@@ -109,8 +109,8 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
     if path.is_dir():
         return listing.open_folder(path, declared)
     raise ExtractError(
-        "SOURCE must be a folder, CSV, npz, Parquet, IDX or CIFAR files, got "
-        f"{str(path)!r}. Unpack a zip or tar into a folder first."
+        "SOURCE must be a folder of images, a table (CSV, TSV, Parquet), an .npz, or "
+        f"IDX or CIFAR files, got {str(path)!r}. Unpack a zip or tar into a folder."
     )
 
 

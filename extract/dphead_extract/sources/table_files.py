@@ -291,7 +291,7 @@ def width_and_dtype(
         got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else got
         raise ExtractError(
             "--features must name columns of numbers or one column of lists of "
-            f"numbers, got {got} in {str(path)!r}."
+            f"numbers, got {got} in {str(path)!r}. Type --features 'A,B,...'."
         )
     halves = all(entry == pa.float16() for entry in entries.values())
     dtype = np.dtype(np.float16 if halves else np.float64)
@@ -300,8 +300,9 @@ def width_and_dtype(
     width = getattr(kinds[lists[0]], "list_size", declared)
     if width is None:
         raise ExtractError(
-            f"--width is required: the type of {lists[0]!r} in {str(path)!r} does "
-            "not give the length of its lists. A list of another length is masked."
+            f"--width N is required, because the type of the column {lists[0]!r} in "
+            f"{str(path)!r} does not give the length of its lists. Lists of another "
+            "length are masked."
         )
     return width, dtype, True
 

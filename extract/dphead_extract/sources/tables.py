@@ -68,16 +68,18 @@ class _Arrays:
             x = np.asarray(stored[wanted])
             if x.ndim != 2 or x.dtype.kind not in "biuf" or 0 in x.shape:
                 raise ExtractError(
-                    "--features must name an array (n, d) of real numbers, got shape "
-                    f"{x.shape} and dtype {x.dtype} in {str(path)!r}."
+                    "--features must name an array of real numbers with shape (n, d), "
+                    f"got shape {x.shape} and dtype {x.dtype} in {str(path)!r}. Type "
+                    "the name of another array."
                 )
             lists = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
             held = {name: np.asarray(stored[name]) for name in roles.values()}
             for role, name in roles.items():
                 if held[name].shape != x.shape[:1]:
                     raise ExtractError(
-                        f"--columns {role}=NAME must name an array of {len(x)} values, "
-                        f"got shape {held[name].shape}."
+                        f"The array {name!r} must have {len(x)} values, one per row, "
+                        f"got shape {held[name].shape}. Type --columns {role}=NAME "
+                        "with another array."
                     )
             self._table = pa.table({wanted: lists} | held)
         self.schema = self._table.schema

@@ -53,9 +53,9 @@ def test_each_row_has_the_unit_vectors_of_its_own_features(folder):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("relabeled", "source_digest=one"),
-        ("apart", "dataset_id="),
-        ("again", "salt=one"),
+        ("relabeled", "different extractions or sources"),
+        ("apart", "have dataset_id"),
+        ("again", "different extractions or sources"),
         ("imported", "Concatenate embeddings before"),
         ("damaged", "damaged from row 64 on"),
     ],
