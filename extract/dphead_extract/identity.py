@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `run` imports this module
 
 @dataclass(frozen=True)
 class Identity:
-    """Identify the data set of a file's rows.
+    """Describe the data set that a file's rows belong to.
 
     Attributes
     ----------

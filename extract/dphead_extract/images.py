@@ -1,4 +1,4 @@
-"""Decode an image file to an 8-bit array, as the file describes its samples.
+"""Decode an image file to an 8-bit array, by the file's description of its samples.
 
 `dphead export` copies this file to `decode.py`. The file imports only numpy and Pillow.
 Each image is decoded from its own bytes.
@@ -115,9 +115,9 @@ class PixelRange:
 class Samples:
     """Hold the facts about samples from a file's header.
 
-    white_is_zero: the file stores white as zero, and Pillow keeps this. gray: the
-    samples are gray, although Pillow converts them to colors. most: the largest value,
-    if it is smaller than all bits allow.
+    white_is_zero: the file stores white as zero, and Pillow does not invert it. gray:
+    the samples are gray, although Pillow converts them to colors. most: the largest
+    value, if it is smaller than the number of bits allows.
     """
 
     bits: int = 8
@@ -130,15 +130,15 @@ class Samples:
 def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     """Decode an image file to uint8 (height, width) for gray or (height, width, 3).
 
-    EXIF orientation is applied, and a damaged EXIF block ignored. Transparency is
-    composited on white, palettes and CMYK become RGB. Of an animation the first frame
-    counts. Samples of more than 8 bits are scaled to 8 bits by the declared range, or
-    by the range of their type. White-is-zero images are inverted.
+    The orientation in EXIF is applied, and a damaged EXIF block is ignored. Transparent
+    pixels are blended with white. Palettes and CMYK become RGB. Of an animation, only
+    the first frame is read. Samples of more than 8 bits are scaled to 8 bits by the
+    declared range, or by the range of their type. White-is-zero images are inverted.
 
     Raises
     ------
     UnreadableImage
-        If the file is damaged, or its samples cannot be understood for certain.
+        If the file is damaged, or the meaning of its samples is not certain.
     """
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:

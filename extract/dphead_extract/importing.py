@@ -126,10 +126,10 @@ def import_features(
 
 
 def _survey(table: Table, options: ImportOptions) -> int:
-    """Return the number of rows, after reading each one's label, group and split.
+    """Read the label, group and split of each row, and return the number of rows.
 
-    Raises ExtractError for a file without rows, or for a text that is no declared class
-    or no split.
+    Raises ExtractError for a file without rows, or for a text that is not a declared
+    class or split.
     """
     n_rows = 0
     for block in table.read(options.block_rows, False):

@@ -1,8 +1,8 @@
 """Keep the private index of a home, which lists the images of each data set.
 
-Digests are keyed by a secret that is made there once and stays there. No entry of the
-index may reach a features file or a report. Without the secret, digests of two homes
-cannot be compared.
+The digests are keyed with a secret, which is made once and never leaves the home. No
+entry of the index may reach a features file or a report. Without the secret, digests of
+two homes cannot be compared.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ImageIndex:
     def overlaps(self, digests: np.ndarray, but: str | None = None) -> list[Overlap]:
         """Return the data sets, other than `but`, that hold some of these images.
 
-        The one that holds most comes first.
+        The data set with most of the images comes first.
         """
         own, found = np.unique(digests), []
         for name in self._names():

@@ -1,9 +1,9 @@
-"""Read a column in memory, with the same names for its items in every format.
+"""Read a column in memory, and name its items in the same way for every format.
 
 A column holds one item a row (labels, targets or groups) from numpy, pandas, pyarrow or
 a list. No item may affect how another item is read. Therefore no library may choose the
-type of an array from the values: pandas and pyarrow turn whole numbers into floats if
-one number is missing.
+type of an array from the values. For example, pandas and pyarrow turn whole numbers
+into floats if one number is missing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_column(values: Any) -> np.ndarray:
 
 
 def _is_opaque(values: Any) -> bool:
-    """Return whether numpy must make an array of it: one item, or an unsized value."""
+    """Return whether a value is a single item, or has no size."""
     return isinstance(values, str | bytes) or not hasattr(values, "__len__")
 
 
@@ -145,7 +145,7 @@ def _items_of_arrow(held: Any) -> list[Any]:
 
 
 def _decoded(text: bytes) -> str:
-    """Return a string that may not be UTF-8: each wrong byte becomes a surrogate."""
+    """Return bytes as a string, with a surrogate for each byte that is not UTF-8."""
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -1,6 +1,6 @@
 """Run the inner loop: decode, transform, run the backbone in batches, append blocks.
 
-Before it, `survey` decodes all images once.
+Before the loop, `survey` decodes all images once.
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ def blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tensor
 
 
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
-    """Set a batch size at which a CPU gives an image the same bits at every place.
+    """Set a batch size at which a CPU computes the same bits at every position.
 
-    Starting at the given size, take the smallest size with whole vectors. One random
-    image must have the same bits at all places of such a batch. Otherwise use
-    one image. On a GPU the settings stay the same.
+    Take the smallest size with whole vectors, from the given size on. If one random
+    image does not have the same bits at all positions of such a batch, use batches of
+    one image. On a GPU, the settings stay the same.
     """
     if settings.device.type != "cpu":
         return settings
@@ -176,11 +176,11 @@ class Loop:
     A job is one batch. A batch never crosses a block, and several jobs run at the same
     time.
 
-    On a CPU a job decodes images and runs the backbone, with one torch thread each. The
-    threads of one batch would wait for each other, badly so on a busy machine. A
-    batch's numbers do not depend on how many jobs run. With a GPU the jobs decode to
-    pinned memory, and this thread starts copies and the backbone. It waits for the GPU
-    once a block.
+    On a CPU, a job decodes images and runs the backbone with one torch thread. Several
+    threads for one batch would wait for each other, most of all on a busy machine. The
+    features of a batch do not depend on the number of jobs. With a GPU, the jobs decode
+    to pinned memory, and the main thread starts the copies and the backbone. The main
+    thread waits for the GPU once per block.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ class Loop:
     def _written(self) -> int:
         """Return the number of batches to compute ahead while a block is written.
 
-        On a CPU these batches fill a block of features. On a GPU it is one batch, since
-        a batch holds the larger inputs.
+        On a CPU, these batches fill a block of features. On a GPU, the number is one,
+        because a batch then holds pixels, which are larger.
         """
         on_cpu = self.device.type == "cpu"
         return (

@@ -51,7 +51,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard of a text "I/K"; raises ExtractError for any other text."""
+        """Return the shard of a text "I/K", or raise ExtractError for another text."""
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
             raise ExtractError(
@@ -61,9 +61,9 @@ class Shard:
 
     @classmethod
     def of_process(cls) -> Shard:
-        """Return this process's share under torchrun (RANK of WORLD_SIZE).
+        """Return this process's shard under torchrun (RANK of WORLD_SIZE).
 
-        Without torchrun it is everything.
+        Without torchrun, the shard is the whole file.
         """
         return cls(
             int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -2,8 +2,8 @@
 
 Natural images have a power spectrum near 1/frequency² and correlated colors (Field
 1987; Burton, Moorhead 1987). Random images of this kind give the mean and the spread of
-each channel of ScatterNet. These channels differ in size by a factor of a hundred, and
-a head with a small budget cannot learn to undo that.
+each channel of ScatterNet. The sizes of these channels differ by a factor of a hundred.
+A head with a small budget cannot learn to correct this.
 
 Dead leaves are discs that cover one another, with the edges and spectra of natural
 images (Lee, Mumford, Huang 2001; Baradad and others 2021). Filters are learned from

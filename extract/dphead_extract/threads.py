@@ -1,4 +1,4 @@
-"""Set the number of torch threads to one if a sum's order must not depend on cores."""
+"""Use one torch thread where the order of a sum must not depend on the cores."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +9,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one torch thread in this thread: sums do not depend on the machine's cores.
+    """Use one torch thread in this thread, so that sums do not depend on the cores.
 
-    Threads that start within it may have more: see `pool_of`.
+    Threads that start in this context may use more threads (`pool_of`).
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

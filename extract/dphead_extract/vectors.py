@@ -1,13 +1,13 @@
 """Find batch sizes at which torch rounds a row equally at every position.
 
-torch processes an array in whole vectors, and the numbers that are left at its end one
-by one. A sum, a product or a root is the same number either way. A sigmoid need not be
-the same: a row at a batch's end was rounded differently from the same row before it. No
-number is left if the length of every such array is a whole number of vectors.
+torch processes an array in whole vectors, and the remaining numbers one by one. Both
+ways give the same sum, product and root, but can give different sigmoids. A row at the
+end of a batch was therefore rounded differently from the same row elsewhere. No number
+remains if the length of every such array is a multiple of the vector length.
 
-Products may depend on the place too. MKL rounds products of rows whose length is no
-multiple of 4 differently, depending on where a row begins in memory. So the result is
-tried too (`are_alike`).
+Products can depend on the position too. If the length of a row is not a multiple of 4,
+MKL's rounding depends on where the row begins in memory. Therefore `are_alike` also
+tests the result.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class WholeVectors(TorchDispatchMode):
     def rounded(self, rows: int, most: int | None = None) -> int:
         """Return the least number of rows, from `rows` on, that has whole vectors.
 
-        If that is more than `most`, return the largest number below that has them, or a
-        single row, which has only one place.
+        If this number is more than `most`, return the largest number up to `most` that
+        has whole vectors, or 1, because a single row has one position only.
         """
         if rows == 1:
             return 1
@@ -86,7 +86,7 @@ class WholeVectors(TorchDispatchMode):
 
 
 def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
-    """Return whether the value has the same bits with all instructions."""
+    """Return whether vector and scalar instructions give the same bits."""
     if value.is_complex():  # products are added with one rounding or with two
         return False
     if not value.is_floating_point():

@@ -1,7 +1,7 @@
 """Project features on the directions in which the backbone's classes differ most.
 
 The axes depend only on the backbone's weights; no image may change the axes. A head
-needs noise in each direction of its features. With a small budget, a few directions
+needs noise in each direction of its features. With a small budget, the few directions
 that separate the classes best are therefore better than all directions
 (benchmarks/results/ablation, "Class axes").
 """
@@ -65,7 +65,7 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
 
 
 def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
-    """Return the network with its features' coordinates on the axes as output."""
+    """Return the network followed by a projection of its features on the axes."""
     count, n_features = axes.shape
     last = nn.Linear(n_features, count, bias=False)
     last.weight = nn.Parameter(axes, requires_grad=False)

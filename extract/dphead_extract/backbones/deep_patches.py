@@ -52,9 +52,9 @@ class DeepPatches(nn.Module):
     """Convolve ScatterNet's maps with layers of random patches.
 
     Input: (B, C, H, W), as for `first`. Output: (B, 2 * FILTERS, h, w). h and w are
-    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. After
-    the maps, images are processed one at a time. So the bits of a row do not depend on
-    its position in a batch.
+    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. The
+    layers process one image at a time, so that the bits of a row do not depend on its
+    position in a batch.
 
     Parameters
     ----------

@@ -40,8 +40,8 @@ class Scales(nn.Module):
 class FixedFilters(Family):
     """Share the transform of backbones of fixed filters.
 
-    Settings identify the filters, not a digest: the last bits of the filters depend on
-    the processor.
+    The settings identify the filters. A digest cannot, because the last bits of the
+    filters depend on the processor.
     """
 
     # These backbones cut batches into pieces of their own.

@@ -1,6 +1,6 @@
-"""Fold frozen batch normalization into the convolution before it: the same function.
+"""Fold frozen batch normalization into the convolution before it.
 
-The folded network is about a third faster on a CPU.
+The folded network computes the same function, and is about a third faster on a CPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.M
 def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
     """Return the names of (convolution, batch norm) pairs.
 
-    The norm's input is the very tensor that the convolution returned.
+    The input of the norm is the tensor that the convolution returned.
     """
     made: dict[int, tuple[str, torch.Tensor]] = {}
     uses: Counter[str] = Counter()

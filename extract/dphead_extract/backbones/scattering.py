@@ -10,10 +10,9 @@ sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, order
 S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymatio's
 ``Scattering2D`` (relative difference below 1e-5 in float32).
 
-Two facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the
-border is one small real matrix for each axis, because phi is a product of two
-one-dimensional Gaussians. The largest intermediate of a piece of images fits in a
-core's cache.
+Two facts make it fast. One small real matrix for each axis averages with phi, keeps
+every 2**J-th pixel and cuts the border, because phi is a product of two one-dimensional
+Gaussians. The largest intermediate of a piece of images fits in a core's cache.
 
 An image's bits may not depend on its place or on other images. Therefore all pieces of
 a batch have the same number of planes, filled up with zeros (`_pieces`).

@@ -1,4 +1,4 @@
-"""Build timm models: every architecture that timm has, with hub or local weights."""
+"""Build any timm model, with weights from the hub or from a local file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dphead_extract.images import with_channels
 
 
 class TimmFamily(Family):
-    """Build the models of timm, by their names there."""
+    """Build a timm model by its name."""
 
     names = ()
 

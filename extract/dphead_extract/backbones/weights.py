@@ -13,12 +13,12 @@ from dphead_extract.errors import ExtractError
 
 
 def first_line(error: BaseException) -> str:
-    """Return the start of another library's message, short enough for ours."""
+    """Return the first line of another library's message, shortened."""
     return (str(error).strip().splitlines() or [""])[0][:200]
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors or pth file into the model as it was built.
+    """Load a safetensors or pth file into the complete model, with its classifier.
 
     The file's tensors must fit every layer of the model. Pickled code is never run.
 
@@ -49,7 +49,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def read_state(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors or pth file by name.
 
-    Pickled code is never run. A wrong file raises any exception.
+    Pickled code is never run. An unusable file can raise any exception.
     """
     if not is_plain(path):
         raise ValueError("no plain file")

@@ -1,7 +1,7 @@
 """Concatenate the features of several backbones on the same images.
 
-A row has each backbone's features side by side, with equal weight. On CIFAR-10, two
-mobile networks together gave heads 2 points more accuracy than the better one alone
+A row has the features of all backbones side by side, with equal weight. On CIFAR-10,
+two mobile networks together gave heads 2 points more accuracy than the better one alone
 (docs/backbones.md).
 """
 
@@ -120,7 +120,7 @@ def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
 
 
 def _header(files: list[FeaturesFile]) -> Header:
-    """Return the header of the joined file, whose backbone has the files' as parts."""
+    """Return the header of the joined file, which records each file's backbone."""
     config = {key: files[0].config[key] for key in files[0].config if key not in _OWN}
     known = {field.name for field in fields(Header)} & set(config)
     return Header(

@@ -1,4 +1,4 @@
-"""Write files durably, and the private names of a features file's rows."""
+"""Write files durably, and write the private names of a features file's rows."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 
 
 def read_names(features: Path, n_rows: int) -> list[str] | None:
-    """Return the names of a features file's rows, or None without their table.
+    """Return the names of a features file's rows, or None if their table is missing.
 
     A table of another length belongs to another file, and counts as missing.
     """

@@ -50,7 +50,7 @@ def n_blocks(config: dict[str, Any]) -> int:
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces. Equal values give equal text."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
@@ -264,7 +264,7 @@ def open_features(path: str | Path) -> FeaturesFile:
 def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> FeaturesFile:
     """Open a features file that a user names for the same rows.
 
-    Raises FormatError for another number of rows or, if one is given, another id.
+    Raises FormatError for another number of rows, or for another id if one is given.
     """
     file = open_features(path)
     if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:

@@ -23,7 +23,7 @@ _Extent = tuple[int, int]  # first byte and number of bytes of a column
 
 
 def write_seal(path: Path, columns: Iterable[_Extent], complete: bool) -> None:
-    """Write the first bytes of a file that was made with room for them."""
+    """Write the seal into the first bytes of a file, which were left free for it."""
     held = _seal(path, sorted(columns), complete)
     with open(path, "r+b") as file:
         file.write(held)

@@ -1,7 +1,7 @@
 """Check the private content of a features file, on the data holder's own screen.
 
 All functions here read private values without noise. The guarantee does not cover their
-results: read the list, never publish it.
+results. Read them, but never publish them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
 
 
 def verify(path: str | Path) -> list[str]:
-    """Return the problems of a features file in plain words; an empty list if none.
+    """Return the problems of a features file in plain words.
 
     The function reads private values. The guarantee does not cover its result.
 
@@ -75,7 +75,8 @@ def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
 def check_blocks(file: FeaturesFile) -> None:
     """Raise FormatError if a row changed since it was written.
 
-    Call this before a charge: otherwise a damaged row would train the head unnoticed.
+    Call this function before a charge, because a damaged row would otherwise train the
+    head without notice.
     """
     for start, block, sound in blocks(file):
         if not sound:

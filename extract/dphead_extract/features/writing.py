@@ -2,7 +2,7 @@
 
 A resumed extraction gives the same bytes.
 
-Every dataset has its final size and place in the file from the start. Later writes
+From the start, every dataset has its final size and position in the file. Later writes
 change values in place without HDF5, because HDF5 crashes on a full disk. A block counts
 as written if its digest is in `/block_digest`. The digest is written after the block
 itself was forced to the disk.

@@ -1,7 +1,7 @@
 """Find the columns of a table that hold an image's path, label, group and split.
 
-The role of a column is declared, or in the file's header. No row may decide it for
-other rows.
+The role of a column is declared, or follows from its name in the file's header. No row
+may decide the role.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read tables of images: rows that hold an image's bytes, or the path of a file.
 
-A Hugging Face dataset holds bytes; a manifest holds paths. Files are read in place.
-Their headers, or the user, say which columns there are. No row may decide it.
+A Hugging Face dataset holds bytes; a manifest holds paths. Files are read in place. The
+header of a file, or the user, names the columns. No row may decide the columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
     """Return the files of a table in a fixed order; [] if `path` is not a table.
 
     `path` is one file, or a folder as on Hugging Face's hub
-    (data/train-00000-of-00002.parquet). If a column of paths is declared, it is a
+    (data/train-00000-of-00002.parquet). If a column of paths is declared, `path` is a
     folder with one table.
 
     Raises

@@ -1,7 +1,7 @@
 """List a folder of image files.
 
-The meaning of folders is declared: no path may affect how another path is read, because
-paths are private.
+The meaning of the folders is declared. Paths are private, so no path may affect how
+another path is read.
 """
 
 from __future__ import annotations

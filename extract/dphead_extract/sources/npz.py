@@ -1,4 +1,4 @@
-"""Open the arrays of .npz files; nothing may be unpickled."""
+"""Open the arrays of .npz files without unpickling anything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read CSV, TSV and Parquet files as `pyarrow.Table`s, some rows at a time.
 
-A column's type is in the file's header; all columns of a CSV are texts. No value may
-decide how other values are read.
+The type of a column is in the file's header. All columns of a CSV are text. No value
+may decide how other values are read.
 """
 
 from __future__ import annotations
@@ -179,10 +179,10 @@ class TableFile:
             yield from file.iter_batches(batch_size=rows, columns=list(names))
 
     def _delimited(self) -> Iterator[pa.RecordBatch]:
-        """Yield all columns of a CSV as texts; an empty cell is missing.
+        """Yield all columns of a CSV as text. An empty cell is a missing value.
 
-        Raises ExtractError for a line break in quotes: a quote that only a later line
-        closes would swallow the lines between.
+        Raises ExtractError for a line break in quotes, because an unclosed quote would
+        hide the lines up to the next quote.
         """
         names = self.schema.names
         read = pacsv.ReadOptions(
@@ -237,7 +237,7 @@ def _cell_number(cell: str) -> float:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds texts, in a dictionary or not."""
+    """Return whether a type is text, with or without a dictionary."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
