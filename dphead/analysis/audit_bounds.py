@@ -93,7 +93,7 @@ class Claim:
     Attributes
     ----------
     epsilon, delta, relation : float, float and str
-        The promise.
+        The claimed guarantee.
     events : tuple of GaussianEvent
         The claimed releases.
     """
@@ -148,7 +148,7 @@ def statements(
     own_mu2 : (2, fits) float
         The canary's own mu squared.
     claim : Claim
-        The promise.
+        The claim of the plan.
     threshold : float
         First result of `Claim.best`, fixed before the fits.
     confidence : float
@@ -163,8 +163,8 @@ def statements(
     -----
     The error 1 - confidence is split over the two bounds, so a correct mechanism fails
     with at most that probability. Poisson batches have no mu, so the advantage must not
-    exceed the advantage of the claim. A perfect attack has bounds for this number of
-    fits, and the advantage of infinitely many.
+    exceed the advantage of the claim. For a perfect attack, the bounds are for this
+    number of fits, and the advantage is for infinitely many.
     """
     error, n = (1 - confidence) / 2, scores.shape[1]
 

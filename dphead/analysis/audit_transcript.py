@@ -113,8 +113,8 @@ def worst_case(
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
     if sampled and cap is not None:
         raise ValueError(
-            f"`--group-cap` needs full batches, got Poisson batches and {cap}. Remove "
-            "`--group-cap`, or choose a method with full batches."
+            f"`--group-cap {cap}` needs full batches, but this method samples its "
+            "batches. Remove `--group-cap`, or choose a method with full batches."
         )
     copies = 1 if cap is None else min(facts.n_rows, cap + ROWS_BEYOND_CAP)
     count = 0 if sampled else min(_SHARED_ROWS, facts.n_rows - copies)
@@ -241,8 +241,8 @@ class Witness:
 def planned(seen: Seen) -> tuple[float, float]:
     """Return the planned sensitivity of a sum and the standard deviation of its noise.
 
-    In a Poisson batch, replacing a row moves the sum by twice the clip norm, which the
-    accountant counts.
+    In a Poisson batch, replacing a row moves the sum by twice the clip norm. The
+    accountant counts this factor of 2, so it does not increase the noise.
     """
     statistic, spec, append = seen.statistic, seen.spec, seen.params.transform.append
     sampled = spec.sampling_prob < 1

@@ -88,7 +88,7 @@ def check(run: FinishedRun) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Findings, those on the guarantee first; empty if nothing was found.
+        Findings. Those on noise, seed, delta and settings come first.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def notes(run: FinishedRun) -> list[str]:
         more = "1 later fit" if later == 1 else f"{later} later fits"
         found.append(
             f"{more}: the ledger's plain sum is now epsilon "
-            f"{run.spent_now.epsilon:.5g}, not as stated"
+            f"{run.spent_now.epsilon:.5g}, not the sum in the report"
         )
     if not run.files:
         found.append(

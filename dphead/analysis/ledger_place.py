@@ -24,9 +24,10 @@ def ledger_home() -> Path:
     found = Path(os.environ.get("DPHEAD_HOME") or os.path.join(data, "dphead"))
     if not found.is_absolute():
         raise LedgerError(
-            f"DPHEAD_HOME must be an absolute path, got {str(found)!r}. A relative "
-            "path would give each working folder its own ledgers. Set DPHEAD_HOME to "
-            "an absolute path, or pass --ledger."
+            f"DPHEAD_HOME must be an absolute path, got {str(found)!r} (if it is not "
+            "set, from XDG_DATA_HOME or HOME). A relative path would give each working "
+            "folder its own ledgers. Set DPHEAD_HOME to an absolute path, or pass "
+            "--ledger."
         )
     return found
 

@@ -192,9 +192,9 @@ def evaluate_scores(
     n_classes = scores.shape[1]
     if labels.shape != scores.shape[:1] or not len(labels):
         raise ValueError(
-            "`scores` and `labels` must have at least one row, and as many labels as "
-            f"rows. Got scores of shape {scores.shape} and labels of shape "
-            f"{labels.shape}."
+            "`labels` must have one entry per row of `scores`, and at least one row is "
+            f"required. Got labels of shape {labels.shape} and scores of shape "
+            f"{scores.shape}. Pass the labels of the scored rows."
         )
     if labels.min() < 0 or labels.max() >= n_classes:
         raise ValueError(

@@ -31,7 +31,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
     "pld": (
         "pld",
         None,
-        "privacy loss distributions, connect the dots; of full batches alone exact",
+        "privacy loss distributions, connect the dots; exact if all batches are full",
     ),
     "rdp": ("rdp", None, "Renyi, improved conversion (Canonne, Kamath, Steinke 2020)"),
     "rdp-classic": ("rdp-classic", None, "Renyi, conversion of Mironov 2017"),
@@ -112,7 +112,7 @@ def profile_epsilon(
         return Outcome(None, str(error))
     noisy = all(e.noise_multiplier for e in events)
     if accountant == "pld" and math.isinf(found) and noisy:
-        why = "rounding leaves nothing of so small a delta, or a loss may exceed 1e6"
+        why = "delta is too small for PLD's rounding, or a loss may exceed 1e6"
         return Outcome(None, why)
     return Outcome(found, "")
 
@@ -145,6 +145,7 @@ def about_sum(total: float, accountant: str | None) -> str:
     if accountant != "rdp" or not math.isfinite(total):
         return ""
     return (
-        "Random batches are added up over runs by a coarser rule (RDP) than within one "
-        "run (PLD), so the total can be above the runs' own epsilons; neither is wrong."
+        "The ledger adds up runs with sampled batches by a coarser rule (RDP) than "
+        "within one run (PLD), so the total can be above the runs' own epsilons. Both "
+        "are valid."
     )

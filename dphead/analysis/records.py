@@ -138,7 +138,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
     if report.get("schema") != SCHEMA:
         raise ValueError(
             f"{file} is not a report of schema {SCHEMA}, got schema "
-            f"{report.get('schema')!r}. Pass a run folder of `dphead fit`."
+            f"{report.get('schema')!r}. Pass a run folder of this version of dphead."
         )
     # not within `data`, where a class may be named "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
@@ -152,8 +152,8 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
                 raise _changed(
                     file,
                     key,
-                    "another value",
-                    f"head.json says {str(head.get(key))[:60]!r}",
+                    repr(str(report["data"].get(key))[:60]),
+                    f"head.json has {str(head.get(key))[:60]!r}",
                 )
     if folder:
         _check_digests(report, folder, file)
@@ -294,7 +294,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
     g = report["guarantee"]
     for name in ("relation", "group_cap"):
         if {getattr(s, name) for s in plan.specs} != {getattr(plan, name)}:
-            but = "its releases have another or are missing"
+            but = "its releases have another value or are missing"
             raise _changed(file, name, getattr(plan, name), but)
     expected = stated_guarantee(plan, name_unit_in(report))
     del expected["releases"]
@@ -344,8 +344,8 @@ def _check_recorded(
         raise _changed(
             file,
             "releases",
-            f"{len(plan.specs)} releases",
-            f"the ledger charged {len(charged)} others",
+            f"({len(plan.specs)} in total)",
+            f"the ledger charged {len(charged)} others for this fit",
         )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
         raise _changed(file, "private", True, f"the ledger says {fit['description']!r}")
@@ -361,7 +361,10 @@ def _ledger_fits(
             return None
     elif not Path(path).is_file():
         if given is not None:
-            raise ValueError(f"`--ledger` {path} does not exist.")
+            raise ValueError(
+                f"the ledger {path} does not exist. Pass its current path, or none to "
+                "use the path in the report."
+            )
         return None
     # a server's URL is of all its data sets, and is not for messages
     on_server = is_on_server(given)
@@ -374,9 +377,12 @@ def _ledger_fits(
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
+        todo = "Pass the run's own ledger, or none to use the path in the report."
+        if given is None:
+            todo = "Restore the run's own ledger at this path."
         raise ValueError(
             f"The ledger {path} belongs to data set {theirs}, but the run used data "
-            f"set {own}. Pass the run's ledger as `--ledger`."
+            f"set {own}. {todo}"
         )
     said = report["ledger"].get("budget")
     if said != budget:

@@ -55,12 +55,11 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
             raise ValueError(f"{type(facts).__name__} instead of an object")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is not a {what} in JSON, because it is not text. Pass a run "
-            "folder, or restore the file from a backup."
+            f"{path} is not a {what} in JSON, because it is not text. {_todo(what)}"
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is not a {what} in JSON: {error}. Pass a run folder."
+            f"{path} is not a {what} in JSON: {error}. {_todo(what)}"
         ) from error
     if facts.get("sha256") != _digest(facts):
         raise ValueError(
@@ -68,6 +67,13 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
             "have the digest `sha256`. Restore the file from a backup."
         )
     return facts
+
+
+def _todo(what: str) -> str:
+    """Return what to do about an unreadable record, for errors."""
+    if what == "simulation":
+        return "Pass a file of `dphead tan simulate --json`."
+    return "Pass a run folder, or restore the file from a backup."
 
 
 def refuse_interrupted(folder: Path) -> None:

@@ -68,9 +68,9 @@ def total_amount_of_noise(
     """
     if not (noise_multiplier > 0 and 0 < sampling_prob <= 1 and steps >= 1):
         raise ValueError(
-            "`noise_multiplier` and `steps` must be positive, and `sampling_prob` "
-            f"must be in (0, 1], got {noise_multiplier}, {steps} and "
-            f"{sampling_prob}."
+            "`noise_multiplier` must be positive, `sampling_prob` in (0, 1] and "
+            f"`steps` at least 1, got {noise_multiplier}, {sampling_prob} and {steps}. "
+            "Change the value that is out of range."
         )
     if not 0 < delta < 1:
         raise ValueError(
@@ -126,8 +126,8 @@ def predict_with_interval(
     y = np.asarray(accuracies, float)
     if len(x) < 3 or len(np.unique(x)) < 2:
         raise ValueError(
-            "--factors and --runs must give at least 3 runs and 2 different batch "
-            f"sizes, got {len(x)} and {len(np.unique(x))}. Use --factors 4,8,16."
+            "--factors and --runs must give at least 3 runs and at least 2 different "
+            f"batch sizes, got {len(x)} and {len(np.unique(x))}. Use --factors 4,8,16."
         )
     slope, intercept = np.polyfit(x, y, 1)
     target = math.log2(target_batch_size)

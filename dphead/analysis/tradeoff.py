@@ -167,7 +167,7 @@ def tradeoff(
 def _tradeoff_function(
     events: Sequence[GaussianEvent], relation: str
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the curve of `tradeoff` as a function of false positive rates."""
+    """Return the curve of `tradeoff` as a function of false-positive rates."""
     mu = total_mu(events)
     if mu is not None:
         return lambda rates: gaussian_tradeoff(mu, rates)
@@ -245,8 +245,8 @@ def true_positive_rates(
         replaced = is_replaced(relation)
     if relation == "replace_one" and not replaced:
         raise ValueError(
-            "`replaced=False` is not valid with replace_one. Use zero_out or "
-            "add_remove."
+            "`replaced=False` is not valid with the relation replace_one. Remove it, "
+            "or use the relation zero_out or add_remove."
         )
     false_negatives = _tradeoff_function(events, relation)
     hits = 1.0 - false_negatives(rates)

@@ -69,7 +69,8 @@ class _Lazy(click.Group):
                 text.encode()
             except UnicodeEncodeError as error:
                 raise click.UsageError(
-                    f"arguments must be UTF-8 text, got {text!a}. Rename the file."
+                    f"arguments must be UTF-8 text, got {text!a}. Type it again, or "
+                    "rename the file or folder if it is a path."
                 ) from error
         return super().parse_args(ctx, args)
 
@@ -120,8 +121,8 @@ def main() -> None:
         if not _out_of_memory(error):
             raise
         _refuse(
-            f"the work must fit in memory, got {str(error)[:200]!r}. Use less data, "
-            "smaller sizes or fewer views."
+            f"the work must fit in memory, but memory ran out: {str(error)[:200]!r}. "
+            "Use less data, smaller sizes or fewer views."
         )
 
 

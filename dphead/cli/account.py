@@ -89,8 +89,8 @@ def account(as_json: bool, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.
 
     The noise multiplier is the noise's standard deviation divided by the sensitivity.
-    For full batches, the neighboring relation sets the sensitivity. For Poisson
-    batches, it is the clip norm.
+    For full batches, the sensitivity depends on the neighboring relation. For Poisson
+    batches, the sensitivity is the clip norm.
 
     \b
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\
@@ -119,24 +119,31 @@ def account(as_json: bool, **given: Any) -> None:
 def _check_together(given: dict[str, Any]) -> None:
     """Raise an error for options that contradict each other or are incomplete."""
     has = {name for name, value in given.items() if value not in (None, (), {})}
-    if len(has & {"epsilon", "noise_multiplier"}) != 1:
+    if (count := len(has & {"epsilon", "noise_multiplier"})) != 1:
         raise click.UsageError(
-            "Exactly one of --epsilon and --noise-multiplier must be given."
+            "type exactly one of --epsilon and --noise-multiplier, got "
+            f"{'both' if count else 'neither'}."
         )
     if "method" in has:
-        _refuse("--method needs", set(_SIZES) - has)
-        _refuse("--method cannot be combined with", has & _OF_NOISE)
+        _refuse("--method needs", set(_SIZES) - has, "Add what is missing")
+        todo = "Remove them, and type the budget as --epsilon"
+        _refuse("--method cannot be combined with", has & _OF_NOISE, todo)
     else:
-        _refuse("these options need --method:", has & {*_SIZES, "preset", "settings"})
+        own = has & {*_SIZES, "preset", "settings"}
+        _refuse("these options need --method:", own, "Add --method or remove them")
     if not has & {"delta", "preset"}:
-        raise click.UsageError("--delta is required unless --preset sets it.")
+        raise click.UsageError(
+            "--delta is required without --preset. Type a value below 1/n, such as "
+            "--delta 1e-5."
+        )
 
 
-def _refuse(problem: str, named: Collection[str]) -> None:
-    """Raise an error that names these options, if there are any."""
+def _refuse(problem: str, named: Collection[str], todo: str) -> None:
+    """Raise an error that names these options and an action, if there are any."""
     if named:
-        names = ", ".join(f"--{n}".replace("_", "-") for n in sorted(named))
-        raise click.UsageError(f"{problem} {names}.")
+        options = ("set" if name == "settings" else name for name in sorted(named))
+        names = ", ".join(f"--{name}".replace("_", "-") for name in options)
+        raise click.UsageError(f"{problem} {names}. {todo}.")
 
 
 def _account(given: dict[str, Any]) -> dict[str, Any]:
@@ -288,8 +295,8 @@ def _print_cost(found: dict[str, Any]) -> None:
     solved = found.get("solved_for")
     if solved is not None and solved["accountant"] != found["accountant"]:
         click.echo(
-            f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, which the "
-            "noise was solved for"
+            f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, the "
+            "accountant that calibrated the noise"
         )
     if found["mu"] is not None:
         click.echo(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
@@ -299,7 +306,7 @@ def _print_cost(found: dict[str, Any]) -> None:
             for fpr, tpr in rates.items()
         ]
         click.echo(
-            f"any attack's TPR if an unused row {place} is at most\n"
+            f"upper bound on any attack's TPR, if an unused row {place}\n"
             f"  {', '.join(limits)}"
         )
 

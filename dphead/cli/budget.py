@@ -28,7 +28,8 @@ def budget_lines(
     delta : float
         Delta of the next fit.
     which : str or None, default "this one"
-        The fit that the next fit is like. None before the first fit of a ledger.
+        Name of a fit, for "remaining for a fit like this one". None before the first
+        fit of a ledger.
     """
     from dphead.analysis.profiles import about_sum
     from dphead.privacy.ledger import in_words
@@ -63,15 +64,16 @@ def budget_lines(
 def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
     """Yield lines on the epsilon of a prepared run and the budget of its data set.
 
-    The last line says why the ledger would refuse the run, unless it was `refused`.
+    If the ledger would refuse the run, the last line says why. With `refused`, this
+    line is omitted, because an error follows.
     """
     from dphead.fit.run_folder import interrupted, try_runs
 
     plan = run.announced
     asked = tied(f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}")
-    yield f"{asked} asked by this fit"
+    yield f"{asked} requested by this fit"
     if interrupted(run.options.out) is not None:
-        yield "a resume of the interrupted fit in the run folder is not charged again"
+        yield "resuming the interrupted fit in the run folder is not charged again"
         return
     ledger, tried = try_runs([run])
     yield from budget_lines(ledger, plan.delta)

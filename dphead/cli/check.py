@@ -35,12 +35,12 @@ def _unknown_images(run: Any) -> list[str]:
         return []
     if not made_of_images(run.report["data"].get("extraction")):
         return [
-            "dphead did not extract these rows from images, so it cannot tell "
-            "whether fits on other files of the same rows were charged"
+            "dphead did not extract these rows from images, and cannot tell whether "
+            "fits on other files of the same rows were charged"
         ]
     return [
-        "the images were not extracted with this DPHEAD_HOME, so it cannot tell "
-        "whether fits on other files of them were charged"
+        "the images were not extracted with this DPHEAD_HOME, so dphead cannot tell "
+        "whether fits on other files of these images were charged"
     ]
 
 

@@ -87,8 +87,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         found = tomllib.loads(read_text(path, _CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
-            f"--config must be a TOML file, got {str(path)!r} ({error}). Each run "
-            "folder has such a file, run.toml."
+            f"--config must be a TOML file, got {str(path)!r} ({error}). Type the path "
+            "of such a file, for example a run folder's run.toml."
         ) from error
     names = {}
     for option in ctx.command.get_params(ctx):
@@ -97,8 +97,8 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     unknown = sorted(key for key in found if key.replace("-", "_") not in names)
     if unknown:
         raise click.BadParameter(
-            f"{path} has unknown options: {', '.join(unknown)}. Type dphead "
-            f"{ctx.info_name} --help for a list."
+            f"{path} has unknown options: {', '.join(unknown)}. Correct or remove "
+            f"them. dphead {ctx.info_name} --help lists all options."
         )
     ctx.default_map = {names[k.replace("-", "_")]: v for k, v in found.items()}
 
@@ -171,9 +171,9 @@ class WithSettings(Sectioned):
 
 
 def setting_option(declared: Any, text: str, kind: Any = values.PATH) -> click.Option:
-    """Return the option of a setting, without the range of the setting.
+    """Return the command-line option of a setting. It does not check the range.
 
-    `text` is the help, and `kind` the type of a setting that is a text.
+    `text` is the option's help. `kind` is the option's type if the setting is a text.
     """
     name = f"--{declared.name.replace('_', '-')}"
     if bool in declared.types:

@@ -64,7 +64,7 @@ class Asked:
         refuse_interrupted(self.run)
         if self.of_network and self.weights:
             raise ValueError(
-                f"`--weights` needs a run folder of a head, got {self.run}. Remove "
+                f"`--weights` is for heads, but {self.run} holds a network. Remove "
                 "`--weights`."
             )
 
@@ -263,8 +263,9 @@ def predict(output: Path | None, top: int, **given: Any) -> None:
     SOURCE is a features file, images in any form `extract` reads, or one image file.
     Images go through the backbone recorded in the run folder. For a head on imported
     embeddings, SOURCE may be a file of embeddings by the same model, such as emb.npz.
-    Rows of a features file have file names if the table that `extract` wrote is beside
-    it. An unreadable image, or a row that is not finite, gets no class.
+    For a features file, the file names of images are listed if the table that `extract`
+    wrote is in the same folder. An unreadable image, or a row that is not finite, gets
+    no class.
     """
     asked = Asked(**given)
 

@@ -92,7 +92,7 @@ from dphead.cli.text import say, tied
     click.option(
         "--random-weights",
         is_flag=True,
-        help="Use random weights of a timm model, to measure speed and disk space.",
+        help="Give a timm model random weights, to measure speed and disk space.",
     ),
     click.option(
         "--model-arg",
@@ -137,7 +137,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--crop-pct",
         type=values.Number(0.01, 1),
-        help="Fraction of each side in the center crop. Default: the model's fraction.",
+        help="Fraction of each side of the image that the center crop keeps. Default: "
+        "the model's fraction.",
     ),
 )
 @option_group(
@@ -167,8 +168,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--axes",
         type=values.NATURAL,
-        help="Project features on this number of directions between the backbone's "
-        "own classes, such as 400. This option helps with small budgets and "
+        help="Number of directions, such as 400, to project features on. They separate "
+        "the backbone's own classes best. This option helps with small budgets and "
         "many classes.",
     ),
     click.option(

@@ -156,9 +156,9 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
 def _concat(files: tuple[Path, ...], output: Path) -> None:
     """Concatenate the features of several backbones in FILES.
 
-    All FILES must have the same images in the same order: extract the second file with
-    --same-data-as and the first file. A row of the result has the features of each
-    file, at equal length.
+    All FILES must have the same images in the same order. Extract each further file
+    with --same-data-as and the path of the first one. A row of the result has the
+    features of all files, with equal norms.
     """
     from dphead_extract.features.concatenation import concatenate
     from dphead_extract.features.format import verify as check
@@ -247,7 +247,10 @@ def print_left_out(left_out: Counter[str]) -> None:
 
 
 def print_problems(problems: list[str]) -> None:
-    """Print one line per problem on standard error; "none found" is not private."""
+    """Print one line per problem on standard error, or "none found" on standard output.
+
+    Only problems are private.
+    """
     if not problems:
         say("Problems", "none found")
         return

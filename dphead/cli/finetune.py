@@ -38,7 +38,7 @@ class WithTraining(WithSettings):
     """Add the settings of a training as options, after `--preset`."""
 
     def setting_options(self) -> list[click.Parameter]:
-        """Return one option per field of `Settings`, but tables of presets."""
+        """Return one option per field of `Settings`, except tables of presets."""
         from dphead.finetune.settings import Settings
         from dphead.solvers.settings import settings_of
 
@@ -142,7 +142,7 @@ def finetune(
 ) -> None:
     """Train a network on IMAGES, or on the feature maps of a features file.
 
-    Omit one of noise multiplier, batch size and steps to set it from the budget. All
+    Omit one of noise multiplier, batch size and steps: the budget then sets it. All
     releases are planned and charged in the data set's ledger before any image is used.
     --dry-run or -v prints them. Run the same command again to resume. With many GPUs:
     torchrun --nproc-per-node N -m dphead finetune ... --device cuda

@@ -246,6 +246,6 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         dataset_id = file.dataset_id
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
     if isinstance(path, Path) and not write and not path.exists():
-        click.echo("no ledger yet: nothing was charged to this data set's own")
+        click.echo("no ledger yet: the data set's own ledger has no charges")
         return [Ledger(IN_MEMORY, dataset_id)]
     return [Ledger(path, dataset_id, read_only=not write)]

@@ -202,8 +202,8 @@ COLUMNS = click.option(
     multiple=True,
     callback=values.named_columns,
     metavar="ROLE=NAME,...",
-    help="Columns that hold path or image, label, group and split. For a table, "
-    "names of columns. Default: columns with the names of these roles.",
+    help="Names of the columns that hold path or image, label, group and split. "
+    "Default: columns with the names of these roles.",
 )
 ENCODING = click.option(
     "--encoding",

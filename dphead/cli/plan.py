@@ -46,7 +46,7 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 @click.option(
     "--fits",
     type=values.MANY,
-    help="Print whether the budget of FEATURES admits this number of fits at each "
+    help="Print whether the budget of FEATURES allows this number of fits at each "
     "--epsilon, instead of a forecast.",
 )
 @click.option(
@@ -84,8 +84,8 @@ def plan(
     A forecast takes similar public images from the same backbone. Trial fits on
     FEATURES use the noise of a private fit on --n-rows images, and are measured on
     held-out images. With --fits, FEATURES is the private features file. The command
-    then uses no image, and prints whether its budget takes all the fits. Exit code 1:
-    it does not. Nothing is charged.
+    then uses no image, and prints whether the data set's budget allows all the fits.
+    Exit code 1: it does not. Nothing is charged.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000
@@ -98,8 +98,8 @@ def plan(
         return
     if "n_rows" not in asked:
         raise click.UsageError(
-            "a forecast needs --n-rows, the number of private images. To check a "
-            "budget, type --fits instead."
+            "a forecast needs --n-rows, the public number of private images. Add it, "
+            "or type --fits N to check a budget."
         )
 
     from dphead.fit.forecast import Question, forecast, open_look_alike
@@ -127,7 +127,7 @@ def plan(
 
 
 def _check_budget(fits: int, asked: dict[str, Any]) -> None:
-    """Print whether a data set's budget takes several fits at each epsilon.
+    """Print whether a data set's budget allows several fits at each epsilon.
 
     Raises SystemExit with code 1 if it does not.
     """
@@ -191,7 +191,10 @@ def _table(found: Any) -> str:
 
 
 def _enough(found: Any) -> str:
-    """State the smallest epsilon within one point of the best, and its attack bound."""
+    """State the smallest epsilon that is good enough, and its bound on attacks.
+
+    Its accuracy is within one percentage point of the best.
+    """
     from dphead.analysis.tradeoff import detection
 
     best, enough = found.best, found.enough
@@ -225,4 +228,4 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
     if warning is not None:
         yield f"! {warning}"
     for one in charged:
-        yield f"! If these rows are private, stop. Nothing charges the output to {one}."
+        yield f"! If these rows are private, stop. The output is not charged to {one}."

@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
-    The card depends on report.json and about.toml only and has public values only. The
+    The card depends only on report.json and about.toml, and has only public values. The
     command first recomputes the report's epsilon.
     """
     from dphead.analysis.card.about import read_about

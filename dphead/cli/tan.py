@@ -66,7 +66,7 @@ def _show(
     steps: int,
     delta: float,
 ) -> None:
-    """Print TAN's eta, Sigma and epsilon beside the exact epsilon.
+    """Print TAN's eta, Sigma and epsilon, and the epsilons of RDP and PLD accounting.
 
     \b
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
@@ -77,7 +77,8 @@ def _show(
 
     if batch_size > n_rows:
         raise ValueError(
-            f"--batch-size must be from 1 to --n-rows {n_rows}, got {batch_size}."
+            f"--batch-size must be from 1 to --n-rows {n_rows}, got {batch_size}. Type "
+            "a smaller --batch-size."
         )
     prob = batch_size / n_rows
     found = total_amount_of_noise(noise_multiplier, prob, steps, delta)
@@ -108,7 +109,8 @@ def _show(
 @click.option(
     "--steps",
     callback=values.separated(values.NATURAL, "whole numbers: 250,500"),
-    help="Numbers of steps to compare, such as 250,500. Default: 250 to 64000.",
+    help="Numbers of steps to compare, such as 250,500. Default: 250, 500, 1000 and "
+    "so on, up to 64000.",
 )
 @click.option(
     "--simulated",
@@ -126,9 +128,9 @@ def _plan(
 ) -> None:
     """Print the smallest batch size for a budget at each number of steps.
 
-    All settings lie where epsilon follows TAN. Only training shows which number of
-    steps is best. Simulate some on public images, and pass the results with
-    --simulated.
+    Epsilon follows TAN at the required noise multipliers, 2 and above. Only training
+    shows which number of steps is best. Simulate several on public images, and pass the
+    results with --simulated.
     """
     from dphead.finetune.tan import decide, plans
 
@@ -240,10 +242,12 @@ def _simulate(
     own = {k: given[k] for k in NAMES & set(given)}
     settings, source = make_settings(own, given["preset"])
     full = (settings.batch_size, settings.noise_multiplier, settings.steps)
-    if None in full:
+    names = ("--batch-size", "--noise-multiplier", "--steps")
+    if missing := [n for n, v in zip(names, full, strict=True) if v is None]:
         raise ValueError(
-            "the full run needs --batch-size, --noise-multiplier and --steps, got "
-            f"{full}. `dphead tan plan` prints them for a budget."
+            f"the full run needs {', '.join(names)}, got none for "
+            f"{', '.join(missing)}. Type the values that `dphead tan plan` prints for "
+            "a budget."
         )
     click.echo(filled(f"full run ({source}): {_described(settings)}"))
 

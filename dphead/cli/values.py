@@ -44,8 +44,8 @@ def check_there(what: str, path: Path) -> None:
 class NamedPath(click.Path):
     """Accept a path, and refuse an empty path, which would mean the working folder.
 
-    With `existing`, a description, the path must exist. The check comes before a
-    command loads its libraries, which takes seconds.
+    If `existing` describes the path, such as "a run folder", the path must exist. The
+    check comes before a command loads its libraries, which takes seconds.
     """
 
     def __init__(self, existing: str = "", *, dir_okay: bool = True) -> None:
@@ -55,7 +55,11 @@ class NamedPath(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the path, or raise an error for an empty or missing one."""
         if value == "":
-            self.fail("a path must not be empty, got ''.", param, ctx)
+            self.fail(
+                "a path must not be empty, got ''. Type a path, or . for this folder.",
+                param,
+                ctx,
+            )
         path: Any = super().convert(value, param, ctx)
         if self._existing:
             check_there(self._existing, path)
@@ -188,7 +192,7 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
             )
         except click.BadParameter as error:
             raise click.BadParameter(
-                f"write {what}, each {kind}, got {text!r}."
+                f"write {what} (each {kind}), got {text!r}."
             ) from error
         if counts and len(found) not in counts:
             raise click.BadParameter(f"write {what}, got {text!r}.")
@@ -274,7 +278,7 @@ def named_columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, st
     found = {role: name for role, _, name in (pair.partition("=") for pair in pairs)}
     if set(found) - set(_ROLES) or "" in found.values():
         raise click.BadParameter(
-            f"must be ROLE=NAME,... with the roles {', '.join(_ROLES)}, "
+            f"write ROLE=NAME,... where each ROLE is one of {', '.join(_ROLES)}, "
             f"got {','.join(texts)!r}."
         )
     return found

@@ -250,7 +250,9 @@ class DPClassifier(PrivateClassifier):
             If the classes were not declared, or the folder holds a finished run.
         """
         check_is_fitted(self)
-        self._refuse_label_sets()
+        self._refuse_label_sets(
+            "Save `head_.weights` and `head_.intercept`, such as with `numpy.savez`."
+        )
         if CLASSES_SEEN in self.privacy_.notes:
             raise ValueError(
                 "`save` needs declared classes, but this fit inferred them from `y`. "
@@ -262,12 +264,11 @@ class DPClassifier(PrivateClassifier):
         facts = {"extraction": self._run["source"].extraction}
         self._write_run(folder, tuning, tuned, save_head, facts)
 
-    def _refuse_label_sets(self) -> None:
+    def _refuse_label_sets(self, todo: str) -> None:
         if self.__sklearn_tags__().classifier_tags.multi_label:
             raise ValueError(
                 "A run folder holds a head with one class per row, got an estimator of "
-                "label sets. Save `head_.weights` and `head_.intercept`, for example "
-                "with `numpy.savez`."
+                f"label sets. {todo}"
             )
 
     def export(
@@ -419,7 +420,7 @@ class DPClassifier(PrivateClassifier):
     def _scores(
         self, X: Any, split: str | None, scores_of: _RowScores | None = None
     ) -> np.ndarray:
-        """Return scores (n, n_classes) by `scores_of`, if given, or by the head."""
+        """Return scores (n, n_classes) from `scores_of`, or from the head if None."""
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
         x = self._new_rows(X)

@@ -138,9 +138,9 @@ class DPLeastSquaresClassifier(DPClassifier):
     """Fit DP-LS: least squares from a noisy Gram matrix and class sums [FC23].
 
     See FC23, Algorithm 3. With `error_bars`, the attributes `coef_std_` and
-    `intercept_std_` and the method `decision_std` give standard errors due to the
-    privacy noise, in the shapes of `coef_`, `intercept_` and `decision_function`. The
-    standard errors exclude the sampling of rows.
+    `intercept_std_` give standard errors of `coef_` and `intercept_`. The method
+    `decision_std` gives standard errors of scores. These errors are due to the privacy
+    noise, and exclude the sampling of rows.
 
     Parameters
     ----------
@@ -1052,7 +1052,7 @@ class DPHeadClassifier(DPClassifier):
             preset=method["preset"],
             classes=classes,
         )
-        model._refuse_label_sets()
+        model._refuse_label_sets("Use `DPHeadClassifier.load`.")
         model.head_, model.classes_ = head, classes
         model.n_features_in_ = report["data"]["n_features"]
         model._feature_space = report["data"]["feature_space"]

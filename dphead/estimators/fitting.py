@@ -123,8 +123,8 @@ class PrivateEstimator(BaseEstimator):
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "`ledger_` exists only after `fit`. A pickled copy has it only if the "
-                "ledger is a file."
+                "`ledger_` exists only after `fit`, and in a pickled copy only if the "
+                "ledger is a file. Call `fit`, with a path as `ledger` to pickle it."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):

@@ -182,7 +182,8 @@ def require_target(y: Any) -> None:
     """Raise scikit-learn's error for a missing y."""
     if y is None:
         raise ValueError(
-            "This estimator requires y to be passed, but the target y is None."
+            "This estimator requires y to be passed, but the target y is None. Pass "
+            "one label or target per row as `y`."
         )
 
 
@@ -301,8 +302,8 @@ def declared(classes: Any) -> np.ndarray:
         if len(names) == len(given) > 0:
             return names
     raise ValueError(
-        f"`classes` must be distinct numbers or strings, got {typed(given)}. Pass each "
-        "class once, as in `classes=[0, 1]`."
+        "`classes` must be distinct finite numbers or strings, got "
+        f"{typed(given)}. Pass each class once, as in `classes=[0, 1]`."
     )
 
 

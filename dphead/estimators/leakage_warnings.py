@@ -19,7 +19,7 @@ from sklearn.utils import get_tags
 NO_CHOICE = {"random_state", "ledger"}
 
 _CHANGED = (
-    "This fit is of a clone with changed settings, as in a grid search. Neither "
+    "This fit uses a clone with changed settings, as in a grid search. Neither "
     "epsilon nor a ledger covers a choice between such fits by scores on private rows. "
     "Choose settings on public rows. "
 )

@@ -136,7 +136,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         given = label_column(y)
 
         def notice() -> str:
-            what = "targets are no finite number"
+            what = "targets are not finite numbers"
             lost = private_notice(is_given(given), np.isfinite(target), what)
             return told(lost, unread_rows(x))
 
@@ -162,9 +162,9 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         # infinite if the range is too long
         if not 0 < (upper - lower) / 2 < np.inf:
             raise ValueError(
-                "`bounds` must be two finite numbers, the lower first, got "
-                f"{typed(bounds)}. Pass the public range of the target. The smallest "
-                "and largest target would reveal rows."
+                "`bounds` must be two finite numbers, the lower first, with a finite "
+                f"difference, got {typed(bounds)}. Pass the target's public range. The "
+                "smallest and largest target would reveal rows."
             )
         return (lower + upper) / 2, (upper - lower) / 2
 

@@ -89,11 +89,13 @@ def export(
     """
     run, out = Path(run), Path(out)
     if to not in WRITERS:
-        raise ValueError(f"--to must be one of {', '.join(WRITERS)}, got {to}.")
+        raise ValueError(
+            f"--to must be a format, got {to}. Use one of {', '.join(WRITERS)}."
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"{out} holds other files, and an export needs a new or empty folder. "
-            "Choose another folder with -o."
+            f"an export needs a new or empty folder, got {out}, which exists. Choose "
+            "another folder (-o)."
         )
     path = None if weights is None else Path(weights)
     trained = _read(run, path, model)

@@ -1,6 +1,6 @@
 """Export a network of `dphead finetune`, from images or feature maps to scores.
 
-Each written file is loaded again and its scores are compared.
+Each writer loads its files again. It compares their scores with the network's.
 """
 
 from dataclasses import asdict

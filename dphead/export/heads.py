@@ -1,6 +1,6 @@
 """Export only the head, from features to scores.
 
-The written files are loaded again, and their probabilities are compared.
+Each writer loads its files again, and compares their probabilities with the head's.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def _compare(trained: Trained, theirs: Callable[[np.ndarray], np.ndarray]) -> No
     if not np.allclose(np.asarray(theirs(x))[usual], ours[usual], atol=_TOLERANCE):
         raise ValueError(
             "the probabilities of the exported files differ from dphead's. Use --to "
-            "onnx, and report the run's report.json as a bug."
+            "onnx, and report this as a bug, with the run's report.json."
         )
 
 

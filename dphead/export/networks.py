@@ -1,6 +1,6 @@
 """Export a model of backbone and head, from images to scores (timm, ONNX).
 
-Each written file is loaded and its scores are compared.
+Each writer loads its files again, and compares their scores with the head's.
 """
 
 import json
@@ -318,8 +318,8 @@ def _name_of_classifier(model: nn.Module) -> str:
     names = [name for name, part in model.named_modules() if part is classifier]
     if len(names) != 1 or not isinstance(classifier, nn.Linear):
         raise ValueError(
-            "--to timm needs a backbone that ends in one linear classifier, got "
-            f"{type(classifier).__name__}. Use --to onnx."
+            "--to timm needs a backbone that ends in one linear classifier, got a last "
+            f"layer {type(classifier).__name__}. Use --to onnx."
         )
     return names[0]
 

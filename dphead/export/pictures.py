@@ -34,8 +34,9 @@ def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
     square = height == width and transform["crop_mode"] == "center"
     if not square and transform["crop_mode"] != "squash":
         raise ValueError(
-            "prepare() needs a square input cut from the middle, got "
-            f"{transform['input_size']}, {transform['crop_mode']}. Use timm's."
+            "prepare() needs a square input and the crop mode center, got "
+            f"{transform['input_size']} and {transform['crop_mode']}. Use "
+            "`timm.data.create_transform` with the transform in head.json."
         )
     picture = open_picture(file, folder)
     if transform["crop_mode"] == "squash":  # a network of `dphead finetune`

@@ -23,7 +23,7 @@ LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
 
 
 def load_head(folder: str | Path) -> Pipeline:
-    """Return a fitted classifier of rows (n, n_features), and the class names.
+    """Return a fitted classifier of rows (n, n_features), with names as `classes_`.
 
     Features are rounded to float32, as in dphead. All other numbers are float64.
     scikit-learn raises ValueError for a row that is not finite. The last step is a

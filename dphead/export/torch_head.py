@@ -158,14 +158,17 @@ def load_network(
 ) -> tuple[NormalizedNetwork, list[str]]:
     """Return the network in eval mode, and its class names.
 
-    `model` is required if the network is a module of your own: one of the same shape.
-    Raises ValueError without it.
+    `model` is required if the network is a module of your own. Pass a module with the
+    same architecture. Without it, ValueError is raised.
     """
     facts = _facts(folder)
     own, classes = facts["network"], facts["class_names"]
     name, channels = own["model"], facts["shape"][0]
     if model is None and ":" in name:
-        raise ValueError(f"{name} is code of your own. Pass model={name}(...).")
+        raise ValueError(
+            f"the network {name} is your own code, got no `model`. Build the module, "
+            "and pass it as `model`."
+        )
     if model is None and name.startswith(("wrn-", "tb21-")):
         from dphead.finetune.architectures import by_name
 

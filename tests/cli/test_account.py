@@ -97,8 +97,8 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
     assert found["epsilon"] == found["profiles"]["exact"]["epsilon"] < 0.8
     text = said(f"{METHOD} {options}")
     assert f"epsilon  {found['epsilon']:.6g}  at delta 1e-05, zero_out, exact" in text
-    assert "by zcdp, which the noise was solved for" in text
-    assert "solved for" not in said(METHOD + " --method dp-ls")
+    assert "by zcdp, the accountant that calibrated the noise" in text
+    assert "that calibrated" not in said(METHOD + " --method dp-ls")
     sampled = "--method dp-sgd --set batch_size=40 --set steps=5"
     found = answer(f"{METHOD} {sampled}")
     assert found["accountant"] == found["solved_for"]["accountant"] == "pld"
@@ -107,7 +107,7 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--delta 1e-5", "Exactly one of"),
+        ("--delta 1e-5", "exactly one of"),
         ("--epsilon 1", "--delta"),
         ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
         ("--delta 1e-5 --epsilon 1 --gaussian 1", "the cost of the fixed noise"),

@@ -67,7 +67,7 @@ def test_a_refusal_tells_what_was_asked_from_what_is_left(features, tmp_path):
     fitted("fit", features, *LS, "--epsilon", 1.5, "-o", tmp_path / "one")
     command = ("fit", features, *LS, "--epsilon", 1.4, "-o", tmp_path / "two")
     parts = (
-        "epsilon 1.4 at delta 1e-05 asked by this fit",
+        "epsilon 1.4 at delta 1e-05 requested by this fit",
         "epsilon 2 at delta 1e-05 for all fits of the data set",
         "epsilon 1.5 spent in 1 fit",
         "remaining for a fit like this one",

@@ -202,7 +202,7 @@ def test_finetune_reads_a_clinics_table_and_offers_a_budget(clinic):
     typed += ["--encoding", "windows-1252", "--image-size", 8, "--protect", "image"]
     typed += ["--model", "wrn-10-1", "--batch-size", 20, "--steps", 2]
     said = words(fitted(*typed, "--dry-run").out)
-    assert "epsilon 1 at delta 1e-05 asked by this fit none yet" in said
+    assert "epsilon 1 at delta 1e-05 requested by this fit none yet" in said
     assert charges() == 0
     command = "ledger budget budget.sqlite --epsilon 3 --delta 1e-05"
     said = words(fitted(*typed).out)

@@ -66,7 +66,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     public = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
     assert "not declared public" in refusal("plan", digits, "--n-rows", 1000)
     for options, said in (
-        (("--epsilon", "inf"), "write numbers: 0.5,1,2, each a number from 0"),
+        (("--epsilon", "inf"), "write numbers: 0.5,1,2 (each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--set", "nothing=1"), "got 'nothing'. Drop 'nothing'"),
         (("--set", "loss=softmax"), "a method among dp-fc, dp-adam, dp-sgd, or drop"),
@@ -85,7 +85,7 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
     command += ("--delta", 0.1, "--epsilon", 1)
     text = words(fitted(*command).out)
-    assert "! If these rows are private, stop. Nothing charges the output to" in text
+    assert "! If these rows are private, stop. The output is not charged to" in text
     assert "(1 fits) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1

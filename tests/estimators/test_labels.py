@@ -241,7 +241,7 @@ NOTICES = {
     "regressor": (
         lambda: DPRegressor(bounds=(0.0, 1.0), delta=1e-3),
         [0.5, "0.5", None, float("inf"), 1, 0] * 10,
-        "20 of 60 targets are no finite number",
+        "20 of 60 targets are not finite numbers",
     ),
     "label sets": (
         lambda: DPMultiLabelClassifier(method="dp-sgd", delta=1e-3),

@@ -66,8 +66,8 @@ def read_about(path: Path) -> About:
         given = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(
-            f"`--about` {path} is not a TOML file: {error}. docs/card.md has an "
-            "example."
+            f"{path} is not a TOML file: {error}. Write it like the example in "
+            "docs/card.md."
         ) from error
     known = {field.name: str(field.type) for field in fields(About)}
     required = ("institution", "purpose", "contact", "date")
@@ -75,8 +75,8 @@ def read_about(path: Path) -> About:
         raise ValueError(f"{path} lacks {', '.join(missing)}. Add a line for each.")
     if unknown := sorted(set(given) - set(known)):
         raise ValueError(
-            f"{path} has unknown keys: {', '.join(unknown)}. Known keys are "
-            f"{', '.join(known)}."
+            f"{path} has unknown keys: {', '.join(unknown)}. Remove them, or use the "
+            f"known keys: {', '.join(known)}."
         )
     for name, value in given.items():
         if name in _LARGEST:
@@ -92,7 +92,9 @@ def read_about(path: Path) -> About:
             form = f"a text of 1 to {_MAX_TEXT} characters"
         if not valid:
             shown = str(value)[:60]
-            raise ValueError(f"`{name}` in {path} must be {form}, got {shown!r}.")
+            raise ValueError(
+                f"`{name}` in {path} must be {form}, got {shown!r}. Correct this line."
+            )
     return About(**given)
 
 
