@@ -190,7 +190,7 @@ def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_pa
 
 
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
-    with pytest.raises(ValueError, match="to must be one of"):
+    with pytest.raises(ValueError, match="to must be a format"):
         export(run, "keras", tmp_path / "out")
     with pytest.raises(ValueError, match="run folder of `dphead fit`"):
         export(tmp_path, "torch", tmp_path / "out")
