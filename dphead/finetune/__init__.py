@@ -1,7 +1,7 @@
 """Train whole networks end to end.
 
-This package needs `pip install 'dphead[finetune]'`. Networks must not mix rows. Code
-here must not add noise: sums go through the same `release` as the sums of heads.
+This package needs `pip install 'dphead[finetune]'`. A network must not mix the rows of
+a batch. Code here must not add noise: sums go through `release`, as for heads.
 `DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`) does
 not import torch.
 """

@@ -59,7 +59,7 @@ def audited(
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(
             f"--n-features must be {int(np.prod(shape))}, the product of --shape, got "
-            f"{facts.n_features}."
+            f"{facts.n_features}. Correct one of the two."
         )
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)

@@ -162,7 +162,7 @@ def simclr(x: Tensor, u: Tensor) -> Tensor:
     Jitter has probability 0.8, gray 0.2, and blur 0.5 (images from 64 pixels on).
 
     Source: Chen et al. 2020, appendix A. Jitter has strength 0.5 below 64 pixels, as in
-    its CIFAR-10 experiments, else 1.
+    the paper's CIFAR-10 experiments, else 1.
     """
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0

@@ -53,12 +53,12 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
         state = TrainingState(step, **values)
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
-            f"{path} is damaged, so the run cannot resume. Start in a new folder with "
-            "-o, which is charged again."
+            f"{path} is damaged, so the run cannot resume. Start again in a new folder "
+            "with -o. The new run is charged too."
         ) from error
     if found != fit_id:
         raise ValueError(
             f"{path} belongs to another fit. Restore the checkpoint of this run, or "
-            "choose another folder with -o, which is charged again."
+            "choose another folder with -o. The new run is charged too."
         )
     return state

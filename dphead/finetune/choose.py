@@ -25,7 +25,7 @@ class Schedule:
     steps : int
         The number of steps T.
     epsilon : float
-        Their epsilon.
+        Epsilon of the training.
     sampling_prob, epoch_steps : float, int
         As in `ReleaseSpec`.
     """
@@ -48,7 +48,7 @@ def schedule(
     others: Sequence[GaussianEvent] = (),
     epoch_steps: int | None = None,
 ) -> Schedule:
-    """Complete a schedule with the least noise, or the most rows or steps, in budget.
+    """Compute the least noise, or the most rows or steps, that the budget allows.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
     """
     if not fits(1):
         raise ValueError(
-            f"--epsilon must allow {name} = 1, got {epsilon:g}. Raise --epsilon, or "
+            f"--epsilon {epsilon:g} is too small for {name} = 1. Raise --epsilon, or "
             "--noise-multiplier."
         )
     low, high = 1, 2

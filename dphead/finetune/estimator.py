@@ -63,7 +63,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     loss : callable, optional
         Loss of scores (k, n_classes) and labels (k,), such as
         `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`. It is called for each image
-        apart. None uses cross entropy.
+        separately. None uses cross entropy.
     noise_multiplier, batch_size, steps
         If one of the three is None, it follows from (epsilon, delta).
     delta : float, optional
@@ -114,7 +114,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     mean: Scale | None = None
     std: Scale | None = None
     memory: Annotated[int | None, _MEMORY] = None
-    device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
+    device: Annotated[str, Setting("Device: cpu, cuda or cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Compute gradients in bfloat16.")] = False
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -257,7 +257,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     def load(
         cls, folder: str | Path, model: str | nn.Module | None = None
     ) -> "DPFinetuneClassifier":
-        """Return the classifier of a run folder of `save` or `dphead finetune`.
+        """Load the classifier of a folder that `save` or `dphead finetune` wrote.
 
         Parameters
         ----------
@@ -330,10 +330,15 @@ def _name_of(module: nn.Module) -> str:
 def _images(x: Any) -> np.ndarray:
     """Return images as uint8 (n, channels, h, w)."""
     x = np.asarray(*as_arrays(x))
-    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+    if x.ndim not in (3, 4):
         raise ValueError(
-            f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.dtype} "
-            f"{x.shape}. Convert images in [0, 1] with (255 * x).astype(np.uint8)."
+            "images must have shape (n, h, w) or (n, h, w, channels), got shape "
+            f"{x.shape}. Reshape them."
+        )
+    if x.dtype != np.uint8:
+        raise ValueError(
+            f"images must have dtype uint8, got {x.dtype}. Convert images in [0, 1] "
+            "with (255 * x).astype(np.uint8)."
         )
     if x.ndim == 3:
         return x[:, None]

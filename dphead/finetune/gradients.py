@@ -105,7 +105,7 @@ class Part:
         return added(part.double().square().sum(dim=1) for part in self.columns)
 
     def summed(self, factor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum over rows of factor_i times the gradient, and rows' norms.
+        """Return the sum over rows of factor_i times the gradient, and squared norms.
 
         Parameters
         ----------
@@ -171,8 +171,8 @@ def squared_norms(parts: list[Part]) -> Tensor:
 def added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
-    A sum over the stacked vectors would add the last rows, of 17 or more, in another
-    order than the first.
+    For 17 or more rows, torch's sum of the stacked vectors would use one order of
+    addition for the first rows, and another for the last rows.
     """
     return reduce(torch.add, vectors)
 
@@ -189,7 +189,7 @@ class PerExample:
     bf16 : bool, default False
         Whether products are computed in bfloat16.
     loss : callable, default `loss_of`
-        Loss of the scores of one row's views. torch.func calls it for each row apart.
+        Loss of the scores of one row's views. torch.func calls it for each row.
     """
 
     def __init__(
@@ -238,8 +238,8 @@ class PerExample:
 def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     """Raise ValueError if other rows change a later gradient of the same row.
 
-    A module or a loss of the user's could keep values in Python between calls. The
-    check detects effects within a few calls. Otherwise, such code is trusted
+    The user's module or loss could keep values in Python between calls. The check
+    detects effects within a few calls. Beyond that, the user's code is trusted
     (AUDIT.md).
 
     Parameters
@@ -255,11 +255,11 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             gradients.parts(x[None], y) for x in (views[0], *views[1:], views[0])
         )
     except RuntimeError as error:  # a kept tensor cannot leave vmap
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
-            f"work under torch.func.vmap: {reason} Remove layers that keep "
-            "tensors, and branches that depend on values."
+            f"work under torch.func.vmap, got an error ({reason}). Remove layers that "
+            "keep tensors, and branches that depend on values."
         ) from error
     for before, after in zip(first, again, strict=True):
         one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)

@@ -89,8 +89,8 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     if not timm.is_model(name):
         raise ValueError(
             "--model must be wrn-DEPTH-WIDTH, tb21-NAME, a timm model or "
-            f"package.module:function, got {name}. `timm.list_models()` lists timm's "
-            "names."
+            f"package.module:function, got {name}. Choose a name of one of these "
+            "kinds. `timm.list_models()` lists timm's names."
         )
     model = timm.create_model(name, num_classes=n_classes, in_chans=channels)
     for module in model.modules():
@@ -136,7 +136,7 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Freeze the parameters without a matching pattern, unless there are none."""
+    """Freeze the parameters that match no pattern. Without patterns, freeze none."""
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     try:
         found = {
@@ -148,11 +148,14 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
             f"--layers must be regular expressions, got {typed(patterns)} ({error}). "
             "Escape special characters with a backslash."
         ) from None
-    unknown = [pattern for pattern, of in found.items() if not of]
-    if unknown or not names:
+    if not names:
         raise ValueError(
-            f"--layers must match names of parameters, got {typed(unknown)}. The model "
-            f"has {', '.join(names[:4]) or 'none'}, ..."
+            "--model must have parameters to train, got none. Choose another model."
+        )
+    if unknown := [pattern for pattern, of in found.items() if not of]:
+        raise ValueError(
+            "--layers must match names of the model's parameters, got "
+            f"{typed(unknown)}. Use names such as {', '.join(names[:4])}."
         )
     if patterns:
         chosen = set().union(*found.values())
@@ -221,8 +224,8 @@ def refuse_moving(
 ) -> Tensor:
     """Return scores (3, n_classes) of random rows, if each depends on its row only.
 
-    The check compares the output of a public random row in two batches with different
-    other rows. It finds layers that `refuse_mixing` does not know.
+    The check compares the output of a public random row in two batches that differ in
+    the other rows. It finds layers that `refuse_mixing` does not know.
 
     Parameters
     ----------

@@ -199,16 +199,16 @@ class Network:
             scores = refuse_moving(self.model, spec.shape, self.device)
         # types that timm and torch raise for a wrong image size
         except (AssertionError, RuntimeError) as error:
-            reason = str(error).split("\n")[0]
+            reason = str(error).split("\n")[0].rstrip(".")
             raise ValueError(
-                f"--model must accept images of shape {spec.shape}, got {name}: "
-                f"{reason} Choose another --image-size or model."
+                f"--model must accept images of shape {spec.shape}, got {name} "
+                f"({reason}). Choose another model or image size (--image-size)."
             ) from error
         if scores.shape != (3, spec.n_classes):
             raise ValueError(
                 f"the model must return {spec.n_classes} scores for an image, one per "
-                f"class, got model={name!r} with {tuple(scores.shape[1:])}. Change "
-                "its last layer."
+                f"class, got scores of shape {tuple(scores.shape[1:])} from {name}. "
+                "Change its last layer."
             )
         if module is not None or spec.model.of_user or loss is not loss_of:
             generator = torch.Generator().manual_seed(0)
@@ -273,7 +273,7 @@ class TorchSums:
         slot.
     batch : int, default 256
         Expected rows per pass. A chunk holds a quarter of them, because the last chunk
-        is padded. It holds 32 (all, if fewer) where a quarter is less.
+        is padded. It holds at least 32 rows, or all rows of a smaller batch.
 
     Raises
     ------

@@ -28,13 +28,13 @@ class FinetuneOptions(RunOptions):
     classes : Classes
         Declaration of the public classes (images).
     layout : str, optional
-        Meaning of folder levels, also of the test images
-        (`dphead_extract.sources.listing`). None is split/class with a split, else
-        class.
+        Meaning of folder levels, also for the test images
+        (`dphead_extract.sources.listing`). None means split/class if a split is given,
+        else class.
     columns : Columns
-        Roles of the columns of a table of images, also of the test images.
+        Roles of the columns of a table of images, also for the test images.
     bits, intensity : int and (float, float), optional
-        Declared range of pixels, also of the test images
+        Declared range of pixels, also for the test images
         (`dphead_extract.images.PixelRange`).
     source : str, default "dphead's defaults"
         Source of the settings.
@@ -43,10 +43,10 @@ class FinetuneOptions(RunOptions):
     shape : tuple of int, optional
         (channels, h, w) of the rows of a features file.
     mean, std : float or tuple of float, optional
-        Public mean and standard deviation of pixels in [0, 1], for all channels or
-        each. None uses the model's.
+        Public mean and standard deviation of pixels in [0, 1]: one number for all
+        channels, or one for each. None uses the model's.
     same_data_as : Path, optional
-        Features file of the same images, which shares its data set and ledger.
+        Features file of the same images. The run uses its data set and ledger.
     dataset_id : str, optional
         Id of the images' data set.
     new_data_set : bool, default False

@@ -1,4 +1,4 @@
-"""Train a network from files to files, for `dphead finetune`.
+"""Train a network and write its run folder, for `dphead finetune`.
 
 Under torchrun, every process prepares the run. The first process leads it, and the
 others sum gradients. The first then writes the results, as for a head
@@ -128,7 +128,7 @@ def finetune(
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
-    tell("testing a row in every slot of a chunk")
+    tell("checking that a gradient does not depend on an image's position")
     sums = _shared_sums(options, data, facts, rank)
     if isinstance(sums, processes.SharedSums) and rank:
         sums.serve()

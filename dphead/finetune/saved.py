@@ -62,13 +62,13 @@ def read_network(
         Device of the network; "auto" uses a GPU if there is one.
     model : str or nn.Module, optional
         The user's own network, as in training: its package.module:function, or a module
-        of the same shape.
+        with the same architecture.
 
     Raises
     ------
     ValueError
         If the folder holds no network of this format, or a modified one, or the user's
-        own network is not given. A run folder alone never runs code of a user.
+        own network is not given. Loading a run folder alone never runs a user's code.
     """
     tensors, facts = read_sealed(Path(folder), "model")
     with explain_damage("a network", folder):
@@ -188,8 +188,8 @@ def open_rows(
 def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:
     """Return the scores (n, n_classes) of the averaged weights on rows.
 
-    Rows go through the transform first.
-    Unreadable rows, and rows that are not finite, get NaN.
+    Rows go through the transform first. Unreadable rows, and rows that are not finite,
+    get NaN.
     """
     x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
     found = network.scores(state.average, x)

@@ -78,11 +78,11 @@ _FROM_BUDGET = "None: set from the budget"
 _NOISE_MULTIPLIER = Setting("Noise multiplier of each step.", POSITIVE, _FROM_BUDGET)
 _BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE, _FROM_BUDGET)
 _SAMPLING = Setting(
-    "poisson: each image is in each batch by chance. allocation: each image is in one "
-    "random step of an epoch.",
+    "poisson: each image is drawn into each batch independently. allocation: each "
+    "image is in one random step of an epoch.",
 )
 _VIEWS = Setting(
-    "Augmented views averaged per image before clipping.",
+    "Number of augmented views per image, averaged before clipping.",
     Range(f"a whole number from 0 to {_MOST_VIEWS}", lambda v: 0 <= v <= _MOST_VIEWS),
     OFF,
 )
@@ -135,8 +135,8 @@ class ModelSpec:
             depth, width = (int(part) for part in sizes.groups()) if sizes else (0, 0)
             if depth < 10 or (depth - 4) % 6 or width < 1:
                 raise ValueError(
-                    "--model wrn-DEPTH-WIDTH needs a depth of 10, 16, 22, ..., got "
-                    f"{name}. Try wrn-16-4."
+                    "--model wrn-DEPTH-WIDTH needs a depth of 10, 16, 22, ... and a "
+                    f"width of at least 1, got {name}. Try wrn-16-4."
                 )
         if name.startswith("tb21-") and name.removeprefix("tb21-") not in TB21:
             raise ValueError(
@@ -164,7 +164,7 @@ class Step:
     optimizer : {"sgd", "adam"}, default "sgd"
         The optimizer.
     learning_rate : float, default 2.0
-        Factor on the mean clipped gradient over the expected batch size.
+        Factor on the mean clipped gradient: the noisy sum over the expected batch size.
     learning_rate_schedule : {"constant", "cosine", "step"} or callable
         Factor on the learning rate at each step. A function of (step, number of steps)
         returns it. Default: "constant".
@@ -183,7 +183,8 @@ class Step:
     ema_decay : float, default 0.9999
         Decay of the moving average.
     weight_decay : float, default 0.0
-        Fraction of the weights subtracted at each step.
+        Multiple of the weights that each step adds to the gradient, or to the
+        optimizer's direction if `decoupled`.
     decoupled : bool, default False
         Whether weight decay is separate from the gradient (AdamW).
 
@@ -283,7 +284,7 @@ class Settings(Step, ModelSpec):
             raise ValueError(
                 "--noise-multiplier, --batch-size and --steps need two values to "
                 f"compute the third, got one or none: {' and '.join(missing)} are "
-                f"missing. Add {missing[0]}."
+                f"missing. Add {' and '.join(missing[1:])}."
             )
         uses = {
             "--epochs": self.epochs is not None,

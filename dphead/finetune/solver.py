@@ -129,7 +129,7 @@ class NetworkDescent(Step):
         return 2 if self.normalization else 0
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Any]:
-        """Descend, and return the last state with the weights as its `average`."""
+        """Take all steps, and return the last state. Its `average` has the weights."""
         state = self.resumed
         if state is None:
             transform = RowTransform()

@@ -21,6 +21,7 @@ from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.privacy.contract import Rows
+from dphead.solvers.settings import typed
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Data:
     digests : ndarray or None
         Digests of images, for the index of known images.
     holdout : dict
-        How --test-fraction split the features file; {} without.
+        How --test-fraction split the features file; {} without --test-fraction.
     """
 
     rows: Rows
@@ -85,7 +86,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
         if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
             raise ValueError(
                 f"--shape CHANNELS,H,W must give {rows.n_features} numbers per image, "
-                f"got {options.shape}. Pass the shape of the maps in {path}."
+                f"got {options.shape or 'none'}. Pass the shape of the maps in {path}."
             )
         given = tuple(options.classes.names or ()) or None
         files.check_split(file, options.relation)
@@ -238,15 +239,17 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     splits = (train.split, data.split)
     holdouts = (train.holdout, data.holdout)
     origin = files.test_origin(same, same_file, splits, holdouts, options.test_is)
-    if (
-        data.shape != train.shape
-        or data.source.class_names != train.source.class_names
-        or data.source.feature_space != train.source.feature_space
+    own, given = train.source, data.source
+    for name, wanted, got in (
+        ("shape", train.shape, data.shape),
+        ("classes", own.class_names, given.class_names),
+        ("features", own.feature_space, given.feature_space),
     ):
-        raise ValueError(
-            "test rows must have the training rows' shape, classes and features, got "
-            f"shape {data.shape} for {train.shape}. Extract both with the same "
-            "options, or pass --image-size."
-        )
+        if got != wanted:
+            raise ValueError(
+                f"test rows must have the {name} of the training rows "
+                f"({typed(wanted)}), got {typed(got)}. Prepare both sources with the "
+                "same options and image size."
+            )
     rows = data.measured.labeled(len(train.source.class_names), path)
     return rows, origin

@@ -1,7 +1,8 @@
 """Tune at a fraction of the cost: plan in the flat region, then simulate [TAN23].
 
-Simulations keep the total amount of noise constant. A simulated run has a very large
-epsilon and charges nothing, so its images must be public.
+In the flat region (sigma of 2 or more), epsilon depends only on the total amount of
+noise, to a good approximation. Simulations keep this amount constant. A simulated run
+has a very large epsilon and charges nothing, so its images must be public.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,13 +51,15 @@ def plans(
 
     Notes
     -----
-    A run processes B T rows. At constant eta this is n sigma eta sqrt(2 T), so sigma =
-    2 is cheapest in the region, and more steps cost more.
+    A run of T steps with batch size B processes B T rows. At constant eta
+    (`analysis.tan`), this is n sigma eta sqrt(2 T). So sigma = 2 is cheapest in the
+    region, and more steps cost more.
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
-            f"--noise-multiplier must be at least {MIN_SIGMA:g}, where epsilon follows "
-            f"TAN, got {noise_multiplier:g}. Pass {MIN_SIGMA:g} or more."
+            f"--noise-multiplier must be at least {MIN_SIGMA:g}, because epsilon "
+            f"follows TAN only then, got {noise_multiplier:g}. Pass {MIN_SIGMA:g} or "
+            "more."
         )
     check_budget(epsilon, delta)
     target = Target(epsilon, delta, accountant="rdp")
@@ -100,7 +103,7 @@ class Simulated:
 
 
 def _smaller(settings: Settings, factor: float) -> Settings:
-    """Return the settings at (B / k, sigma / k), with the same eta and other settings.
+    """Return the settings at (B / k, sigma / k). eta and other settings stay the same.
 
     Raises ValueError if the batch would have less than one row.
 
@@ -114,7 +117,7 @@ def _smaller(settings: Settings, factor: float) -> Settings:
     if factor > batch:
         raise ValueError(
             f"--factors must be at most the batch size {batch}, got {factor:g}. Use "
-            "4,8,16."
+            "smaller factors."
         )
     small = round(batch / factor)
     return replace(settings, noise_multiplier=sigma / factor, batch_size=small)

@@ -1,7 +1,7 @@
 """Forecast the time of a fit from public sizes, and refuse fits that take hours.
 
 The forecast is an operation count over measured rates. It leaves out reading from disk,
-compilation and checks, and is meant to tell minutes from hours.
+compilation and checks. It is only accurate enough to distinguish minutes from hours.
 """
 
 import sys
@@ -60,17 +60,17 @@ def check_duration(
 ) -> float:
     """Return the expected seconds of a fit, or refuse a fit that takes hours.
 
-    Call it before the charge. Only sums of one matrix per class have a limit, because
-    other methods do without them. Raises ValueError beyond LIMIT_SECONDS.
+    Call it before the charge. Only the sums of one matrix per class have a limit,
+    because other methods avoid these sums. Raises ValueError beyond LIMIT_SECONDS.
     """
     matrices = [r for r in releases if len(r.statistic.shape(1)) == 3]
     seconds = expected_seconds(matrices, facts)
     if seconds > LIMIT_SECONDS:
         raise ValueError(
-            f"{name} can take at most {time_in_words(LIMIT_SECONDS)} for the "
-            f"matrices of all classes, got an estimate of {time_in_words(seconds)} "
-            f"for {facts.n_classes} classes and {facts.n_features} features. Use "
-            "`--method dp-fc` or `--method auto`."
+            f"{name} would need about {time_in_words(seconds)} to sum one matrix for "
+            f"each of {facts.n_classes} classes with {facts.n_features} features. The "
+            f"limit is {time_in_words(LIMIT_SECONDS)}. Use `--method dp-fc` or "
+            "`--method auto`."
         )
     return expected_seconds(releases, facts)
 

@@ -69,7 +69,8 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
             "--classes must name at least two distinct public classes, got "
-            f"{','.join(classes) or 'none'}. Type --classes cat,dog."
+            f"{','.join(classes) or 'none'}. Name all classes, such as --classes "
+            "cat,dog."
         )
     check_classes(file, classes)
     return classes
@@ -419,10 +420,11 @@ def _networks(parts: list[dict[str, Any]], weights: Sequence[Path]) -> list[Any]
 
     takes = ["weights" in traits_of(part["backbone"]).takes for part in parts]
     if weights and len(weights) != max(1, sum(takes)):
-        names = [part["backbone"] for part in parts]
+        own = takes if any(takes) else [True] * len(parts)
+        names = [p["backbone"] for p, take in zip(parts, own, strict=True) if take]
         raise ValueError(
-            f"--weights must be given once for each of {', '.join(names)}, in this "
-            f"order, got {len(weights)} files."
+            f"--weights must be given once for each of {', '.join(names)}, got "
+            f"{len(weights)} files. Pass one --weights FILE for each, in this order."
         )
     files = iter(weights)
     return [
@@ -459,7 +461,7 @@ def import_like(
     Raises
     ------
     ValueError
-        If the file of embeddings is unusable, or has not the head's width.
+        If the file of embeddings is unusable, or does not have the head's width.
     """
     from dphead_extract.importing import ImportOptions, import_features
     from dphead_extract.sources.classes import Classes
@@ -473,7 +475,7 @@ def import_like(
     if (width := import_features(options).n_features) != len(head.weights):
         raise ValueError(
             f"{source} has {width} columns, and the head needs {len(head.weights)}. "
-            f"Pass embeddings by {backbone}."
+            f"Pass embeddings from {backbone}."
         )
     return backbone
 

@@ -1,4 +1,4 @@
-"""Forecast the accuracy of each budget before any of it is spent.
+"""Forecast the accuracy at each budget, before any budget is spent.
 
 The forecast fits heads at several epsilons on public rows that resemble the private
 ones. Private rows must not be used here, because the accuracies are exact and nothing
@@ -64,7 +64,7 @@ class LookAlike:
     are_public : bool
         Declares the rows public. Must be True.
     thing : str
-        What a row is called.
+        Name of a row in messages.
 
     Raises
     ------
@@ -212,12 +212,12 @@ class Forecast:
 
     @property
     def best(self) -> _Point:
-        """Return the point of highest mean accuracy, with the smallest epsilon."""
+        """Return the point with the highest mean accuracy, the first one if tied."""
         return max(self.points, key=lambda point: point.accuracy)
 
     @property
     def enough(self) -> _Point:
-        """Return the smallest epsilon with a mean accuracy within 0.01 of the best."""
+        """Return the first point with a mean accuracy within 0.01 of the best."""
         goal = self.best.accuracy - _NEAR
         return next(point for point in self.points if point.accuracy >= goal)
 
@@ -408,9 +408,10 @@ def split_rows(
     end = int(ends.max(initial=0))
     if not 0 < end < n:
         raise ValueError(
-            f"a forecast needs {_HELD_OUT_SHARE} labeled public rows or more, from "
-            f"several groups if there are groups, got {n} labeled rows. Use a larger "
-            "file."
+            f"a forecast needs at least {_HELD_OUT_SHARE} labeled public rows. If rows "
+            "have groups, it needs several groups of similar size. Got "
+            f"{n} labeled rows in {len(names)} groups. Use a file with more "
+            "labeled rows or with more groups."
         )
     return np.sort(order[end:][:n_rows]), np.sort(order[:end])
 

@@ -57,7 +57,7 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     with explain_damage("a head", folder):
         for key, kind in FACTS.items():
             if not isinstance(facts[key], kind):
-                raise TypeError(f"{key} is no {kind.__name__}")
+                raise TypeError(f"{key} must have type {kind.__name__}")
         transform = RowTransform(
             facts["unit_norm"], tensors.get("center"), tensors.get("scale")
         )

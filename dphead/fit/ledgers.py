@@ -29,13 +29,13 @@ def default_ledger_path(dataset_id: str) -> Path:
     Raises
     ------
     LedgerError
-        If the id has characters other than letters, digits, - and _, or if DPHEAD_HOME
-        is not an absolute path.
+        If the id is not 1 to 128 letters, digits, - or _, or if DPHEAD_HOME is not an
+        absolute path.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
-            f"the data set's id {dataset_id[:40]!r} has characters besides letters, "
-            "digits, - and _. Extract the features again."
+            "the data set's id must have 1 to 128 letters, digits, - or _, got "
+            f"{dataset_id[:40]!r}. Extract the features again."
         )
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
@@ -137,7 +137,7 @@ class Elsewhere:
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return the public facts about this ledger for the report in `folder`.
 
-        Private images affect only whether the overlap is notable.
+        Private images affect only whether this ledger is listed at all.
         """
         whose = "the same data set" if self.overlap is None else "some of the images"
         path = self.path if folder is None else named(self.path, folder)
@@ -166,7 +166,7 @@ def check_alone(
 ) -> None:
     """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
-    The budgets of all known ledgers count, also in ledgers of data sets that share
+    The budgets of all known ledgers count, including ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits under an unknown budget.
 
     Parameters
@@ -344,10 +344,10 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
 
 
 def _counts_where_it_moved(book: Ledger) -> bool:
-    """Return whether the ledger that a ledger was moved to holds all its charges.
+    """Return whether `book` was moved, and the new ledger holds all its charges.
 
-    Until then, or if that ledger is unreadable, the charges and the budget count here.
-    A row that names the move is not enough.
+    Otherwise, or if the new ledger is unreadable, the charges and the budget of `book`
+    count. A row in `book` that names the new ledger is not enough.
     """
     place = book.meta(MOVED)
     if place in (None, book.path) or not is_on_server(place):

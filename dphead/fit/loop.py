@@ -110,8 +110,8 @@ def fit_head(plan: FitPlan, rows: Rows, run: Run | None = None) -> FitResult:
 
     Notes
     -----
-    `run.charged` skips the checks of `check_fit`, so the caller makes them before it
-    charges.
+    With `run.charged`, the checks of `check_fit` are skipped. The caller must make them
+    before the charge.
     """
     run = run or Run()
     charged, noise = run.charged, run.noise

@@ -32,9 +32,9 @@ class RunOptions:
     accountant : str or None
         None uses the method's own.
     split : str or None
-        Split of the source; None uses its only one.
+        Split of the source; None uses the only split.
     test, test_split : Path and str, or None
-        Rows to measure on, from another source or from the same.
+        Rows to measure on: another source, or another split of the same source.
     test_is : str
         "private" or "public".
     ledger : Path, str or None

@@ -43,10 +43,11 @@ class Place:
             return
         given = self.count is not None and self.index is not None
         if not given or not 0 <= (self.index or 0) < (self.count or 0):
+            count, own = ("none" if v is None else v for v in (self.count, self.index))
             raise ValueError(
                 "--coordinator needs --num-processes N and --process-id from 0 to "
-                f"N - 1, got {self.count} and {self.index}. Only --coordinator "
-                "auto finds both numbers itself."
+                f"N - 1, got {count} and {own}. Pass both, or use --coordinator auto "
+                "under SLURM or Open MPI."
             )
         if not self.coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(
@@ -140,10 +141,11 @@ def agree(hosts: Hosts, facts: dict[str, str]) -> None:
             facts, facts.values(), every[0], theirs, strict=True
         ):
             if not np.array_equal(mine, other):
-                here = "" if name == "features" else f" ({value} on {hosts.index})"
+                here = f" ({value} on process {hosts.index})"
+                here = "" if name == "features" else here
                 raise ValueError(
-                    f"process {i} has other {name} than process 0{here}. Use the "
-                    "same file, settings and software on all hosts."
+                    f"process {i} and process 0 differ in {name}{here}. Use the same "
+                    "file, settings and software on all hosts."
                 )
 
 

@@ -41,7 +41,7 @@ def guarantee(
     private_noise : bool, default True
         False if the noise came from a seed.
     thing : str, default "image"
-        What a row is called.
+        Name of a row in the report.
 
     Returns
     -------
@@ -148,7 +148,10 @@ def build_report(
         If `tuning` is invalid.
     """
     if tuning not in TUNING:
-        raise ValueError(f"tuning must be one of {', '.join(TUNING)}, got {tuning!r}.")
+        raise ValueError(
+            f"tuning must be one of {', '.join(TUNING)}, got {tuning!r}. Choose one of "
+            "these."
+        )
     thing = name_unit(data.get("extraction"))
     head, path = result.head, result.ledger.path
     report = {

@@ -156,7 +156,7 @@ def fit_files(
 
 
 def _open_files(options: FitOptions, files: ExitStack) -> _PreparedHead:
-    """Prepare the fit on a features file, which `files` closes."""
+    """Open the features file and prepare the fit. `files` closes the file later."""
     cap = options.group_cap, options.group_mean
     rows, file = load_features(options.features, options.split, 0, *cap)
     files.enter_context(file)

@@ -237,7 +237,7 @@ def _lock(path: Path) -> IO[str]:
         except BlockingIOError as error:
             lock.close()
             raise ValueError(
-                f"another process writes {path.parent}. Wait until that process "
+                f"another process is writing to {path.parent}. Wait until that process "
                 "ends, or choose another folder with -o."
             ) from error
         except OSError as error:
@@ -271,8 +271,8 @@ def _about_charge(options: RunOptions) -> str:
         return f"the run in {out} is finished, and {budget} is charged."
     if math.isinf(options.epsilon):
         return (
-            "an infinite epsilon may be charged: see dphead ledger show. This run "
-            "cannot be resumed."
+            "an infinite epsilon may be charged. Check with `dphead ledger show`. This "
+            "run cannot be resumed."
         )
     if not (out / "fit.json").exists():
         return "nothing was charged. Run the same command to start again."
@@ -336,8 +336,9 @@ def try_runs(runs: Sequence[Prepared]) -> tuple[dict[str, Any], Tried]:
 def charge(run: Prepared, ledger: Ledger) -> Charge:
     """Charge the plan, or continue the interrupted fit in the run's folder.
 
-    The fit's id is written to the folder before the ledger. A run that ends between the
-    two is charged when it resumes. A run that ends later is not charged again.
+    The fit's id is written to the folder first, then to the ledger. A run that ends
+    between the two is charged when it resumes. A run that ends later is not charged
+    again.
 
     Returns
     -------
@@ -405,10 +406,11 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, list | dict):
                 option = name  # a field of the solver, not an option
+            had, got = ("none" if v is None else v for v in (value, asked.get(name)))
             raise ValueError(
-                f"{option} must be {value}, as in the interrupted run in {out}, got "
-                f"{asked.get(name)}. Repeat the first command to resume, or choose "
-                "another folder with -o."
+                f"{option} must be {had}, as in the interrupted run in {out}, got "
+                f"{got}. Repeat the first command to resume, or choose another folder "
+                "with -o."
             )
 
 
@@ -421,10 +423,12 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     # a checkpoint replaces stored releases and shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
+        todo = f"Pass --ledger {marker.get('ledger', 'with its own ledger')}"
+        if marker.get("ledger") == ledger.path:
+            todo = "Restore a copy of the ledger that has it"
         raise LedgerError(
             f"the ledger {ledger.path} lacks the interrupted fit {marker['fit_id']}. "
-            f"Pass --ledger {marker.get('ledger', 'with its own ledger')}, or choose "
-            "another folder with -o."
+            f"{todo}, or choose another folder with -o."
         )
 
 
@@ -450,7 +454,7 @@ def write_report(
     tested : Tested
         The test metrics.
     tuning : str
-        How the settings were chosen, unless options or other ledgers say so.
+        How the settings were chosen, unless the options or other ledgers decide it.
     sha256 : str
         Digest of the trained tensors.
     **more

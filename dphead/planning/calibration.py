@@ -86,9 +86,10 @@ def epsilon_by(
     check(delta, relation)
     require(
         accountant in ACCOUNTANTS,
-        f"accountant must be one of {ACCOUNTANTS}",
+        f"accountant must be one of {', '.join(ACCOUNTANTS)}",
         "accountant",
         accountant,
+        "Use auto.",
     )
     if accountant in accounting.ACCOUNTANTS:
         return accounting.compose_epsilon(events, delta, relation, accountant)
@@ -135,7 +136,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     ----------
     Balle, Wang 2018, Theorem 8.
     """
-    require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
+    require(
+        epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon, "Change it."
+    )
     check(delta)
     if math.isinf(epsilon):
         return math.inf
@@ -197,7 +200,7 @@ def smallest_scale(
             "the budget must be reachable by scaling the noise",
             "epsilon",
             target,
-            "Change it.",
+            "Change epsilon or delta.",
         )
     margin = tolerance / 8
     found: Any = brentq(excess, low, high, xtol=margin)
@@ -255,24 +258,39 @@ def calibrate(
     """
     check(delta, relation)
     require(
-        epsilon > 0, "epsilon must be positive to calibrate noise", "epsilon", epsilon
+        epsilon > 0,
+        "epsilon must be positive to calibrate noise",
+        "epsilon",
+        epsilon,
+        "Use inf for no noise.",
     )
     held = [e for i, e in enumerate(events) if i in fixed]
     free = [e for i, e in enumerate(events) if i not in fixed and e.count]
     require(
-        bool(free), "at least one release must be free to scale", "fixed", tuple(fixed)
+        bool(free),
+        "at least one release must be free to scale",
+        "fixed",
+        tuple(fixed),
+        "Remove an index.",
     )
     if math.isinf(epsilon):
         return 0.0
     sigmas = [e.noise_multiplier for e in free]
     positive = 0 < min(sigmas) <= max(sigmas) < math.inf
-    require(positive, "noise to scale must be positive and finite", "noise", sigmas)
+    require(
+        positive,
+        "noise to scale must be positive and finite",
+        "noise",
+        sigmas,
+        "Change the noise multipliers.",
+    )
     cost_held = epsilon_by(accountant, held, delta, relation)
     require(
         cost_held < epsilon,
         f"epsilon must exceed {cost_held:.6g}, the cost of the fixed noise",
         "epsilon",
         epsilon,
+        "Raise epsilon or the fixed noise.",
     )
 
     def scaled(scale: float) -> list[GaussianEvent]:

@@ -106,8 +106,8 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
     except TypeError:
         names = ", ".join(settings_of(ChannelNormalization))
         raise ValueError(
-            f"`normalization` must be a table of {names}, got {typed(table)}. The last "
-            "two names are optional."
+            f"`normalization` must be a table of {names}, got {typed(table)}. Use only "
+            "these names. The last two are optional."
         ) from None
 
 

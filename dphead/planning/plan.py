@@ -128,7 +128,7 @@ class Plan(Target):
 class FitPlan(Plan):
     """Hold a plan with the solver that requests its releases, and the public sizes.
 
-    `facts` are without the budget, which `budgeted` adds.
+    `facts` do not contain the budget. `budgeted` adds it.
     """
 
     solver: Solver
@@ -197,7 +197,7 @@ def make_plan(
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
             "`--group-cap` (`group_cap`) must be a whole number of at least 1, got "
-            f"{group_cap!r}."
+            f"{group_cap!r}. Choose how many rows of a group may count, such as 4."
         )
     if group_mean and group_cap is None:
         raise ValueError(
@@ -296,7 +296,7 @@ def large_delta(
         return None
     bound = f"1/n = {1 / n_rows:.3g}"
     if group_cap is not None:
-        bound = f"1/groups, so below {bound}, since n rows are n groups at most"
+        bound += " (n rows form at most n groups)"
     return f"delta must be below {bound}, got delta={delta:g}."
 
 
@@ -389,10 +389,10 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
         cost = target.cost(events)
         accounting.require(
             cost <= target.epsilon * (1 + BUDGET_SLACK),
-            f"its noise costs {cost:.6g}",
+            f"epsilon must exceed {cost:.6g}, the cost of the fixed noise",
             "epsilon",
             target.epsilon,
-            "Raise it.",
+            "Raise epsilon or the fixed noise.",
         )
         return [float(p.noise_multiplier or 0.0) for p in wanted]
     scale = target.scale(events, frozen)

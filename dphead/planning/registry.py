@@ -78,7 +78,10 @@ def _claimed(name: str) -> EntryPoint | None:
     points = _installed().get(name, [])
     if not points and name not in OURS:
         known = ", ".join(sorted(method_names()))
-        raise ValueError(f"`--method` must be one of {known}, got {name!r}.")
+        raise ValueError(
+            f"`--method` (`method`) must be one of {known}, got {name!r}. Choose one "
+            "of these."
+        )
     claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
     if len(claims) > 1:
         raise ValueError(

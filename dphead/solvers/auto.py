@@ -302,7 +302,7 @@ class AdaptiveStepSize:
     Gradients are averaged until the noise of this share is at most SHARE_SD. Until
     then, the share is a precision-weighted average of the observed share and a typical
     share, LIKELY_SHARE. Steps are therefore somewhat longer at first. This had no
-    effect on accuracy if noise hides the classes to the end.
+    effect on accuracy if noise hid the classes to the end.
 
     A share above LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
     LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. Scores that lie further apart

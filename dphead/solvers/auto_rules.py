@@ -1,8 +1,9 @@
 """Define the rules of `auto`: its constants, and the source of each.
 
-"ablation", "auto" and "expected" name the tables in benchmarks/results, followed by a
-row of the table. "trials" ran on held-out training rows of CIFAR-10 and digits; their
-results are not stored. "chosen" means chosen, not measured.
+The sources "ablation", "auto" and "expected" are tables in benchmarks/results. A quoted
+text after the name is a row of that table. "trials" ran on held-out training rows of
+CIFAR-10 and digits, and their results are not stored. Values marked "chosen" were not
+measured.
 """
 
 import math
@@ -182,7 +183,7 @@ def center_share(facts: ProblemInfo, least: float) -> float:
 
 
 def count_share(facts: ProblemInfo) -> float:
-    """Return the share of μ² that brings the count's noise down to COUNT_SD.
+    """Return the share of μ² that brings the count's noise down to _COUNT_SD.
 
     The share is between LEAST_COUNT_SHARE and MOST_COUNT_SHARE.
     """

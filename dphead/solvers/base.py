@@ -69,7 +69,7 @@ class PlannedRelease:
     noise_multiplier : float, optional
         Fixed noise multiplier. It replaces `weight` and is not calibrated.
     epoch_steps : int, default 1
-        As in `ReleaseSpec`.
+        Number of steps of an epoch, as in `ReleaseSpec`.
     """
 
     label: str
@@ -110,7 +110,8 @@ class Response:
         Noisy sum, in the shape of the statistic.
     noise_sd : float
         Standard deviation of the noise of each entry, 0 without privacy. For a Gram
-        matrix, the value holds on the diagonal. Other entries have 1/sqrt(2) times it.
+        matrix, it is the standard deviation on the diagonal. Off the diagonal, the
+        standard deviation is smaller by the factor sqrt(2).
     """
 
     value: np.ndarray

@@ -40,7 +40,9 @@ CENTER_SHARE = Setting(
     option=True,
 )
 UNIT_NORM = Setting("Scale each row to unit norm first.", option=True)
-_SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
+_SCALE_SHARE = Setting(
+    "Fraction of mu² spent on the features' mean squares, for scaling.", BELOW_ONE, OFF
+)
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Centering:
         False keeps the norms of rows. A clip norm must then fit the features' scale.
     scale_share : float, default 0
         Fraction of the budget (μ²) spent on the mean squares of centered features.
-        Features are divided by the power 1/4 of their noisy mean squares, and rows are
-        brought to the sphere again. Nothing is scaled if the mean squares turn out to
-        be nearly even (SCALE_FROM_RATIO).
+        Features are divided by the fourth root of their noisy mean squares, and rows
+        are brought to the sphere again. Nothing is scaled if the mean squares turn out
+        to be nearly even (_SCALE_FROM_RATIO).
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02

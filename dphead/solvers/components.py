@@ -23,7 +23,7 @@ from dphead.solvers.settings import (
 _N_COMPONENTS = Setting("Number of components, at most n_features.", AT_LEAST_ONE)
 ROW_NORM = Setting("Clip norm of rows; None: unit rows.", POSITIVE)
 CENTERED_CLIP = Setting(
-    "Clip norm of centered unit rows, over their typical length.",
+    "Clip norm of centered unit rows, as a multiple of their typical length.",
     POSITIVE,
     "benchmarks/results/centered",
 )
@@ -97,10 +97,10 @@ class Components(LinearHead):
     Parameters
     ----------
     variances : ndarray of shape (n_features,)
-        All eigenvalues of the noisy Gram matrix over n, in decreasing order.
+        All eigenvalues of the noisy Gram matrix divided by n, in decreasing order.
         Eigenvalues below zero are noise.
     noise_sd : float
-        Standard deviation of the noise on a diagonal entry of the Gram matrix, over n.
+        Standard deviation of the noise on a diagonal entry of the same matrix.
     """
 
     variances: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -139,7 +139,7 @@ class PrincipalComponents:
         if self.n_components > facts.n_features:
             raise ValueError(
                 f"`n_components` must be at most {facts.n_features}, the number of "
-                f"features, got {self.n_components}."
+                f"features, got {self.n_components}. Use fewer components."
             )
         return self._sums.plan()
 

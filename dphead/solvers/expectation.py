@@ -148,7 +148,7 @@ def overfit(
         Share of training rows that the head classifies correctly.
     units : float
         Number of rows that count, or of groups if groups are protected. Rows of a group
-        may be similar, and then overfit together (results/expected).
+        may be similar, so the head overfits them together (results/expected).
 
     Notes
     -----
@@ -157,9 +157,10 @@ def overfit(
     directions reduce the pull, hence a power of the number of units. Correct units pull
     less, hence a power of the share that is wrong.
 
-    If margins are Gaussian, this shift in standard deviations lowers the accuracy on
-    new rows. The shift is larger for many classes, which divide the same features'
-    variance. The gap is at most proportional to the number of free parameters per unit.
+    Margins are assumed to be Gaussian, and the shift is in units of their standard
+    deviation. It lowers the accuracy on new rows. The shift is larger for many classes,
+    because they divide the variance of the same features. The gap is at most
+    GAP_PER_PARAMETER times the number of free parameters per unit.
 
     MARGIN_SHIFT is a compromise between data sets. No public number was found that
     explains their differences (benchmarks/results/expected), hence GAP_RELATIVE_SD. The

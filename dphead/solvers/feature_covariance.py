@@ -65,8 +65,8 @@ class DPFC:
         remaining part. None gives every release the same noise, as in FC23.
     gram_intercept : bool, default True
         Whether the Gram matrix includes the appended constant. If False, only the
-        gradients include the constant, so that the noise of the Gram matrix depends
-        only on the features (FC23).
+        gradients include the constant, so the noise of the Gram matrix does not grow
+        with the constant (FC23).
     shrink : bool, default True
         Remove the noise's part from the eigenvalues of G̃ (`shrunk_gram`). It has no
         effect without noise or with more than 2,048 columns.

@@ -120,7 +120,7 @@ class LeastSquares:
             raise ValueError(
                 f"`--ridge stein` and `--error-bars` need at most {MOST_COLUMNS} "
                 f"columns and no `--class-grams`, got {width} columns"
-                f"{' and class_grams' * self.class_grams}."
+                f"{' and class_grams' * self.class_grams}. Drop these options."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip

@@ -21,9 +21,11 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-_N_CHANNELS = Setting("Channels of the feature map, channel-major.", AT_LEAST_ONE)
-_MEAN_CLIP = Setting("Clip norm of a row's channel means, public.", POSITIVE)
-_SQUARE_CLIP = Setting("Clip norm of a row's channel mean squares, public.", POSITIVE)
+_N_CHANNELS = Setting(
+    "Number of channels of the feature map, in channel-major order.", AT_LEAST_ONE
+)
+_MEAN_CLIP = Setting("Public clip norm of a row's channel means.", POSITIVE)
+_SQUARE_CLIP = Setting("Public clip norm of a row's channel mean squares.", POSITIVE)
 _NOISE_MULTIPLIER = Setting(
     "Noise multiplier of both releases.", POSITIVE, "TB21 Table 13"
 )

@@ -41,10 +41,15 @@ class PublicPrior:
 
     def __post_init__(self, weights: np.ndarray) -> None:
         weights = _as_numbers(weights)
-        if weights.ndim != 2 or not np.isfinite(weights).all():
+        if weights.ndim != 2:
             raise ValueError(
-                "`prior` must be a finite array (n_features, n_classes), got shape "
-                f"{weights.shape}."
+                "`prior` must have two dimensions (n_features, n_classes), got shape "
+                f"{weights.shape}. Reshape it."
+            )
+        if wrong := int(np.count_nonzero(~np.isfinite(weights))):
+            raise ValueError(
+                f"`prior` must contain only finite numbers, got {wrong} NaN or "
+                "infinite entries. Replace them, such as by 0."
             )
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(
@@ -56,8 +61,8 @@ class PublicPrior:
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
                 f"`prior` must have shape {(n_features, n_classes)} (features, "
-                f"classes), got {self._weights.shape}. Its classes must be in this "
-                "order."
+                f"classes), got {self._weights.shape}. Use one column for each class, "
+                "in the order of the classes."
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
@@ -87,7 +92,7 @@ def _as_numbers(given: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
             "`prior` must be an array (n_features, n_classes) of numbers, got "
-            f"{typed(given)}."
+            f"{typed(given)}. Convert it to float64."
         ) from None
 
 
@@ -99,11 +104,11 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
     if isinstance(prior, str | Path):
         try:
             if not Path(prior).is_file():  # reading a pipe might never end
-                raise OSError("no file, or a pipe, a device or a folder")
-            return PublicPrior(np.load(prior, allow_pickle=False))
+                raise OSError("missing, or not a regular file")
+            prior = np.load(prior, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"`--prior` must be an .npy file, got {prior} ({error}). Write it with "
-                "`numpy.save`."
+                f"`--prior` (`prior`) must be an .npy file, got {prior} ({error}). "
+                "Correct the path, or write the file with `numpy.save`."
             ) from error
     return PublicPrior(prior)

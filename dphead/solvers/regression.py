@@ -26,7 +26,8 @@ from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 # rows, not stored; results/centered has what it is worth.
 _EDGE_SHARE = 0.4
 _TARGET_WEIGHT = Setting(
-    "Target column at an end of its range, relative to row_norm.", POSITIVE
+    "Size of the target's column at an end of its range, as a multiple of row_norm.",
+    POSITIVE,
 )
 
 
@@ -53,8 +54,8 @@ class RidgeRegression:
     -----
     G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows (x, target_weight ·
     row_norm · t), with the target t in [-1, 1]. A row and its target are clipped as one
-    vector. The clip norm is the norm of a row of `row_norm` with a target at an end of
-    its range. A longer row counts less, and its direction stays the same.
+    vector. The clip norm is the norm of this vector for a row with norm `row_norm` and
+    a target at an end of its range. Longer vectors are scaled down to the clip norm.
 
     References
     ----------
@@ -90,7 +91,7 @@ class RidgeRegression:
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of the mean, if any, and of G.
 
-        n_features of the facts counts the target's column.
+        `facts.n_features` includes the target's column.
         """
         return self._sums.plan()
 

@@ -25,9 +25,10 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
 
     Notes
     -----
-    A row and its constant share one grid. With a constant of 500 norms for 1,000
-    features (3,000 for 8, 160 for 10,000), every entry of a row rounds to zero. A
-    smaller constant only reduces the bits of rows, and is accepted.
+    A row and its constant share one grid. For 1,000 features, every entry of a row
+    rounds to zero if the constant is 500 times the row's norm (for 8 features: 3,000
+    times, for 10,000 features: 160 times). A smaller constant only reduces the
+    precision of rows, and is accepted.
     """
     RowTransform(append=intercept)  # checks the range
     if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):

@@ -173,7 +173,7 @@ _NAMES = {
     dict: "a table",
     tuple: "a list",
     Callable: "a function",
-    str: "a text",
+    str: "text",
 }
 
 
@@ -206,7 +206,9 @@ def check_settings(settings: Any) -> None:
     for name, declared in settings_of(type(settings)).items():
         value = getattr(settings, name)
         if not declared.holds(value):
-            raise ValueError(f"{name} must be {declared.must_be}, got {typed(value)}.")
+            raise ValueError(
+                f"{name} must be {declared.must_be}, got {typed(value)}. Change it."
+            )
 
 
 def typed(value: Any) -> str:

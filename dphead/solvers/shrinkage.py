@@ -36,7 +36,8 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     if gram_sd == 0:
         return np.maximum(values, 0)
     # The sum estimates d times the Hilbert transform of the spectrum. Smoothing over
-    # some gaps of eigenvalues keeps near neighbors from ruling it (Ledoit, Wolf 2020).
+    # some gaps of eigenvalues keeps the nearest ones from dominating the sum (Ledoit,
+    # Wolf 2020).
     width = spectral_edge(gram_sd, len(values)) / np.sqrt(len(values))
     gaps = np.subtract.outer(values, values)
     smoothed = gaps**2

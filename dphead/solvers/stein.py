@@ -97,8 +97,8 @@ def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     """Return the λ to try, from the smallest to the largest.
 
     The smallest λ is LEAST_EDGE_SHARE of the edge of the noise's spectrum, and at least
-    LEAST_OF_ROWS n. The largest λ is n, where W is the class-sum head, and at least
-    _LEAST_RANGE times the smallest λ.
+    LEAST_OF_ROWS n. The largest λ is n, where W is nearly the class-sum head, or
+    _LEAST_RANGE times the smallest λ if this is larger.
     """
     # far below the edge, the estimate's spread hides all differences (claim S)
     edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)

@@ -90,4 +90,4 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
     grouped = fitted(*command, "--group-cap", 2)
-    assert "delta must be below 1/groups" in words(grouped.out)
+    assert "n rows form at most n groups" in words(grouped.out)

@@ -29,7 +29,7 @@ def test_a_matrix_for_each_class_takes_hours_and_is_refused_before_the_charge():
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-6)
     rows = ArrayRows(np.zeros((500, 1280), np.float32), np.zeros(500, int))
     with pytest.raises(
-        ValueError, match=r"got an estimate of \d+ hours? .*dp-fc` or `--method auto"
+        ValueError, match=r"would need about \d+ hours? .*dp-fc` or `--method auto"
     ):
         fit_head(plan, rows, Run(ledger=book))
     assert book.fits() == []

@@ -167,7 +167,7 @@ def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
     done = started(tmp_path, 2, "fit", "-o", tmp_path / "run", *FC, each=each)
     for code, _, err in done:
         assert code == 2
-        assert f"has other {field} than process 0" in err
+        assert f"and process 0 differ in {field}" in err
     assert charges() == 0
     assert not (tmp_path / "run").exists()
 

@@ -130,7 +130,7 @@ def test_a_refused_charge_leaves_neither_folder_nor_marker(features, run):
 def test_one_process_writes_a_run_folder(features, run):
     with run_folder.locked(run):
         said = refusal("fit", features, "-o", run, *LS)
-        assert "another process writes" in said
+        assert "another process is writing" in said
         assert charges() == 0
     assert not run.exists()
     fit(features, run)

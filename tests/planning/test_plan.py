@@ -121,7 +121,7 @@ def test_a_delta_of_one_over_n_is_large(delta, large):
 def test_the_delta_of_groups_is_held_against_the_most_groups_that_rows_can_be():
     """The number of groups is private; each of them has a row."""
     text = large_delta(1.0, 0.01, 100, group_cap=3)
-    assert text is not None and "below 1/groups" in text
+    assert text is not None and "n rows form at most n groups" in text
     assert large_delta(1.0, 0.0099, 100, group_cap=3) is None
 
 
