@@ -76,8 +76,9 @@ class ArrayRows:
         labels = y.ndim <= 2 and y.shape[1:] != (1,)
         if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
             raise ValueError(
-                "`X` must have shape (n, d) and `y` (n,) or (n, n_classes), got "
-                f"{x.shape} and {y.shape}."
+                "`X` must have shape (n, d), and `y` (n,) or (n, n_classes) with "
+                f"n_classes > 1. Got {x.shape} and {y.shape}. Reshape them, or pass "
+                "one label per row."
             )
         # numbers beyond float32 and signaling NaNs would warn
         with np.errstate(all="ignore"):
@@ -170,7 +171,7 @@ def within_group_cap(
     if groups.shape != shape:
         raise ValueError(
             f"`groups` must have one entry per row, got shape {groups.shape} for "
-            f"{shape[0]} rows."
+            f"{shape[0]} rows. Pass a vector with the group of each row."
         )
     return within_cap(groups, group_cap)
 
@@ -204,13 +205,13 @@ def capped(
         return y, None
     if groups is None or group_cap is None:
         raise ValueError(
-            "`group_mean` needs `group_cap`, got no group cap. Use 1 if a group has "
-            "one class, or 2 if it has two."
+            "`group_mean` needs `group_cap`, got no group cap. Set `group_cap` to the "
+            "number of classes that a group can have, such as 1."
         )
     if y.ndim == 2:
         raise ValueError(
-            "`group_mean` needs one class per row, got label sets. Drop `group_mean`. "
-            "The first rows of each group then count."
+            "`group_mean` needs one class per row, got label sets. Drop `group_mean` "
+            "to use the first rows of each group."
         )
     means, y = group_means(groups, y, group_cap)
     return y, means

@@ -5,7 +5,7 @@ row's values.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from itertools import pairwise
@@ -283,7 +283,8 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
     if group_cap is not None and file.group is None:
         raise FormatError(
             f"`--group-cap` (`group_cap`) needs a file with groups, got {group_cap} "
-            f"for {file.path}. Extract again with `--column group=NAME`."
+            f"for {file.path}. Extract again with `--column group=NAME`, or drop the "
+            "cap."
         )
 
 
@@ -297,15 +298,23 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     counted = [str(position) for position in range(len(names))]
     if not file.class_names and names != counted and all(map(str.isdecimal, names)):
         raise FormatError(
-            f"{file.path} has no class names, so labels are positions, got classes "
-            f"{names[:5]}. Extract again with `--classes`, or give the classes "
-            f"{counted[:5]}."
+            f"{file.path} has no class names, so its labels are positions, got the "
+            f"classes {_listed(names)}. Extract again with `--classes`, or name the "
+            f"classes {_listed(counted)}."
         )
     if file.class_names and file.class_names != names:
         raise FormatError(
-            f"The classes differ from the classes of {file.path}, got {names[:5]}. "
-            f"Give the file's classes {file.class_names[:5]} in this order."
+            f"The classes must be the classes of {file.path} in the same order, "
+            f"{_listed(file.class_names)}, got {_listed(names)}. Use these classes, or "
+            "a file with the other classes."
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first five names, and the last one."""
+    if len(names) <= 6:
+        return ",".join(names)
+    return ",".join([*names[:5], "...", names[-1]])
 
 
 def check_one_each(labels: np.ndarray, n_rows: int) -> None:
@@ -313,8 +322,8 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
     if len(labels) != n_rows:
         raise FormatError(
             f"There must be one label set for each of the split's {n_rows} rows, "
-            f"got {len(labels)} label sets. Pass one label set per row, in the "
-            "split's order."
+            f"got {len(labels)} label sets. Pass one label set per row, in the order "
+            "of the split."
         )
 
 
@@ -328,13 +337,14 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
         if len(file.split_names) > 1:
             raise FormatError(
                 f"{file.path} has the splits {', '.join(file.split_names)}. Choose "
-                f"one, such as `--split {file.split_names[0]}`."
+                "one with --split (--test-split for the rows to measure on; in "
+                f'Python: split="{file.split_names[0]}").'
             )
         return np.arange(file.n_rows)
     if split not in file.split_names:
         raise FormatError(
-            f"`--split` (`split`) must be one of {', '.join(file.split_names)}, got "
-            f"{split!r}."
+            f"The split of {file.path} must be one of {', '.join(file.split_names)}, "
+            f"got {split!r}. Name one of them."
         )
     return np.flatnonzero(file.split == file.split_names.index(split))
 

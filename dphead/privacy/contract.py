@@ -143,7 +143,8 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         for name in ("label", "statistic"):
             value = getattr(self, name)
-            require(isinstance(value, str), f"{name} must be a str", name, value)
+            text = f"{name} must be a str"
+            require(isinstance(value, str), text, name, value, f"Use str({name}).")
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
             # The ledger must hold exactly the number used for the noise. NumPy scalars
@@ -157,7 +158,8 @@ class ReleaseSpec:
         finite = "noise_multiplier must be finite and at least 0"
         require(0 <= sigma < np.inf, finite, "noise_multiplier", sigma)
         # This keeps units and sums far inside the range of float64 and int64.
-        known, hint = "clip_norm must be in [1e-6, 1e6]", "Rescale the features."
+        known = "clip_norm must be in [1e-6, 1e6] in a release with noise"
+        hint = "Use a clip norm in this range, and rescale the features to fit it."
         require(sigma == 0 or 1e-6 <= c <= 1e6, known, "clip_norm", c, hint)
         check_whole("n_rows", self.n_rows, 0)
         # A release that cannot be charged is refused.

@@ -71,7 +71,10 @@ def rounded_gaussian(
     the rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
     """
     if not SMALLEST_SD <= sd <= LARGEST_SD:
-        raise ValueError(f"sd must be from 2**-4 to 2**44 grid steps, got {sd}.")
+        raise ValueError(
+            f"sd must be from 2**-4 to 2**44 grid steps, got {sd}. Change the size of "
+            "the grid's steps."
+        )
     draws = np.empty(math.prod(shape), np.int64)
     # Blocks in order: the draws are the same for every block size.
     for start in range(0, len(draws), _BLOCK_DRAWS):
@@ -115,7 +118,9 @@ def symmetric_rounded_gaussian(
     """
     n = shape[-1]
     if len(shape) < 2 or shape[-2] != n:
-        raise ValueError(f"shape must end in two equal lengths, got {shape}.")
+        raise ValueError(
+            f"shape must end in two equal lengths, got {shape}. Use (..., d, d)."
+        )
     draws = np.empty(shape, np.int64)
     # The diagonal of (Z + Z^T) / 2 is Z's own: variance sd^2.
     places = np.arange(n)

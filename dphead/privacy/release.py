@@ -89,8 +89,8 @@ def release(
     _check_planned(statistic, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
-            "Noise from a seed needs a spec with private=False, got "
-            "private=True. Remove the seed, or pass the seed to `reserve` too."
+            "Noise from a seed needs a spec with private=False, got private=True. "
+            "Remove the seed, or reserve the fit with the same seed."
         )
     transform = params.transform
     width = transform.width(rows.n_features)
@@ -189,9 +189,11 @@ def noise_scale(
     sd = float(np.nextafter(product, np.inf))
     # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:
+        change = "smaller" if sd < 1 else "larger"
         raise ValueError(
-            "noise_multiplier must give noise of 2**-3 to 2**44 units of the "
-            f"sum, got {spec.noise_multiplier}, which gives {sd:.3g} units."
+            "noise_multiplier must give noise of 2**-3 to 2**44 units of the sum, got "
+            f"{spec.noise_multiplier}, which gives {sd:.3g} units. Use a {change} "
+            "epsilon."
         )
     # Under add_remove n is private: the limit is for 2**30 rows, whatever n is.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows

@@ -161,7 +161,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     if cap < 1 or cap != int(cap):
         raise ValueError(
             "`--group-cap` (`group_cap`) must be a whole number of at least 1, "
-            f"got {cap}."
+            f"got {cap}. Use 1 for one row per group."
         )
     # Depends on the group's own slots only (proofs/groups.md).
     return (ranks(groups) < cap) | (groups == NO_GROUP)

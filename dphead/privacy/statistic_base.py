@@ -54,8 +54,8 @@ def check_whole(name: str, value: Any, least: int) -> None:
     # `type` also refuses bool, a subclass of int.
     if type(value) is not int or value < least:
         raise ValueError(
-            f"{name} must be a Python int of at least {least}, got {value!r} of "
-            f"{type(value).__name__}. Use int({name})."
+            f"{name} must be a Python int of at least {least}, got {value!r} of type "
+            f"{type(value).__name__}. Convert it with int(), or use a larger number."
         )
 
 
@@ -229,11 +229,16 @@ def labeled(statistic: Statistic, y: Array) -> Array:
     if y.ndim == 1:
         return (y >= 0) & (y < statistic.n_classes)
     # Use shapes only: an error must not depend on a row's value.
-    if not statistic.takes_sets or y.shape[1:] != (statistic.n_classes,):
+    if not statistic.takes_sets:
         raise ValueError(
-            "Rows with several classes need a statistic of label sets, got "
-            f"{statistic.name} for labels with {y.shape[1]} columns. Use the sigmoid "
-            "loss."
+            f"{statistic.name} takes one class per row, got label sets of {y.shape[1]} "
+            "classes. Use the sigmoid loss, or pass one class per row."
+        )
+    if y.shape[1:] != (statistic.n_classes,):
+        found = ", ".join(map(str, y.shape[1:]))
+        raise ValueError(
+            f"Label sets must have shape (k, {statistic.n_classes}), got (k, {found}). "
+            "Pass one column for each class."
         )
     return ((y == 0) | (y == 1)).all(axis=1)
 

@@ -73,7 +73,7 @@ class RowTransform:
         if not (known and (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6)):
             raise ValueError(
                 "append must be a Python float that is 0 or has an absolute value in "
-                f"[1e-6, 1e6], got {self.append!r}."
+                f"[1e-6, 1e6], got {self.append!r}. Use 0 for no constant."
             )
         for name in ("center", "scale"):
             values = getattr(self, name)

@@ -158,7 +158,8 @@ class NextSum:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Sums without noise must stay in memory. They cannot be copied or stored."
+            "Sums without noise must stay in memory, and cannot be copied or stored. "
+            f"Make a new {type(self).__name__}() instead."
         )
 
     def __call__(

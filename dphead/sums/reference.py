@@ -158,8 +158,8 @@ def check_equal(
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
             f"The fast sum {ask.statistic.name} of {type(block_sum).__name__} differs "
-            "from the reference. Use `--backend reference`, and please report the "
-            "processor."
+            "from the reference. Use `dphead fit --backend reference`, and please "
+            "report this text with the name of your processor."
         )
 
 

@@ -64,7 +64,7 @@ def compose_epsilon(
     were read.
     """
     check(delta, relation)
-    known = f"accountant must be one of {ACCOUNTANTS}"
+    known = f"accountant must be one of {', '.join(ACCOUNTANTS)}"
     require(accountant in ACCOUNTANTS, known, "accountant", accountant)
     # None if a batch is random: the closed form then does not apply.
     mu = total_mu(events)

@@ -46,19 +46,22 @@ class GaussianEvent:
     def __post_init__(self) -> None:
         sd, q, count = self.noise_multiplier, self.sampling_prob, self.count
         require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
-        require(0 < q <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", q)
+        known, full = "sampling_prob must lie in (0, 1]", "Use 1 for full batches."
+        require(0 < q <= 1, known, "sampling_prob", q, full)
         # NaN and infinity fail the first comparison.
         whole = 0 <= count < math.inf and count == int(count)
-        require(whole, "count must be a whole number", "count", count)
+        require(whole, "count must be a whole number of at least 0", "count", count)
         for name in ("rows_per_unit", "epoch_steps"):
             value = getattr(self, name)
             # Accept only `int`: NumPy integers wrap around, and True is an int too.
             some = type(value) is int and 1 <= value < 2**31
-            require(some, f"{name} must be a Python int of at least 1", name, value)
+            known = f"{name} must be a Python int of at least 1 and below 2**31"
+            require(some, known, name, value, "Convert other numbers with int().")
         # The pair of an allocated epoch is proved for one row of a full batch only.
         alone = self.epoch_steps == 1 or (q == 1 and self.rows_per_unit == 1)
-        only = "allocation needs sampling_prob=1 and units of one row"
-        require(alone, only, "rows_per_unit", self.rows_per_unit)
+        only = "epoch_steps above 1 needs sampling_prob and rows_per_unit of 1"
+        given = (q, self.rows_per_unit)
+        require(alone, only, "rows_per_unit", given, "Otherwise, use epoch_steps=1.")
 
     @property
     def is_full(self) -> bool:
@@ -144,9 +147,9 @@ def require(ok: bool, what: str, name: str, value: object, hint: str = "") -> No
 
 def check(delta: float = 0.5, relation: str = "zero_out") -> None:
     """Raise ValueError if `delta` or `relation` is invalid."""
-    hint = "Use less than 1 / (number of rows)."
+    hint = "Use a positive number below 1 / (number of rows)."
     require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, hint)
-    known = f"relation must be one of {RELATIONS}"
+    known = f"relation must be one of {', '.join(RELATIONS)}"
     require(relation in RELATIONS, known, "relation", relation)
 
 
@@ -158,8 +161,8 @@ def check_pair(events: Iterable[GaussianEvent], relation: str) -> None:
     # Groups have the pair of proofs/groups.md under zero_out and add_remove only.
     single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
     known = (
-        "`--group-cap` in Poisson batches and allocated rows need the neighboring "
-        "relation zero_out or add_remove"
+        "Allocated rows, and Poisson batches with `--group-cap` (`group_cap`), need "
+        "the neighboring relation zero_out or add_remove"
     )
-    hint = "Use full batches."
+    hint = "Use one of these relations, or full batches."
     require(single or relation != "replace_one", known, "relation", relation, hint)

@@ -137,7 +137,8 @@ def loss_distribution(
     sampled = together(e for e in secret if e.noise_multiplier < math.inf)
     check_pair(sampled, relation)
     rows = max((e.rows_per_unit for e in sampled), default=1)
-    few = f"`--group-cap` in Poisson batches must be at most {_LARGEST_GROUP}"
+    cap = "`--group-cap` (`group_cap`)"
+    few = f"{cap} in Poisson batches must be at most {_LARGEST_GROUP}"
     require(rows <= _LARGEST_GROUP, few, "--group-cap", rows, "Use full batches.")
     # Hopeless noise is found before arrays are made for it.
     for event in sampled:

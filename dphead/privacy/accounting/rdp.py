@@ -82,11 +82,12 @@ def rdp_curve(
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         steps = event.epoch_steps
         known = "RDP needs full or Poisson batches"
-        require(steps == 1, known, "epoch_steps", steps, "Use pld.")
+        use = "Use the accountant pld."
+        require(steps == 1, known, "epoch_steps", steps, use)
         pair = "RDP of Poisson batches needs zero_out or add_remove"
         unit = "RDP of Poisson batches needs units of one row"
-        require(relation != "replace_one", pair, "relation", relation, "Use pld.")
-        require(rows == 1, unit, "rows_per_unit", rows, "Use pld.")
+        require(relation != "replace_one", pair, "relation", relation, use)
+        require(rows == 1, unit, "rows_per_unit", rows, use)
         total = total + event.count * _poisson_rdp(q, sd, tuple(orders))
     return total
 

@@ -213,9 +213,13 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     The first fit was charged without this check, so `events` include the earlier fits.
     """
     if not _has_divergence(events, relation):
+        rows = max(e.rows_per_unit for e in events)
+        found = f"the group cap {rows}" if rows > 1 else "random allocation"
+        found = f"the relation {relation}" if relation == "replace_one" else found
         raise LedgerError(
-            "The first fit of this budget had random batches. A second fit then "
-            "needs the neighboring relation zero_out or add_remove, single rows "
-            f"and no allocation, got {relation!r}. Nothing was charged. A budget "
-            "for full batches takes several fits."
+            "The first fit of this budget had random batches. A second fit then needs "
+            "the neighboring relation zero_out or add_remove, no group cap above 1 and "
+            f"no random allocation in any fit, got {found}. Nothing was charged. "
+            "Change the second fit. If the first fit is the cause, this budget takes "
+            "no other fit."
         )

@@ -70,7 +70,7 @@ class Charge(Generic[_Book]):
             self._lock = open(store / "lock", "w")  # noqa: SIM115
             if not self._holds(store / "lock"):
                 raise LedgerError(
-                    f"Another process runs the fit in {store}. Wait until this process "
+                    f"Another process runs the fit in {store}. Wait until that process "
                     "ends, or use another folder."
                 )
 
@@ -146,15 +146,15 @@ class Charge(Generic[_Book]):
             if set(states) - set(STATES):
                 raise LedgerError(
                     f"The ledger is damaged: release {sequence} of fit {self.fit_id} "
-                    f"has the states {sorted(states)}. No row was read. Restore a copy "
-                    "that holds all fits."
+                    f"has the states {', '.join(sorted(states))}. No row was read. "
+                    "Restore a copy that holds all its fits."
                 )
             before = self._committed(sequence)
             if before != sequence:
                 raise LedgerError(
-                    f"Release {sequence} cannot begin because only {before} releases "
-                    "before it were returned. The last one failed. Run the same "
-                    "command again to resume the fit."
+                    f"Release {sequence} cannot begin because only {before} of the "
+                    "releases before it were returned, and the next one failed. Run "
+                    "the same command again to resume the fit."
                 )
             # Logged before a row is read: what a crash left is deleted and drawn again.
             if "committed" not in states:
@@ -251,7 +251,7 @@ class Charge(Generic[_Book]):
             raise LedgerError(
                 f"The ledger server lacks release {sequence} of fit {self.fit_id}, "
                 "which was already returned. The server was restored from an older "
-                "state. Start a new run folder. The new fit is charged again."
+                "state. Use a new run folder. The new fit is charged again."
             )
 
     def forget(self, count: int) -> None:
@@ -310,8 +310,8 @@ class Charge(Generic[_Book]):
             self._remove(sequence)
             raise LedgerError(
                 f"The stored value of release {sequence} of fit {self.fit_id} is "
-                "missing or was changed. A released value is never drawn again. "
-                "Start a new run folder. The new fit is charged again."
+                "missing or was changed. A released value is never drawn again. Use a "
+                "new run folder. The new fit is charged again."
             )
         return value
 

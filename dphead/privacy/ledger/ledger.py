@@ -117,8 +117,9 @@ class Ledger(LedgerFile):
         """
         if not (0 < epsilon < math.inf and 0 < delta < 1):
             raise LedgerError(
-                "`--epsilon` must be finite and positive and `--delta` between 0 and "
-                f"1, got {epsilon} and {delta}."
+                "A budget needs a finite positive epsilon and a delta between 0 and 1, "
+                f"got {epsilon} and {delta}. Use a small epsilon, such as 1, and a "
+                "delta below 1 / (number of rows)."
             )
         # From the budget alone: an order chosen later would depend on results.
         order = filter_order(epsilon, delta)
@@ -136,7 +137,8 @@ class Ledger(LedgerFile):
                 raise LedgerError(
                     f"A budget cannot change. It is epsilon {kept['epsilon']:g} at "
                     f"delta {kept['delta']:g}, got epsilon {epsilon:g} at delta "
-                    f"{delta:g}. `dphead ledger show` prints the epsilon that remains."
+                    f"{delta:g}. Keep the budget. `dphead ledger show` prints the "
+                    "epsilon that remains."
                 )
             self.set_once("budget", json.dumps(wanted))
             seals.seal(self)
@@ -290,9 +292,11 @@ class Ledger(LedgerFile):
         # One relation and one unit, so that the epsilons of all releases add up.
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
+            kinds = {f"{s['relation']} with cap {s['group_cap']}" for s in specs}
             raise LedgerError(
-                "all releases of a fit must have its neighboring relation and one "
-                f"group cap, got {relation!r} and the caps {caps}."
+                f"All releases of a fit must have the fit's relation ({relation}) and "
+                f"one group cap, got {', '.join(sorted(kinds))}. Plan all releases "
+                "with the same two."
             )
         check_epochs(specs)
         # The caller's id is on its disk already, so a crash here is found by it.
@@ -371,9 +375,12 @@ class Ledger(LedgerFile):
             # The first fit fixes both; later fits must match.
             kept = facts.get(name) or self.set_once(name, value)
             if kept != value:
+                option = f"`--{name.replace('_', '-')}` (`{name}`)"
+                use = f"Drop {option}" if kept == "null" else f"Set {option} to {kept}"
                 raise LedgerError(
-                    f"This ledger has {name} {kept}, got {value}. All fits of a ledger "
-                    "need the same neighboring relation and the same group cap."
+                    f"All fits of a ledger need the {name.replace('_', ' ')} of its "
+                    f"first fit, which is {kept.replace('null', 'none')}, got "
+                    f"{value.replace('null', 'none')}. {use}."
                 )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
@@ -384,8 +391,8 @@ class Ledger(LedgerFile):
         """
         if seals.check_undamaged(self).plans.get(fit_id) != plan_hash:
             raise LedgerError(
-                f"The ledger has no fit {fit_id} with this plan. Start a new run "
-                "folder. The new fit is charged."
+                f"The ledger has no fit {fit_id} with this plan. Use a new run folder. "
+                "The new fit is charged."
             )
         return Charge(self, fit_id, store)
 
@@ -415,15 +422,16 @@ class Ledger(LedgerFile):
             raise LedgerError(
                 "The first fit of this budget had full batches, so the budget takes "
                 "full batches only, got random batches. Nothing was charged. Use a "
-                "method with full batches, or for a network a --batch-size of all "
-                "images. Fits in another ledger would add to the fits in this one."
+                "method with full batches, or, for a network, the number of images as "
+                "--batch-size. Do not use another ledger, because all fits on the same "
+                "images add up."
             )
         # Infinite epsilon exceeds every budget.
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(
-                "A ledger with a budget takes fits with noise and without a seed "
-                "only, got epsilon = inf. Nothing was charged. Use a finite epsilon "
-                "and no seed."
+                "A ledger with a budget takes only fits with noise and without a seed, "
+                "got a fit with known noise or none. Nothing was charged. Use a finite "
+                "epsilon and no seed."
             )
         # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:

@@ -56,7 +56,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
         raise LedgerError(
             "A ledger can move only to a ledger of the same data set, got the "
             f"data sets {source.meta('dataset_id')} and {target.meta('dataset_id')}. "
-            "Pass another target, or a new one."
+            "Name another target, or a new one."
         )
     if set(target.facts()) - {"dataset_id"} and not holds_all(source, target):
         raise LedgerError(

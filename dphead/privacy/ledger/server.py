@@ -137,9 +137,9 @@ def _is_name(path: object) -> bool:
 def _not_a_place() -> LedgerError:
     """Return the error for a text that is not a ledger's place. It omits the text."""
     return LedgerError(
-        "--ledger or DPHEAD_LEDGER looks like a URL but is not "
-        "postgresql://user@host/database. The text is not shown because it "
-        "may hold a password."
+        "--ledger or DPHEAD_LEDGER looks like a URL, but does not have the form "
+        "postgresql://user@host/database. Correct it. It is not shown here, because "
+        "it may contain a password."
     )
 
 
@@ -308,15 +308,16 @@ def one_error() -> Iterator[None]:
         raise _error_of(error) from None
 
 
+_NO_TABLES = "The team ledger's server has no dphead tables. Run dphead ledger init URL"
 _WORDS = {
-    "55P03": "that another process holds",
-    "42501": "whose role lacks a right. It needs SELECT and INSERT on all views of "
-    f"schema {VIEWS}",
-    "3F000": "without dphead's tables. Make them: dphead ledger init URL",
-    "42P01": "without dphead's tables. Make them: dphead ledger init URL",
-    "25006": "that takes no writes. Name the primary server",
-    "0A000": "that is a standby. Name the primary server",
-    "53100": "whose disk is full. Make room",
+    "55P03": "Another process holds the team ledger. Wait until it ends",
+    "42501": "Your role lacks a right on the team ledger. Ask the owner to grant it "
+    f"SELECT and INSERT on all views of schema {VIEWS}",
+    "3F000": _NO_TABLES,
+    "42P01": _NO_TABLES,
+    "25006": "The team ledger's server takes no writes. Name the primary server",
+    "0A000": "The team ledger's server is a standby. Name the primary server",
+    "53100": "The disk of the team ledger's server is full. Free some space",
 }
 
 
@@ -329,12 +330,12 @@ def _error_of(error: exc.DBAPIError) -> LedgerError:
             "The team ledger's server does not answer, refuses this login, or is "
             "a standby. Try psql with the same URL, then run this command again."
         )
-    words = _WORDS.get(state, f"that refused a statement (SQLSTATE {state})")
-    kind = HeldLedger if state == "55P03" else LedgerError
-    return kind(
-        f"a team ledger must take charges, got a server {words}. Then run this command "
-        "again."
+    other = (
+        f"The team ledger's server refused a statement (SQLSTATE {state}). Ask its "
+        "administrator to find the cause in the server's log"
     )
+    kind = HeldLedger if state == "55P03" else LedgerError
+    return kind(f"{_WORDS.get(state, other)}, then run this command again.")
 
 
 def is_settled(error: exc.DBAPIError) -> bool:

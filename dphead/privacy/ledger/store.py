@@ -110,8 +110,9 @@ class LedgerFile:
         new = kept is None and self._db is None
         if kept != dataset_id and not new:
             raise LedgerError(
-                f"The ledger belongs to data set {kept}, and the features to "
-                f"{dataset_id}. Use the features' own ledger."
+                f"The ledger {self.path} belongs to data set {kept or '(none)'}, but "
+                f"the features belong to {dataset_id}. Use the ledger of the features, "
+                "which is the default without --ledger."
             )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
@@ -130,7 +131,7 @@ class LedgerFile:
         if not server.is_url(url) and url != self.path:
             raise LedgerError(
                 f"The ledger {url} is on another server: DPHEAD_LEDGER leads to "
-                f"{self.path}. Set DPHEAD_LEDGER to the server that made the ledger."
+                f"{self.path}. Set DPHEAD_LEDGER to the URL of the ledger's server."
             )
 
     def _open_file(self, path: str | Path, read_only: bool) -> None:
@@ -282,9 +283,8 @@ class LedgerFile:
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return HeldLedger(
-                f"a ledger must be free, got path={self.path} held by another process. "
-                "Nothing was charged: wait for that process or end it, then run this "
-                "command again."
+                f"Another process holds the ledger {self.path}. Nothing was charged. "
+                "Wait for that process or end it, then run this command again."
             )
         if kind in (
             sqlite3.SQLITE_READONLY,
@@ -292,20 +292,19 @@ class LedgerFile:
             sqlite3.SQLITE_CANTOPEN,
         ):
             return LedgerError(
-                "a ledger must be an SQLite file that you may read and write, in a "
-                f"folder that you may write, got path={self.path} ({error}). Change "
-                "their permissions, or ask their owner to."
+                f"You need permission to read and write the ledger {self.path} and to "
+                f"write to its folder ({error}). Change their permissions, or ask "
+                "their owner to do so."
             )
         if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             return LedgerError(
-                "a ledger must be on a disk that takes its pages, got "
-                f"path={self.path} ({error}). Make room or mend the disk, then run "
-                "this command again."
+                f"The disk of the ledger {self.path} is full or failed ({error}). Free "
+                "some space or repair the disk, then run this command again."
             )
         return LedgerError(
-            f"the ledger must be a sound SQLite file, got path={self.path} ({error}). "
-            "Look at the file before you use a copy of it: a copy does not know later "
-            "fits."
+            f"The ledger {self.path} is not a sound SQLite file ({error}). Restore a "
+            "copy that holds all its fits, because an older copy would not count the "
+            "later fits. If the file is not a ledger, name another file with --ledger."
         )
 
     @contextmanager
@@ -370,8 +369,8 @@ class LedgerFile:
         if _process() != self._process and (kind == "write" or self._db is None):
             raise LedgerError(
                 f"Process {self._process[0]} opened this ledger, and process "
-                f"{os.getpid()} cannot use it. Open the ledger's file in this "
-                "process. A ledger in memory cannot be shared."
+                f"{os.getpid()} cannot use it. Open the ledger again in this process. "
+                "A ledger in memory cannot be shared."
             )
         # A transaction in every process but the first one is refused above.
         with self._one_error():
@@ -403,9 +402,9 @@ class LedgerFile:
             if self._db or kind != "write" or server.is_settled(error):
                 raise
             raise LostAnswer(
-                "The team ledger's server did not confirm the charge. It is charged "
-                "at most once. Run the same command again: it finds the charge by "
-                "its id."
+                "The team ledger's server did not confirm the charge. The fit is "
+                "charged at most once. Run the same command again: it finds the charge "
+                "by its id."
             ) from None
 
     def close(self) -> None:
@@ -424,7 +423,8 @@ def _check_whole(path: Path) -> None:
     if path.is_file() and size < _HEADER:
         raise LedgerError(
             f"{path} has {size} bytes and is not a whole SQLite file. If it was a "
-            "ledger, restore a copy that holds all its fits."
+            "ledger, restore a copy that holds all its fits. Otherwise, name another "
+            "file with --ledger."
         )
 
 
@@ -442,8 +442,8 @@ def _make_whole(path: Path) -> None:
     # SQLite would write the journal's pages into the new file.
     if journal.exists() and not path.exists():
         raise LedgerError(
-            f"The journal {journal} exists, but its ledger {path} is missing. "
-            "Restore the ledger."
+            f"The journal {journal} exists, but its ledger {path} is missing. Move "
+            "the ledger back to this path, next to its journal."
         )
     # The folder's own name must be durable before the ledger's.
     make_folder(path.parent)

@@ -280,9 +280,9 @@ def test_what_no_accountant_knows_of_allocated_rows_is_refused():
             rdp_curve(epochs(1.0, 10), [order])
     with pytest.raises(ValueError, match="relation zero_out or add_remove"):
         compose_epsilon(epochs(1.0, 10), 1e-5, "replace_one")
-    with pytest.raises(ValueError, match="needs sampling_prob=1"):
+    with pytest.raises(ValueError, match="needs sampling_prob and rows_per_unit of 1"):
         GaussianEvent(1.0, epoch_steps=10, rows_per_unit=2)
-    with pytest.raises(ValueError, match="needs sampling_prob=1"):
+    with pytest.raises(ValueError, match="needs sampling_prob and rows_per_unit of 1"):
         GaussianEvent(1.0, 0.5, epoch_steps=10)
     for steps in (0, 1.0, 2.5):
         with pytest.raises(ValueError, match="epoch_steps must be a Python int"):

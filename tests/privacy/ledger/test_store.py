@@ -307,7 +307,7 @@ def test_a_ledger_that_another_process_holds_is_called_that(path, held, monkeypa
         open_before.verify,
     )
     for use in uses:
-        with pytest.raises(module.HeldLedger, match="held by another process"):
+        with pytest.raises(module.HeldLedger, match="Another process holds"):
             use()
     held.execute("ROLLBACK")
     assert len(open_before.fits()) == 1
