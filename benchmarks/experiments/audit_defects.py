@@ -443,11 +443,12 @@ def table() -> str:
         f"{caught} of {len(rows)} defects are caught with {rows[0]['fits']:,} fits. "
         f"Correct methods were audited {audits:,} times with {alarms[0]['fits']} fits, "
         f"in {len(alarms)} combinations of method, relation and sampling. The tests "
-        f"gave these numbers of false alarms at four levels: {', '.join(counts[:-1])} "
-        f"and {counts[-1]} (the default). "
+        "gave these numbers of false alarms at four significance levels: "
+        f"{', '.join(counts[:-1])} and {counts[-1]} (the default). "
     )
     commits = ", ".join(sorted({r["commit"] for r in [*rows, *alarms]}))
-    text = prose.table(("defect", "first failed test", "of", "measured"), lines)
+    columns = ("defect", "first failed test", "tested values", "measured")
+    text = prose.table(columns, lines)
     return f"{text}\n\n{note}Commit {commits}; {rows[0]['machine']}."
 
 
