@@ -78,7 +78,7 @@ class Finding:
 
 
 def check(run: FinishedRun) -> list[Finding]:
-    """Return everything that the guarantee of `run` does not cover.
+    """Return the detected problems that the guarantee of `run` does not cover.
 
     Parameters
     ----------
@@ -235,12 +235,12 @@ def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
     found = []
     if test is not None and test_is != "public":
         what = "the report has test metrics, but the test rows are private"
-        found.append((what, "Remove `test`"))
+        found.append((what, "Do not publish this report; fit again"))
     if test is not None and report.get("test_rows") == "training rows":
         what = "the report has test metrics on the training rows"
-        found.append((what, "Remove `test`; use other rows"))
+        found.append((what, "Do not publish this report; fit with other test rows"))
     for key in _metric_keys({k: v for k, v in report.items() if k not in known}):
-        todo = "Remove it, or release it as a counting statistic"
+        todo = "Do not publish this report; fit again with dphead"
         found.append((f"the report has {key}", todo))
     why = "They are exact functions of private rows, without noise"
     for what, todo in found:

@@ -386,7 +386,8 @@ def _ledger_fits(
         )
     said = report["ledger"].get("budget")
     if said != budget:
-        raise _changed(file, "ledger.budget", said, f"the ledger has {budget}")
+        stated, now = map(_budget_in_words, (said, budget))
+        raise _changed(file, "ledger.budget", stated, f"the ledger has {now}")
     then = fits[: report["ledger"]["fits"]]
     if (
         _check_recorded(report, plan, then, file)
@@ -401,6 +402,12 @@ def _ledger_fits(
                 f"the ledger gives {total}",
             )
     return fits
+
+
+def _budget_in_words(budget: Any) -> str:
+    if budget is None:
+        return "none"
+    return f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"
 
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:

@@ -258,9 +258,9 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _named(accountant: str, events: list[Any]) -> str:
-    """Return the accountant to use for "auto".
+    """Return the name of an accountant, with "auto" replaced by the one in use.
 
-    The result is "exact", or "pld" if rows are sampled.
+    This is "exact", or "pld" if batches are sampled.
     """
     from dphead.privacy.accounting import total_mu
 

@@ -97,7 +97,7 @@ def audit(out: Path | None, fits: int, **given: Any) -> None:
 
 
 def _audit(fits: int, progress: Any, **given: Any) -> dict[str, Any]:
-    """Return the audit's results, where the remaining options are settings."""
+    """Run the audit, and return its results. The remaining options are settings."""
     from dphead.analysis.audit import attack
     from dphead.analysis.audit_transcript import worst_cases
     from dphead.planning import presets
@@ -130,7 +130,7 @@ def _made(
     sampling: str,
     **settings: Any,
 ) -> tuple[str, Any]:
-    """Return (name, method), where the method may be the training of a network."""
+    """Return the name and the method: a head's, or the training of `network`."""
     from dphead.planning.methods import Method, make_method
 
     if network is None:

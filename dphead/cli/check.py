@@ -12,7 +12,7 @@ from dphead.cli.text import print_json, say, section
 
 
 def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
-    """Return the run with other ledgers of this home that hold fits on its images."""
+    """Return the run with other ledgers in DPHEAD_HOME that have fits on its images."""
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located

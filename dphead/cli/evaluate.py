@@ -203,7 +203,7 @@ def _features(
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
-    The file is the source, or was made in `folder` from the split's images or from
+    The file is the source itself, or a new file in `folder`, made from images or
     embeddings.
     """
     from dphead.analysis.protected import made_of_images

@@ -281,7 +281,7 @@ def extract(**given: Any) -> None:
 
 
 def _checked(given: dict[str, Any]) -> Any:
-    """Replace typed values by options, and return the source.
+    """Turn the typed values in `given` into option objects, and return the source.
 
     All values are checked before the import of PyTorch, which takes seconds.
     """

@@ -48,7 +48,7 @@ def prediction_rows(
     names : sequence of shape (n,), or None
         The rows' names.
     top : int
-        At most this many classes are listed.
+        Largest number of classes to list for each row.
     """
     known = classified(probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]

@@ -21,7 +21,8 @@ class Progress:
     """Show the current phase and how much of it is done.
 
     The object is a callback (done, total, label) for `fit_files` and `extract`. The
-    label is optional. None as total means unknown. Without `visible`, it shows nothing.
+    label is optional. None as total means unknown. If not `visible`, the object shows
+    nothing.
     """
 
     def __init__(self, label: str, visible: bool, bar: Any = None) -> None:

@@ -111,8 +111,8 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
 
     If the ledger has several fits, the bound covers all fits, because an attacker sees
     everything published. If there is a budget, the bound is for the budget. Otherwise
-    it is for the sum of the fits, which holds only if no fit was chosen by the results
-    of another.
+    the bound is for the sum of the fits, and holds only if no fit was chosen by the
+    results of another.
     """
     from dphead.analysis import tradeoff
 

@@ -78,15 +78,15 @@ class DPClassifier(PrivateClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -103,8 +103,8 @@ class DPClassifier(PrivateClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
 

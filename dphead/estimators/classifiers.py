@@ -51,15 +51,15 @@ class DPAutoClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -76,8 +76,8 @@ class DPAutoClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     estimate : bool, default=None
@@ -162,15 +162,15 @@ class DPLeastSquaresClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -187,8 +187,8 @@ class DPLeastSquaresClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     ridge : positive, at most 1e+15, or one of stein, default=None
@@ -320,15 +320,15 @@ class DPFeatureCovarianceClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -345,8 +345,8 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     steps : a whole number from 1 to 1048576, default=None
@@ -454,15 +454,15 @@ class DPNewtonClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -479,8 +479,8 @@ class DPNewtonClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     steps : a whole number from 1 to 1048576, default=None
@@ -590,15 +590,15 @@ class DPSGDClassifier(_GradientClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -615,8 +615,8 @@ class DPSGDClassifier(_GradientClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     steps : a whole number from 1 to 1048576, default=None
@@ -716,15 +716,15 @@ class DPAdamClassifier(_GradientClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -741,8 +741,8 @@ class DPAdamClassifier(_GradientClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     steps : a whole number from 1 to 1048576, default=None
@@ -841,15 +841,15 @@ class DPPrototypeClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -866,8 +866,8 @@ class DPPrototypeClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     rule : one of cosine, nearest, default=None
@@ -949,15 +949,15 @@ class DPHeadClassifier(DPClassifier):
         Number of rows that count in each group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of each class counts instead, for at most
-        group_cap classes, the first ones in the order of `classes`. The expected
-        accuracy is then unavailable.
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
     protect : {"image"}, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, it is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
     ledger : path or Ledger, default=None
         Ledger to charge. None means the features file's own ledger. For arrays, None
         means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
@@ -974,8 +974,8 @@ class DPHeadClassifier(DPClassifier):
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering,
-        and None the method's default.
+        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
 

@@ -1,7 +1,7 @@
 """Read labels and targets one by one.
 
-No item affects how another item is read, stops a fit or causes a warning. The code of
-an item never runs.
+Each item is read independently of the others. No item stops a fit or causes a warning.
+The code of an item never runs.
 """
 
 from typing import Any

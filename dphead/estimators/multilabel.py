@@ -65,8 +65,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Settings of the method by name. Other settings have the preset's value, or the
         method's default.
     classes : sequence of shape (n_classes,), default=None
-        Public names of the columns of y. None means a data frame's names, or numbers. A
-        data frame must have these names in the same order.
+        Public names of the columns of y. None means a data frame's column names, and 0,
+        1, ... otherwise. A data frame must have these names in the same order.
     epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
         As in `DPClassifier`.
@@ -122,7 +122,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Returns
         -------
         ndarray of int64, shape (n, n_classes)
-            Ones for the classes of each row, and zeros.
+            1 for each predicted class of a row, and 0 for the other classes.
         """
         scores = self._scores(X, split)
         check_classified(scores)

@@ -130,7 +130,7 @@ def _read(run: Path, weights: Path | None, model: Any) -> Trained:
 def _writer(to: str, kind: str) -> Callable[[Trained, Path], str]:
     """Return the function that writes a format's own files.
 
-    The function returns the input of these files.
+    The function returns the input that these files take: "images" or "features".
     """
     module, name = WRITERS[to].split(":")
     if kind == "network":

@@ -54,7 +54,7 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
 
 
 def _given(network: NormalizedNetwork, pixels: bool) -> Tensor:
-    """Return random rows of the network."""
+    """Return random input for the network."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand((TRIED, *network.shape), generator=generator)
     return rows if pixels else rows.flatten(1)
@@ -76,7 +76,7 @@ def write_network_torch(trained: Trained, folder: Path) -> str:
 
 
 def write_network_onnx(trained: Trained, folder: Path) -> str:
-    """Write model.onnx, which has the normalization of its input."""
+    """Write model.onnx, which also normalizes its input."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
     given = _given(network, takes == "images")

@@ -26,7 +26,7 @@ _LARGEST_SCORE = 700.0  # beyond, all of scikit-learn's sigmoids can be zero
 def write_torch(trained: Trained, folder: Path) -> str:
     """Write head.safetensors, head.json, and a head.py that loads them.
 
-    The comparison needs torch.
+    The files are compared only if torch is installed.
     """
     takes = _write_head(trained, folder, "torch_head.py")
     if find_spec("torch") is not None:

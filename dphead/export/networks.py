@@ -37,7 +37,7 @@ _OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
 
 
 class Answers(nn.Module):
-    """Answer rows of a head or a network with scores, probabilities and classes."""
+    """Compute scores, probabilities and classes of rows by a head or a network."""
 
     def __init__(self, head: Head | NormalizedNetwork):
         super().__init__()
@@ -50,9 +50,9 @@ class Answers(nn.Module):
 
 
 class _Classifier(Answers):
-    """Answer images (n, channels, height, width) from 0 to 1.
+    """Compute scores, probabilities and classes of images by backbone and head.
 
-    Images have the backbone's size.
+    Images (n, channels, height, width) have values from 0 to 1 and the backbone's size.
     """
 
     mean: Tensor
@@ -67,7 +67,7 @@ class _Classifier(Answers):
             self.register_buffer(name, values.reshape(-1, 1, 1))
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the answers for images, with features as in the extraction."""
+        """Return scores, probabilities and classes, with the extraction's features."""
         x = (rows - self.mean) / self.std
         features = self.norm(self.network(x))
         if self.mirror:
@@ -96,8 +96,8 @@ def _torch_head(trained: Trained) -> Head:
 def write_timm(trained: Trained, folder: Path) -> str:
     """Write model.safetensors, head.json, and a head.py that loads them.
 
-    For a head without a unit norm or a feature clip it also writes timm's config.json,
-    for `timm.create_model("local-dir:...")`.
+    If the head has neither a unit norm nor a feature clip, timm's config.json is also
+    written, for `timm.create_model("local-dir:...")`.
 
     Raises
     ------
@@ -187,13 +187,15 @@ def save_tensors(model: nn.Module, trained: Trained, folder: Path) -> None:
 def write_onnx(trained: Trained, folder: Path) -> str:
     """Write model.onnx, for images if a timm backbone made the features.
 
-    Otherwise the graph takes features. For images it also writes prepare.py, and
-    head.json with the transform.
+    Otherwise the graph takes features. For images, prepare.py and a head.json with the
+    transform are also written.
 
     Raises
     ------
+    ModuleNotFoundError
+        If onnx, onnxruntime or onnxscript is not installed.
     ValueError
-        If onnx is not installed, or the scores of the written graph differ.
+        If the scores of the written graph differ.
     """
     extraction = trained.facts["extraction"]
     if _is_timm(extraction):
@@ -214,7 +216,8 @@ def write_graph(
 ) -> str:
     """Write a module as model.onnx, and return `takes`, the name of its input.
 
-    `given` is an example of the input. The metadata holds guarantee and classes.
+    `given` is an example of the input. The graph's metadata has the guarantee and the
+    classes.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Turn an image file into the input of `model.onnx`.
 
-`dphead export` writes this file as `prepare.py` next to the decoder, `decode.py`. It
-imports only that, numpy and Pillow.
+`dphead export` writes this file as `prepare.py` next to the decoder, `decode.py`. This
+file needs only the decoder, numpy and Pillow.
 
 rows = prepare("picture.png", folder)[None]
 """

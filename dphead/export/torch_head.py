@@ -25,8 +25,8 @@ class Head(nn.Linear):
 
     A row that is not finite has no class, and its scores and probabilities are NaN. The
     transform acts on one row at a time: divide by the norm (unit_norm), subtract
-    center, multiply by scale, divide by the norm again (unit_norm with a center), and
-    shorten the row to feature_clip if it is longer.
+    center, multiply by scale, and divide by the norm again (unit_norm with a center).
+    It then shortens a row that is longer than feature_clip to this norm.
 
     `link` gives probabilities: "softmax" of the scores, or each class's "sigmoid"
     divided by their sum. Raises ValueError for another link.

@@ -59,7 +59,7 @@ class Trained:
 
     @property
     def linear(self) -> LinearHead:
-        """Return the head of an export of a head."""
+        """Return the head. Raise AssertionError for a network."""
         assert self.head is not None
         return self.head
 

@@ -172,7 +172,9 @@ def readme(trained: Trained, takes: str, code: str) -> str:
         *([_filled(_DECODER)] if made_of_images(trained.facts["extraction"]) else []),
         "## The guarantee",
         _filled(trained.guarantee["statement"]),
-        _filled(f"`guarantee.json` holds the same as data.{kept if private else ''}"),
+        _filled(
+            f"`guarantee.json` holds this guarantee as data.{kept if private else ''}"
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 

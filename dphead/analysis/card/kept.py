@@ -42,7 +42,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
     """
     why = "What was added may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
-        why += f", or dphead {written} wrote it, and this is {__version__}"
+        why += f". Or dphead {written} wrote the file, and this is {__version__}"
     for name in _RENDERERS:
         path = run / name
         if path.is_file() and path.read_bytes() != _expected(name, report, run):

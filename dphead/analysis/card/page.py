@@ -179,9 +179,9 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def cell(text: str) -> str:
-    """Return text without Markdown markup.
+    """Return text for Markdown, also in a table cell.
 
-    The result is also valid in a table cell.
+    `&`, `<` and `|` are escaped, and a line break becomes a space.
     """
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
     return safe.replace("|", "\\|").replace("\n", " ")

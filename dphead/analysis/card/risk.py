@@ -36,8 +36,8 @@ class Limits:
     curve : tuple of float
         True-positive rates at CURVE_RATES.
     own : bool
-        Whether the bounds are the run's own. The first of these has the relation's
-        default comparison.
+        Whether the bounds are for the run itself. The run has one object for each
+        comparison, the relation's default first.
     """
 
     epsilon: float
@@ -55,7 +55,7 @@ def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
 
 
 def limits_of(report: dict[str, Any]) -> list[Limits]:
-    """Return bounds for the run, and for Gaussian mechanisms with COMPARED.
+    """Return bounds for the run, and for Gaussian mechanisms with epsilons COMPARED.
 
     The Gaussian mechanisms have the same delta and the default comparison. All bounds
     are sorted by epsilon. They are exact for full batches, and upper bounds for sampled
