@@ -96,7 +96,7 @@ def schedule(
     whole = epoch_steps or 1  # steps must be a multiple of this
     accounting.require(
         (steps or 0) % whole == 0,
-        f"steps must be whole epochs of {whole}",
+        f"--steps must be a multiple of {whole}, the number of steps of an epoch",
         "steps",
         steps,
         f"Use {max(1, (steps or 0) // whole) * whole}, or another batch size.",

@@ -171,8 +171,8 @@ def squared_norms(parts: list[Part]) -> Tensor:
 def added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
-    For 17 or more rows, torch's sum of the stacked vectors would use one order of
-    addition for the first rows, and another for the last rows.
+    The vectors are not stacked and summed by torch. For 17 or more rows, torch's order
+    of addition depends on the row.
     """
     return reduce(torch.add, vectors)
 

@@ -269,8 +269,8 @@ class TorchSums:
         memory.
     chunk : int, optional
         Rows per chunk, from another process. None chooses a size at which torch rounds
-        each row equally, or 1 on a CPU if a trial finds that a row's bits depend on its
-        slot.
+        each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
+        depend on its slot.
     batch : int, default 256
         Expected rows per pass. A chunk holds a quarter of them, because the last chunk
         is padded. It holds at least 32 rows, or all rows of a smaller batch.

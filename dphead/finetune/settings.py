@@ -166,8 +166,8 @@ class Step:
     learning_rate : float, default 2.0
         Factor on the mean clipped gradient: the noisy sum over the expected batch size.
     learning_rate_schedule : {"constant", "cosine", "step"} or callable
-        Factor on the learning rate at each step. A function of (step, number of steps)
-        returns it. Default: "constant".
+        Factor on the learning rate at each step, or a function of (step, number of
+        steps) that returns it. Default: "constant".
     momentum, beta2 : float, default 0.0 and 0.999
         Momentum of the optimizer, and Adam's beta2.
     dampening : float, default 0.0
@@ -216,7 +216,7 @@ class Step:
             )
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate at step 0, 1, ... of a number of steps."""
+        """Return the learning rate of a step (0, 1, ...) in a training of `steps`."""
         kind = self.learning_rate_schedule
         factor = _RATES[kind] if isinstance(kind, str) else kind
         return self.learning_rate * factor(step, steps)
@@ -322,7 +322,7 @@ class Settings(Step, ModelSpec):
         return max(1, round(n_rows / self.batch_size))
 
     def record(self) -> dict[str, Any]:
-        """Return the settings as JSON data, with the name of a function."""
+        """Return the settings as JSON data. A function is replaced by its name."""
         found = asdict(self)
         rate = self.learning_rate_schedule
         if callable(rate):

@@ -222,9 +222,9 @@ def _named(options: FinetuneOptions) -> str | None:
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:
     """Return (test rows, their origin) from --test or another split, or None.
 
-    The origin identifies training rows: images with the same path and split, or maps
-    with the same data set id and split. Raises ValueError if shape, classes or features
-    differ from the training rows'.
+    The rows count as training rows if they are images with the same path and split, or
+    maps with the same data set id and split. Raises ValueError if their shape, classes
+    or features differ from those of the training rows.
     """
     if options.test is None and options.test_split is None:
         return None

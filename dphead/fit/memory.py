@@ -136,8 +136,8 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
 def _divided(room: int, loaded: int, more: int) -> Share:
     """Load features if their larger blocks fit too, and keep rows if memory remains.
 
-    `loaded` is the size of the features in bytes (0: do not load), and `more` the extra
-    size of their larger blocks.
+    `loaded` is the size of the features in bytes (0: do not load). `more` is the extra
+    size of the larger blocks that loaded features have.
     """
     if 0 < loaded <= room - more:
         return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
@@ -167,7 +167,10 @@ def streaming(facts: ProblemInfo) -> int:
 
 
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
-    """Return the bytes of kept matrices and the largest sum or the solver's work."""
+    """Return the bytes of kept matrices, and of the largest sum or the solver's work.
+
+    The larger of the last two counts.
+    """
     width = facts.n_features + 1
     grams = {r.label: r.statistic for r in releases if r.statistic.kind == "gram"}
     kept = sum(sum_bytes(statistic, width) for statistic in grams.values())

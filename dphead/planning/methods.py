@@ -155,8 +155,8 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
     if name not in data:
         have = sorted(k for k in data if k in registry.OURS)
         raise ValueError(
-            f"The preset {preset} has no settings for {name}. Use it with "
-            f"{' or '.join(have)}, or drop the preset."
+            f"The preset {preset} has no settings for {name}. Choose a method among "
+            f"{', '.join(have)}, or drop the preset."
         )
     return data
 

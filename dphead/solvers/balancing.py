@@ -33,7 +33,7 @@ def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
         raise ValueError(
             "`balanced` needs the softmax loss and an intercept, got the loss "
             f"{loss} and the intercept {intercept:g}. Use `--loss softmax --intercept "
-            "0.3`."
+            "0.3` (`loss='softmax', intercept=0.3`)."
         )
 
 

@@ -189,8 +189,8 @@ def typical_length(mean: np.ndarray) -> float:
     Notes
     -----
     Unit rows with the mean c have the mean squared distance 1 - 2 c·c̃ + ‖c̃‖² from c̃.
-    The shrinkage makes c·c̃ and ‖c̃‖² equal on average over the noise, since
-    c̃ = (1 - D/‖r‖²) r for a noisy mean r with E‖r‖² = ‖c‖² + D.
+    Let r be the noisy mean, with E‖r‖² = ‖c‖² + D. The shrinkage c̃ = (1 - D/‖r‖²) r
+    makes c·c̃ and ‖c̃‖² equal on average over the noise.
     """
     squared = float(mean @ mean)
     return 1.0 if squared >= 1 else float(np.sqrt(max(_SHORTEST**2, 1 - squared)))

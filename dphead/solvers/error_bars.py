@@ -1,9 +1,9 @@
 """Compute standard errors of a least-squares head due to the privacy noise.
 
-All computations are post-processing of released values. For W = h(G̃) S̃ H with H = I -
-11ᵀ/m, the errors are exact for the noise on S̃ given G̃, and first order for the noise
-on G̃ [privacy/proofs/choices.md, claim E]. They exclude sampling of rows and the bias
-of the ridge.
+All computations are post-processing of released values. Let W = h(G̃) S̃ H, with H = I -
+11ᵀ/m. The errors are exact for the noise on S̃ given G̃, and first order for the noise
+on G̃ [privacy/proofs/choices.md, claim E]. They exclude the error from sampling rows,
+and the bias of the ridge.
 """
 
 import numpy as np

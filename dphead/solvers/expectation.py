@@ -123,7 +123,7 @@ def counted(answer: Response, least: float) -> tuple[float, float, float]:
     Notes
     -----
     Rows without a class, unreadable rows and rows beyond their group's cap are in
-    neither count, so n is not the number of rows that count.
+    neither count, so the two counts do not add up to n.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
     # noise can make a sum of counts negative

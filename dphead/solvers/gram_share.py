@@ -2,18 +2,19 @@
 
 The rule uses public numbers only. Let λ be the ridge, W the weights, E the noise of G
 and F the noise of the sums. Noise moves W by (G + λI)⁻¹ (F - E W). An entry of E W has
-the standard deviation sd_G ||w|| / sqrt(2), an entry of F has sd_S. Let s be the share
-of mu² for G, and m the number of classes, with m - 1 directions of the centered sums.
+the standard deviation sd_G ||w|| / sqrt(2) for a column w of W. An entry of F has sd_S.
+Let s be the share of mu² for G, and m the number of classes. Centered sums have m - 1
+directions.
 The squared error is proportional to ||W||² / (2 s) + (m - 1) / (1 - s), with its
 minimum at
 
     s / (1 - s) = ||W|| / sqrt(2 (m - 1)).
 
 Public numbers give the growth of ||W||, but not its value. If noise is larger than G, W
-is S / λ with λ a share of the noise's edge sqrt(d / s) / mu, and the odds grow as n mu.
-Otherwise, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on classes, and the odds
-grow at most as the root of n mu. More rows and more budget raise the share of the Gram
-matrix; more classes lower it.
+is S / λ, where λ is a share of the noise's edge sqrt(d / s) / mu. The odds s / (1 - s)
+then grow as n mu. Otherwise, ||W||² <= n (1 - 1/m) / (4 λ) for ridge regression on
+classes, so the odds grow at most as the root of n mu. More rows and more budget raise
+the share of the Gram matrix, and more classes lower it.
 """
 
 from dphead.solvers.base import ProblemInfo

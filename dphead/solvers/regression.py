@@ -1,6 +1,6 @@
 """Implement ridge regression of one bounded target.
 
-The target is one column of a noisy Gram matrix, which then holds X'X and X'y.
+The target is one column of a noisy Gram matrix. The matrix thus holds X'X and X'y.
 """
 
 from collections.abc import Generator

@@ -1,8 +1,8 @@
 """Choose λ of noisy least squares by Stein's unbiased risk estimate.
 
 The training loss of the released G̃ and S̃ rewards fitting their noise. Stein's lemma
-removes this bias. For W = h(G̃) S̃ H with H = I - 11ᵀ/m and any bounded Lipschitz h,
-`risk` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums
+removes this bias. Let W = h(G̃) S̃ H, with H = I - 11ᵀ/m and any bounded Lipschitz h.
+Then `risk` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums
 [privacy/proofs/choices.md, claim S; Stein 1981]. Everything here is post-processing.
 """
 

@@ -65,7 +65,7 @@ def test_the_noise_of_allocation_is_the_least_for_all_its_epochs():
 
 
 def test_steps_that_are_not_whole_epochs_are_refused():
-    with pytest.raises(ValueError, match=r"whole epochs of 20.*Use 100"):
+    with pytest.raises(ValueError, match=r"multiple of 20, .*Use 100"):
         schedule(10_000, ALLOCATED, batch_size=500, steps=119, epoch_steps=20)
 
 

@@ -148,7 +148,7 @@ def test_a_column_is_found_by_its_values():
     }
     assert presets.column("tb21-10", dataset="fashion-mnist")["groups"] == 81
     for where in ({"epsilon": 3.0}, {}):
-        with pytest.raises(ValueError, match="needs exactly one"):
+        with pytest.raises(ValueError, match="Exactly one column"):
             presets.column("de22", **where)
 
 

@@ -38,7 +38,8 @@ def load(name: str) -> dict[str, Any]:
     """
     if name not in preset_names():
         raise ValueError(
-            f"`--preset` must be one of {', '.join(preset_names())}, got {name!r}."
+            f"`--preset` must be one of {', '.join(preset_names())}, got {name!r}. "
+            "Choose one of these, or drop --preset."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
@@ -77,9 +78,11 @@ def column(name: str, **where: Any) -> dict[str, Any]:
     every = columns(name)
     found = [settings for settings in every if where.items() <= settings.items()]
     if len(found) != 1:
+        given = ", ".join(f"{key}={value}" for key, value in where.items())
         raise ValueError(
-            f"The preset {name} has {len(found)} columns with {where}. It needs "
-            f"exactly one of {every}."
+            f"Exactly one column of the preset {name} must match, got {len(found)} "
+            f"for {given or 'no values'}. Pass values of one of "
+            f"`presets.columns({name!r})`."
         )
     return found[0]
 
