@@ -67,15 +67,17 @@ BACKBONES = {  # public backbones, as HEADS
     "cifar10-mobilenetv2-192": "CIFAR-10, MobileNetV2 at 192 px",
     "cifar10-lite2": "CIFAR-10, EfficientNet-Lite2 at 128 px (50,000 × 1,280)",
     "cifar10-lite2-192": "CIFAR-10, EfficientNet-Lite2 at 192 px",
-    "cifar10-both": "CIFAR-10, both at 128 px, joined (50,000 × 2,560)",
+    "cifar10-both": "CIFAR-10, both together (50,000 × 2,560)",
     "cifar100-mobilenetv2": (
         "half of CIFAR-100, MobileNetV2 at 128 px (25,000 × 1,280)"
     ),
     "cifar100-lite2": "half of CIFAR-100, EfficientNet-Lite2 at 128 px",
+    "cifar100-both": "half of CIFAR-100, both together (25,000 × 2,560)",
     "fashion-mnist-mobilenetv2": (
         "Fashion-MNIST, MobileNetV2 at 128 px (60,000 × 1,280)"
     ),
     "fashion-mnist-lite2": "Fashion-MNIST, EfficientNet-Lite2 at 128 px",
+    "fashion-mnist-both": "Fashion-MNIST, both together (60,000 × 2,560)",
 }
 TITLES = (
     HEADS

@@ -132,6 +132,9 @@ def test_a_head_on_two_backbones_reads_images(made, tmp_path):
     np.testing.assert_allclose(predicted(made / "new.npz"), from_features, rtol=1e-5)
     said = refusal("predict", run, made / "new.npz", "--weights", one, "--weights", two)
     assert "once for each of scatternet, scatternet" in said
+    # the decoder of an export prepares images for one backbone
+    fitted("export", run, "--to", "sklearn", "-o", tmp_path / "export")
+    assert not (tmp_path / "export" / "decode.py").exists()
 
 
 def test_images_are_measured_like_their_features_and_named_in_predictions(

@@ -13,7 +13,6 @@ from typing import Any
 
 from dphead_extract import images
 
-from dphead.analysis.protected import made_of_images
 from dphead.analysis.sealed import read_json, read_sealed
 from dphead.export.trained import Trained, guarantee_of, write_plain_json
 from dphead.export.words import example, input_in_words, readme
@@ -108,7 +107,7 @@ def export(
         text = readme(trained, takes, code)
         (folder / "README.md").write_text(text, encoding="utf-8")
         write_plain_json(folder / "guarantee.json", trained.guarantee)
-        if made_of_images(trained.facts.get("extraction")):
+        if trained.has_decoder:
             shutil.copyfile(images.__file__, folder / "decode.py")
 
     write_folder(out, fill)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.protected import public_statement
+from dphead.analysis.protected import made_of_images, parts_of, public_statement
 from dphead.analysis.records import read_run
 from dphead.fit.report import plain
 from dphead.privacy.loss import loss_named
@@ -67,6 +67,12 @@ class Trained:
     def kind(self) -> str:
         """Return "head" or "network"."""
         return "network" if self.head is None else "head"
+
+    @property
+    def has_decoder(self) -> bool:
+        """Return whether the export has the decoder of the images of one backbone."""
+        extraction = self.facts.get("extraction")
+        return made_of_images(extraction) and len(parts_of(extraction)) == 1
 
     @property
     def n_features(self) -> int:

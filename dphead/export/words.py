@@ -2,7 +2,6 @@
 
 import textwrap
 
-from dphead.analysis.protected import made_of_images
 from dphead.export.trained import Trained
 
 _TORCH = """
@@ -169,7 +168,7 @@ def readme(trained: Trained, takes: str, code: str) -> str:
         _filled(f"It takes {input_in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
-        *([_filled(_DECODER)] if made_of_images(trained.facts["extraction"]) else []),
+        *([_filled(_DECODER)] if trained.has_decoder else []),
         "## The guarantee",
         _filled(trained.guarantee["statement"]),
         _filled(

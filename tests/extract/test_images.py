@@ -486,3 +486,15 @@ def test_arrays_that_no_one_reads_are_counted(tmp_path):
     np.savez(tmp_path / "a.npz", images=images, patient=patient)
     source = open_source(tmp_path / "a.npz")
     assert +source.left_out == {"arrays of another name ('patient')": 1}
+
+
+def test_files_beside_arrays_are_counted(tmp_path):
+    """They may be the images that the user meant."""
+    for split in ("train", "t10k"):
+        pixels = bytes([0, 0, 8, 3]) + np.array([2, 3, 3], ">u4").tobytes() + bytes(18)
+        labels = bytes([0, 0, 8, 1]) + np.array([2], ">u4").tobytes() + bytes(2)
+        (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(pixels)
+        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(labels)
+    pack(tmp_path, {"cat/1.png": b"", "cat/2.png": b""})
+    source = open_source(tmp_path, Classes(["0", "1"]), "train")
+    assert source.left_out["files that are not of the idx format"] == 2

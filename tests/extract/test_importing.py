@@ -344,3 +344,21 @@ def test_arrays_that_are_not_read_are_named(tmp_path):
         "array that is not read: patients",
         "array that is not read: y",
     ]
+
+
+def test_texts_with_a_nul_name_different_groups(tmp_path):
+    """Ids of patients that are raw bytes, for example; pyarrow cuts such texts."""
+    ids = ["\0a", "\0b", "q\0a", "q\0b"]
+    rows = np.ones((8, 2), np.float32)
+    np.savez(tmp_path / "e.npz", features=rows, group=np.repeat(np.array(ids), 2))
+    import_features(ImportOptions(tmp_path / "e.npz", tmp_path / "e.h5"))
+    with open_features(tmp_path / "e.h5") as file:
+        _, counts = np.unique(file.group, return_counts=True)
+    assert counts.tolist() == [2, 2, 2, 2]
+
+
+def test_arrays_that_hold_no_texts_or_numbers_are_refused(tmp_path):
+    rows = np.ones((2, 2), np.float32)
+    np.savez(tmp_path / "e.npz", features=rows, group=np.array([1j, 2j]))
+    with pytest.raises(ExtractError, match="'group' must hold text or numbers"):
+        import_features(ImportOptions(tmp_path / "e.npz", tmp_path / "e.h5"))

@@ -7,6 +7,7 @@ two mobile networks together gave heads 2 points more accuracy than the better o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -115,14 +116,21 @@ def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
 
 def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
     """Return everything that the files must have in common."""
-    shared = {key: file.config[key] for key in file.config if key not in _OWN}
-    return shared | {"dataset_id": file.dataset_id, "salt": file.salt}
+    return _shared_config(file) | {"dataset_id": file.dataset_id, "salt": file.salt}
+
+
+def _shared_config(file: FeaturesFile) -> dict[str, Any]:
+    return {key: file.config[key] for key in file.config if key not in _OWN}
 
 
 def _header(files: list[FeaturesFile]) -> Header:
     """Return the header of the joined file, which records each file's backbone."""
-    config = {key: files[0].config[key] for key in files[0].config if key not in _OWN}
+    config = _shared_config(files[0])
     known = {field.name for field in fields(Header)} & set(config)
+    # other rows of the same files must not resume or replace these
+    digests = [
+        hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
+    ]
     return Header(
         n_features=sum(file.n_features for file in files),
         dtype=max(files, key=lambda file: file.dtype.itemsize).dtype.name,
@@ -135,7 +143,7 @@ def _header(files: list[FeaturesFile]) -> Header:
         normalization={"kind": "unit"},
         library_versions=files[0].config["library_versions"],
         **{name: config.pop(name) for name in known},
-        config=config,
+        config=config | {"rows": digests},
         dataset_id=files[0].dataset_id,
         salt=files[0].salt,
     )

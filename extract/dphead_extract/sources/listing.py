@@ -180,7 +180,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
         )
     members: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
-    for file in _files_below(path):
+    for file in files_below(path):
         name = file.relative_to(path).as_posix()
         if reason := _why_left_out(name):
             left_out[reason] += 1
@@ -210,7 +210,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
     return source
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """Yield all files below a folder, also through links to other folders.
 
     Raises

@@ -75,6 +75,8 @@ def open_source(
     path = Path(path)
     source = _opened(path, declared)
     source.pixels = declared.pixels
+    if path.is_dir():
+        source.left_out += _beside(path, source.kind)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
             f"--split is required, because {str(path)!r} has the splits "
@@ -123,3 +125,19 @@ def tell_left_out(left_out: Counter[str]) -> None:
     if counts:
         text = f"Left out of the source (private): {', '.join(counts)}"
         print(textwrap.fill(text, 80), file=sys.stderr)
+
+
+# patterns of the files that each reader of a folder of arrays opens
+_OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
+
+
+def _beside(folder: Path, kind: str) -> Counter[str]:
+    """Count the files of a folder that a reader of arrays or data sets leaves out."""
+    if kind == "dataset":
+        opened = set(datasets.table_files(folder, Columns()))
+    elif kind in _OPENED:
+        opened = set(folder.glob(_OPENED[kind]))
+    else:  # the reader of image files counts them itself
+        return Counter()
+    others = set(listing.files_below(folder)) - opened
+    return Counter({f"files that are not of the {kind} format": len(others)})

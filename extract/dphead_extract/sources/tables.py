@@ -81,13 +81,30 @@ class _Arrays:
                         f"got shape {held[name].shape}. Type --columns {role}=NAME "
                         "with another array."
                     )
-            self._table = pa.table({wanted: lists} | held)
+            self._table = pa.table(
+                {wanted: lists}
+                | {name: _column(name, values) for name, values in held.items()}
+            )
         self.schema = self._table.schema
 
     def read(self, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
         """Yield some columns, a number of rows at a time."""
         for start in range(0, self._table.num_rows, rows):
             yield self._table.select(list(names)).slice(start, rows)
+
+
+def _column(name: str, values: np.ndarray) -> pa.Array:
+    """Return an array of labels, splits or groups as a column of a table.
+
+    pyarrow cuts numpy's texts at the first NUL, so it gets Python's texts.
+    """
+    try:
+        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+    except (pa.ArrowException, UnicodeEncodeError) as error:
+        raise ExtractError(
+            f"The array {name!r} must hold text or numbers, got {values.dtype}. "
+            "Convert the array by `values.astype(str)`."
+        ) from error
 
 
 def open_embeddings(path: Path, columns: Columns) -> Table:

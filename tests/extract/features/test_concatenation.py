@@ -90,3 +90,21 @@ def test_files_of_other_images_are_refused(folder, digits, tmp_path, name, words
 def test_one_file_is_not_enough(folder, tmp_path):
     with pytest.raises(FormatError, match="at least two"):
         concatenate([folder / "a.h5"], tmp_path / "ab.h5")
+
+
+def test_a_changed_file_does_not_leave_the_rows_of_the_old_one(folder, tmp_path):
+    """Its configuration may be the same: another number of threads, or another GPU."""
+    for name in ("a.h5", "b.h5"):
+        shutil.copy(folder / name, tmp_path / name)
+    files = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    concatenate(files, tmp_path / "ab.h5")
+    concatenate(files, tmp_path / "ab.h5")  # nothing is left to do
+    other = BackboneOptions("scatternet", settings={"scatter_j": (2,), "scatter_l": 4})
+    files[1].unlink()
+    extract(
+        options(
+            folder / "d.npz", files[1], backbone=other, same_data_as=folder / "a.h5"
+        )
+    )
+    with pytest.raises(FormatError, match="begun with another command: rows was"):
+        concatenate(files, tmp_path / "ab.h5")
