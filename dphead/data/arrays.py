@@ -52,14 +52,14 @@ class ArrayRows:
     group_cap : int, optional
         Largest number of rows that count in each group. The first rows count.
     group_mean : bool, default False
-        Whether the mean of a group's rows of each class counts, instead of the group's
+        Whether to use the mean of each group's rows of a class instead of the group's
         first rows. At most `group_cap` means count per group (`group_means`).
 
     Raises
     ------
     ValueError
-        If an array has the wrong type or shape, if `group_cap` has no groups, or if
-        `group_mean` has no `group_cap` or label sets.
+        If an array has the wrong type or shape, if `group_cap` is given without groups,
+        or if `group_mean` is set without `group_cap` or for label sets.
     """
 
     def __init__(

@@ -28,11 +28,11 @@ def streamed_rows(n_features: int) -> int:
 
 
 def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
-    """Return the rows per block: a multiple of CHUNK, at most what n_rows need.
+    """Return the number of rows per block, a multiple of CHUNK.
 
     Blocks of a sample have one size for all n_rows. Therefore no shape, and no message
     about memory, depends on the size of a sample. The shape of a full batch reveals a
-    small n to within 128 rows, also if n is private, and so does the number of blocks.
+    small n to within 128 rows, also if n is private. So does the number of blocks.
     Shape and number are visible to this process only (AUDIT.md, "Not protected").
     """
     most = min(wanted, _SAMPLE_ROWS) if sampled else min(wanted, n_rows)

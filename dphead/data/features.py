@@ -80,8 +80,8 @@ class FeaturesRows:
     Raises
     ------
     FormatError
-        If a row is not as it was written, if `group_cap` is given and the file has no
-        groups, or if there is not one label set for each row.
+        If a row was changed after it was written, if `group_cap` is given and the file
+        has no groups, or if the number of label sets is not the number of rows.
     ValueError
         If `group_mean` is set without `group_cap`, or for label sets.
     """
@@ -291,8 +291,8 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
 def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     """Raise FormatError unless the file's labels are positions of these classes.
 
-    A file without class names holds only positions. Names of other numbers than 0, 1,
-    2, ... would contradict the positions.
+    A file without class names holds only positions. Numbers as class names would
+    contradict these positions, unless they are 0, 1, 2, ...
     """
     names = [str(name) for name in classes]
     counted = [str(position) for position in range(len(names))]

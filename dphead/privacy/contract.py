@@ -24,8 +24,8 @@ Known = Callable[[np.ndarray], bool]
 class Block:
     """Hold the rows of some slots, padded.
 
-    Blocks of a sample have one shape, for any sample. The shape of a full batch's
-    blocks may depend on n. No sum depends on a shape (proofs/exactness.md).
+    The blocks of all samples have the same shape. The shape of a full batch's blocks
+    may depend on n. No sum depends on a shape (proofs/exactness.md).
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ class Rows(Protocol):
         indices : ndarray of int or None, default None
             The slots to yield; None for all.
         known : callable or None, default None
-            Whether the pass already has the rows of a block's slots, so that a source
-            may skip their features.
+            Function that returns whether the pass already has the rows of a block's
+            slots. Then the source may skip their features.
         """
         ...
 
@@ -117,8 +117,8 @@ class ReleaseSpec:
         Largest number of rows that count per group. None if the unit of privacy is one
         row.
     epoch_steps : int, default 1
-        Above 1 for random allocation: each row is used in one of this number of equal
-        consecutive releases, at random.
+        Number of equal consecutive releases in an epoch of random allocation, which
+        uses each row in one of them. 1 means no allocation.
     private : bool, default True
         False if the noise is known, as with a seed. Such a release is charged as one
         without noise.
@@ -195,7 +195,7 @@ class Released:
         The noisy sum, in the statistic's shape and real units.
     noise_sd : float
         Standard deviation of the noise of each entry before rounding, in the units of
-        `value`. Off the diagonal of a symmetric sum it is smaller by sqrt(2).
+        `value`. Off the diagonal of a symmetric sum it is divided by sqrt(2).
     """
 
     value: np.ndarray
@@ -215,8 +215,8 @@ class SumTask:
     clip_norm : float
         Clip norm of the spec, or the public number that replaces inf.
     rows : Rows or None, default None
-        The rows to sum, or None if a caller passes blocks. Kept integer rows serve the
-        same object only.
+        The rows to sum, or None if a caller passes blocks. Integer rows that a pass
+        keeps are used again for the same object only.
     indices : ndarray of int or None, default None
         Increasing slots of the sample; None for all slots.
     spec : ReleaseSpec or None, default None
@@ -256,8 +256,8 @@ class Summer(Protocol):
 
     Guarantee
     ---------
-    None by itself: wrong sums break the sensitivity, so `VerifiedSum` checks them
-    (proofs/sums.md).
+    None by itself. A wrong sum could exceed the sensitivity, so `VerifiedSum` checks
+    sums (proofs/sums.md).
     """
 
     def __call__(self, task: SumTask) -> np.ndarray:

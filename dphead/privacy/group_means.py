@@ -1,4 +1,4 @@
-"""Replace the rows of a group by their means, one for each of its first classes.
+"""Replace each group's rows by means, one for each of the group's lowest classes.
 
 A group's means depend on its own rows only, bit for bit (proofs/groups.md).
 """
@@ -15,14 +15,15 @@ _NUMBERS = 2**21  # that are read at a time: 16 MB in float64; chosen, not measu
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Hold the rows of the mean in each slot.
+    """Hold the positions of the rows that each slot's mean averages.
 
     Parameters
     ----------
     rows : ndarray of int
         Positions of rows, by slot; increasing in each slot.
     starts : ndarray of int, shape (n_slots + 1,)
-        The mean in slot i is of rows[starts[i] : starts[i + 1]]. It may be of none.
+        Slot i has the mean of rows[starts[i] : starts[i + 1]], or no mean if the slice
+        is empty.
     """
 
     rows: np.ndarray
@@ -115,7 +116,7 @@ def group_means(
     groups : ndarray of int, shape (n,)
         Group id of each row. A row with NO_GROUP (-1) is a group of its own.
     y : ndarray of int, shape (n,)
-        Class positions. A row with a negative one has no class, and is in no mean.
+        Class positions. A row with a negative position has no class, and is in no mean.
     cap : int
         Largest number of means of a group, at least 1. The lowest classes of the group
         count.

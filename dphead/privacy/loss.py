@@ -58,7 +58,7 @@ class Loss(ABC):
 
     @abstractmethod
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
-        """Return predictions (k, m), as int64 parts of PROBABILITY_SCALE.
+        """Return predictions (k, m) as int64, in units of 1 / PROBABILITY_SCALE.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class Loss(ABC):
         Returns
         -------
         float
-            The bound; inf if the loss bounds no residual of such scores.
+            The bound; inf if residuals of such scores are unbounded.
         """
 
 
@@ -130,7 +130,7 @@ class Sigmoid(Loss):
 
 
 class Squared(Loss):
-    """Define half the squared distance of the scores from 0 and 1."""
+    """Define half the squared distance of the scores from the one-hot label."""
 
     name = "squared"
     calibrated = False
@@ -154,7 +154,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str) -> Loss:
-    """Return a loss. Raises ValueError for a loss that is not defined here."""
+    """Return the loss of this name. Raises ValueError for an unknown name."""
     if name not in LOSSES:
         *most, last = LOSSES
         raise ValueError(f"loss must be {', '.join(most)} or {last}, got {name!r}.")

@@ -113,8 +113,8 @@ def symmetric_rounded_gaussian(
 
     Guarantee
     ---------
-    Entries on and above the diagonal are independent draws of `rounded_gaussian`. Those
-    below repeat the entries above.
+    Entries on and above the diagonal are independent draws of `rounded_gaussian`.
+    Entries below the diagonal repeat the entries above it.
     """
     n = shape[-1]
     if len(shape) < 2 or shape[-2] != n:

@@ -47,8 +47,9 @@ class IntegerWeights:
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
     """Round weights (width, n_classes) to a grid.
 
-    Weights beyond MAX_WEIGHT or not finite become zero. The result is the same on every
-    machine, because it uses operations on single entries and sums of integers.
+    A weight becomes zero if it is not finite or exceeds 1e100 in absolute value. The
+    result is the same on every machine, because it uses operations on single entries
+    and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):
@@ -82,7 +83,8 @@ def powers_of_two() -> np.ndarray:
 def power(xp: Any, distance: Array, rate: Array) -> Array:
     """Return POWER_SCALE * e**-(distance * rate), as int64.
 
-    The exponent is truncated to 1 / POWER_TABLE_SIZE of a power of two.
+    The equivalent power of two is used, with its exponent truncated to a multiple of
+    1 / POWER_TABLE_SIZE.
 
     Parameters
     ----------

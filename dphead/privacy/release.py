@@ -78,9 +78,9 @@ def release(
     ---------
     The returned value is a Gaussian mechanism of the statistic's integer sum, rounded
     to integers afterwards. The noise's standard deviation is at least
-    `noise_multiplier` times the sensitivity (which one: `noise_scale`). The mechanism
-    runs on a Poisson sample if `sampling_prob` < 1, and on an epoch's random share if
-    `epoch_steps` > 1.
+    `noise_multiplier` times the sensitivity that `noise_scale` uses. The mechanism runs
+    on a Poisson sample if `sampling_prob` < 1. If `epoch_steps` > 1, it runs on the
+    rows that random allocation assigned to the release.
 
     The charge is durable before the summer is called. If the ledger stores values, the
     noisy value is durable before it is returned.
@@ -160,7 +160,7 @@ def noise_scale(
     -------
     unit : float
         The real value of one integer unit of the sum. It is 1 for an infinite
-        `clip_norm`, which `release` replaces, without privacy.
+        `clip_norm` (no privacy), which `release` replaces by a largest norm.
     sd : float
         Standard deviation of the noise before rounding, in these units; 0 without
         noise.

@@ -65,8 +65,8 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
 
     Guarantee
     ---------
-    The assignment is exactly uniform if the generator's bits are uniform. If `steps`
-    does not divide 2**64, numbers in the remainder are drawn again.
+    The assignment is exactly uniform if the generator's bits are uniform. Numbers below
+    2**64 mod `steps` are drawn again.
     """
     # Numbers below this would make some steps more likely.
     left_over = np.uint64(2**64 % steps)

@@ -148,7 +148,7 @@ class Statistic:
         return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return a clip norm above all rows of this norm, for fits without noise."""
+        """Return a clip norm that clips no row, for fits without noise."""
         return largest_norm
 
     def rows(
@@ -222,8 +222,8 @@ def labeled(statistic: Statistic, y: Array) -> Array:
     Raises
     ------
     ValueError
-        If the rows have label sets but the bound is for one class per row, or if the
-        number of classes differs. The check uses the shape of `y` only.
+        If `y` has label sets but the statistic takes one class per row, or if the label
+        sets have another number of classes. The check uses the shape of `y` only.
     """
     # A label outside the declared classes counts zero; it raises no error.
     if y.ndim == 1:

@@ -52,7 +52,7 @@ class Gradient(Statistic):
     clip : {"rows", "features"}, default "rows"
         "rows" clips a row's gradient r xᵀ to C by its norm ||r|| ||x|| [FC23 Algorithms
         1, 4; TB21; De22]. "features" clips x to R instead, and the loss bounds the
-        residual r [FC23 Algorithm 2], if `Loss.longest_residual` is finite.
+        residual r [FC23 Algorithm 2]. It needs a finite `Loss.longest_residual`.
 
     Raises
     ------
@@ -169,7 +169,7 @@ class Gram(Statistic):
 class ClassGrams(Gram):
     """Sum x xᵀ for each class, shape (n_classes, width, width) [FC23 Algorithm 3].
 
-    Each row has one label, so the Gram matrix has the same sensitivity.
+    Each row has one label, so the sensitivity is the same as for `Gram`.
     """
 
     takes_sets = False
@@ -184,15 +184,15 @@ class ClassGrams(Gram):
 class SigmoidHessians(ClassGrams):
     """Sum the Hessians of n_classes one-vs-rest logistic losses [FC23 Algorithm 2].
 
-    The Hessian of a class is the sum of p (1 - p) x xᵀ. The sensitivity covers all
-    classes.
+    The Hessian of a class is the sum of p (1 - p) x xᵀ. The sensitivity is for the
+    matrices of all classes together.
     """
 
     max_entry = HESSIAN_SCALE * RADIUS**2
     takes_sets = True  # the sum uses no label
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the unit of a Gram matrix with a largest weight of 1/4."""
+        """Return the unit of a Gram matrix, divided by 4 HESSIAN_SCALE."""
         return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
 
     @property
@@ -204,9 +204,9 @@ class SigmoidHessians(ClassGrams):
         return self.n_classes * HESSIAN_SCALE**2 * RADIUS**4
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the rows, and weights 4 p (1 - p) in parts of HESSIAN_SCALE.
+        """Return the rows, and weights 4 p (1 - p) in units of 1 / HESSIAN_SCALE.
 
-        The weights are of shape (k, n_classes).
+        The weights have shape (k, n_classes).
         """
         z, rate = chunk.scores(xp)
         p = Sigmoid().predictions(xp, z, rate)
@@ -260,7 +260,7 @@ class ClassCounts(Statistic):
     axes = ("n_classes", 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the part of a row that one integer stands for."""
+        """Return the real value of one integer unit: 1 / COUNT_SCALE of a row."""
         return 1 / COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
@@ -320,13 +320,13 @@ class RowCounts(ClassCounts):
     axes = (1, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return one, and one count for each row."""
+        """Return 1 and COUNT_SCALE for each row that counts, and zeros for others."""
         return chunk.keep[:, None].astype(xp.int64), _counted(xp, chunk.keep)
 
 
 @dataclass(frozen=True)
 class ChannelMoment(Statistic):
-    """Sum the means of each row's channels, or of their squares, clipped to C.
+    """Sum each row's channel means, or channel means of squares, clipped to C.
 
     Parameters
     ----------
@@ -362,19 +362,23 @@ class ChannelMoment(Statistic):
         return (self.n_channels or width, 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the part of C that one integer stands for."""
+        """Return the real value of one integer unit: C / MOMENT_RADIUS."""
         return clip_norm / MOMENT_RADIUS
 
     @property
     def replace_factor(self) -> int:  # type: ignore[override]
-        """Return 4 (2 C) for means, 2 (sqrt(2) C) for squares, which are not signed."""
+        """Return 4 for means, and 2 for means of squares.
+
+        Two rows' means differ by at most 2 C. Their means of squares are not negative,
+        and differ by at most sqrt(2) C.
+        """
         return 4 if self.power == 1 else 2
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
         """Return `largest_norm` to the power of the moments.
 
-        The means of a row are no longer than the row, and its mean squares no longer
-        than its squared norm.
+        The vector of a row's means has at most the row's norm. The vector of its means
+        of squares has at most the squared norm.
         """
         return largest_norm**self.power
 

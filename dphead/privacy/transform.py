@@ -163,7 +163,7 @@ class IntegerRows:
 
 
 def fine(values: np.ndarray) -> FineRows:
-    """Round rows (k, d) float64 to FINE_BITS bits of their largest entry."""
+    """Round each row (k, d) to FINE_BITS bits, relative to its largest entry."""
     # One entry of the row, so no rounding: the same wherever the row stands.
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
@@ -314,7 +314,7 @@ def clipped_bound(clip_norm: float, append: float) -> tuple[int, int]:
 
 
 def aim(bound: int, width: int) -> float:
-    """Return a length for rows that few of them exceed after rounding.
+    """Return a target length that few rows exceed after rounding.
 
     Rounding adds width / 12 to a squared norm on average, with a standard deviation of
     length / sqrt(3). The length leaves room for three deviations. Rows that still

@@ -32,7 +32,7 @@ class KeptRows:
 
     Guarantee
     ---------
-    Kept rows serve the same slots and the same key only.
+    Kept rows are returned only for the same slots and the same key.
     """
 
     def __init__(self, memory: int) -> None:
@@ -143,7 +143,7 @@ def _same(one: _Key, other: _Key) -> bool:
 
 
 class NextSum:
-    """Sum class sums in the pass of the preceding Gram matrix, and hold them.
+    """Compute class sums in the pass of the preceding Gram matrix, and hold them.
 
     This saves a pass if class sums directly follow the Gram matrix in the plan.
 

@@ -86,7 +86,7 @@ class JaxSums:
             )
 
     def _rounded(self, ask: SumTask, block: Block) -> IntegerRows:
-        """Return the block's rows as integers, each computed alone, by every core."""
+        """Return the block's rows as integers. All cores share the rows."""
         k = len(block.x)
         step = max(1, -(-k // cores()))
 
@@ -205,8 +205,9 @@ def _wide_product(a: Any, b: Any) -> Any:
 def _short_product(a: Any, b: Any) -> Any:
     """Return a @ b of numbers up to RADIUS.
 
-    Accelerators have fast units for 8-bit integers, and get three products of halves:
-    low high' + high low' is the product of low + high, less the other two [Karatsuba].
+    Accelerators have fast units for 8-bit integers. They compute three products of
+    halves: low low', high high' and (low + high) (low' + high'). The last one minus the
+    other two is low high' + high low' [Karatsuba].
     """
     assert DEVICE_ROWS * MAX_HALVES**2 < 2**31
     if not _on_accelerator():

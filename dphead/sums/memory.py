@@ -52,7 +52,8 @@ def largest_sum_bytes(
     The statistics are in the order of the requests. A sum has a copy on each thread,
     further copies while the secret rows are compared, then the noise and the released
     value. A thread that sums by numpy also holds some rows in float64, and a product in
-    float64 and in int64. With a matrix for each class, the product is of one class.
+    float64 and in int64. If there is a matrix for each class, the product is for one
+    class.
     """
     most = 0
     for statistic, after in zip(statistics, [*statistics[1:], None], strict=True):

@@ -1,8 +1,8 @@
-"""List the sizes of sums: bounds of exactness, and sizes that affect speed only.
+"""Define constants of the sums: bounds of exactness, and sizes that affect speed only.
 
-Never raise a bound: a sum could become wrong. Other sizes may change without changing
-any sum. `processor` has the sizes of registers and tiles. "chosen" means chosen, not
-measured: benchmarks/results compares no other sizes.
+Never raise a bound, because a sum could become wrong. The other sizes never change a
+sum. The sizes of registers and tiles are in `processor`. A size marked "chosen" was not
+measured: benchmarks/results has no comparison with other values.
 """
 
 # Bounds of exactness (dphead/privacy/proofs/exactness.md has each).

@@ -1,8 +1,9 @@
 """Compute (epsilon, delta) from a list of releases.
 
-`events` describes releases, `compose` decides between the accountants: `gdp` for full
-batches, `rdp` for budgets, `pld` (with `losses` and `allocation`) for the rest. `pld`
-takes seconds to import and is therefore imported where it is used.
+`events` describes releases. `compose` chooses the accountant: `gdp` for full batches,
+and `pld` (with `losses` and `allocation`) for the rest. Budgets need `rdp`, and
+`compose` also tries it where `pld` is too coarse. `pld` takes seconds to import, and is
+therefore imported where it is used.
 """
 
 from dphead.privacy.accounting.compose import ACCOUNTANTS, compose_epsilon

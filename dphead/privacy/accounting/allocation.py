@@ -1,11 +1,14 @@
 """Compute the charge of random allocation, with each row in one step of an epoch.
 
-An epoch's pair consists of t normal numbers, one of them, at a random place, with mean
-1 (proofs/allocation.md). Their ratio is a mean of t independent log-normal numbers.
+An epoch has a pair of distributions of t normal numbers (proofs/allocation.md). All
+means are 0, except that one number, at a random place, has mean 1 in the first
+distribution. Under the second distribution, the likelihood ratio is a mean of t
+independent log-normal numbers.
 
-Each is replaced by a number on a grid that is larger in the convex order. So Fourier
-transforms can compute the mean, and no divergence shrinks. Any mass lost to rounding
-and tails becomes the probability of an infinite loss. The import takes seconds.
+Each log-normal number is replaced by a number on a grid, which is larger in the convex
+order. So Fourier transforms can compute the mean, and no divergence decreases. Any mass
+lost to rounding and tails becomes the probability of an infinite loss. The import takes
+seconds.
 
 References
 ----------
@@ -182,8 +185,8 @@ def _on_grid(
     """Put losses on a grid so that delta does not decrease at any epsilon.
 
     A probability is divided between the two grid points beside its loss. The division
-    keeps the probability times exp(-loss), which is the probability on the neighbor.
-    Losses are raised by a bound on their rounding error.
+    keeps the probability times exp(-loss), which is the probability under the other
+    distribution of the pair. Losses are raised by a bound on their rounding error.
     """
     # A larger loss is the safe side.
     raised = values + 4 * UNIT_ROUNDOFF * (2 + np.abs(values))

@@ -39,12 +39,12 @@ def compose_epsilon(
     relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
         The neighboring relation.
     accountant : {"auto", "exact", "pld", "rdp"}, default "auto"
-        "exact" takes only full batches. "rdp" takes no allocated rows; for Poisson
+        "exact" takes only full batches. "rdp" takes no allocated rows. For Poisson
         batches it takes neither replace-one nor units of several rows. "auto" is exact
-        for full batches and PLD otherwise. It is the smaller of PLD and RDP, where RDP
-        applies, if rounding leaves PLD little or nothing of a small delta, or if losses
-        exceed 1e6. For allocated rows, "auto" and "pld" also compute a bound with each
-        epoch as one full batch, and take the smaller one.
+        for full batches and PLD otherwise. If PLD is infinite, or if delta is at most
+        1e-11 per release, "auto" is the smaller of PLD and RDP, where RDP applies. For
+        allocated rows, "auto" and "pld" also compute a bound with each epoch as one
+        full batch, and take the smaller one.
     coarser : float, default 1.0
         Factor on the width of PLD's grid.
 

@@ -27,8 +27,8 @@ class GaussianEvent:
     rows_per_unit : int, default 1
         Largest number of rows that count per unit of privacy.
     epoch_steps : int, default 1
-        Above 1 for random allocation: number of releases per epoch, with each row in
-        one of them at random (proofs/allocation.md). Then the units are rows.
+        Number of releases in an epoch of random allocation, with each row in one of
+        them at random (proofs/allocation.md). Above 1, units of privacy must be rows.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
     ----------
     release : mapping
         `ReleaseSpec.row()`, or the same from a ledger. An `epoch_steps` of 1 and a
-        `private` of True are omitted.
+        `private` of True may be omitted.
 
     Returns
     -------

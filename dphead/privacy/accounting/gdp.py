@@ -74,7 +74,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
         return 0.0
-    # Bisect to neighboring floats. `high` is safe: it always satisfies delta.
+    # Bisect to adjacent floats. `high` is safe: it always satisfies delta.
     while low < (middle := (low + high) / 2) < high:
         if log_delta(mu, middle) <= target:
             high = middle

@@ -105,9 +105,8 @@ class Losses:
     def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
 
-        `above` sums p(L). `scaled` sums p(L) exp(l - L), which no loss is too large
-        for. Both have one more entry, 0. `above` includes a bound on its rounding
-        error.
+        `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. Both
+        have one more entry, 0. `above` includes a bound on its rounding error.
         """
         start = max(0, 1 - self.lowest)
         places = np.arange(start, len(self.chances), dtype=np.longdouble)

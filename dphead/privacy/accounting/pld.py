@@ -121,7 +121,7 @@ def loss_distribution(
     ------
     ValueError
         If `relation` or `coarser` is invalid; for groups in Poisson batches under
-        replace-one or with more than LARGEST_GROUP rows; and for allocated rows under
+        replace-one or with more than 10,000 rows; and for allocated rows under
         replace-one.
 
     Guarantee
@@ -250,7 +250,7 @@ def _normal(mean: float, sd: float) -> Mixture:
 
 
 def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
-    """Return the pair of full batches with `mu` in all, under every relation."""
+    """Return the pair of all full batches, with total `mu`, for every relation."""
     sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
     return _normal(1.0, sd), _normal(0.0, sd)
 
@@ -259,8 +259,8 @@ def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     """Return the mixture over the number j of a unit's sampled rows.
 
     Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
-    of neighboring binomial weights decreases with j. So a geometric series bounds the
-    weight of all other numbers, which is `missing`.
+    of successive binomial weights decreases with j. So a geometric series, `missing`,
+    bounds the weight of all other numbers.
     """
     q, k = event.sampling_prob, event.rows_per_unit
     log_q = math.log(q)
@@ -276,7 +276,7 @@ def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
         log_weights.append(log_ways + j * log_q + (k - j) * log_not)
         largest = max(largest, log_ways - j * log_q - (k - j) * log_not)
         ways = ways * (k - j) // (j + 1)
-    # Ratios of neighboring weights just beyond both ends of the window.
+    # Ratios of successive weights just beyond both ends of the window.
     odds = math.exp(log_q - log_not)
     below = first / (k - first + 1) / odds
     above = (k - last) / (last + 1) * odds
@@ -293,8 +293,8 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
     """Return the smallest and the largest number of sampled rows to keep.
 
     Rare large numbers are left out. Small numbers are left out if they have a small
-    share of the density at -TAIL_DEVIATIONS, the last x that matters to "added". Every
-    window is valid.
+    share of the density ten standard deviations below 0, the last x that matters to
+    "added". Every window is valid.
     """
     # Logarithms of all binomial weights, roughly: any window is valid.
     j = np.arange(k + 1)
@@ -346,13 +346,13 @@ def _pairs(
 def _grid_interval(
     directions: Sequence[Sequence[tuple[Mixture, Mixture, int]]],
 ) -> float:
-    """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
+    """Return the width of the losses' grid, infinite if losses exceed 1e6.
 
     The width is proportional to the loss that the composition exceeds with probability
     1e-15. This loss follows from the Renyi divergences of the mixtures, computed as
     sums over `_nodes`. A fifth of the largest loss of one release is a lower bound,
-    because this loss needs grid points too. MAX_TERMS limits these points. Every width
-    is safe.
+    because this loss needs grid points too. `_MAX_TERMS` limits these points. Every
+    width is safe.
     """
     size = widest = 0.0
     for pairs in directions:
@@ -449,7 +449,7 @@ def _excess(
     losses: np.ndarray,
     side: int,
 ) -> np.ndarray:
-    """Return an upper bound on delta of the pair less max(0, 1 - exp(epsilon)).
+    """Return an upper bound on delta of the pair minus max(0, 1 - exp(epsilon)).
 
     `losses` are the losses at the points `nodes`. For epsilons of at least 0, `side` is
     1 and the result is P(A) - exp(epsilon) Q(A), where A is all x with a loss above

@@ -130,7 +130,7 @@ def _rdp_rounding(
     error is at most the error of the logarithms of the terms and of the partial sums.
     All numbers in these logarithms are at most `size`: lgamma(order + 1), order log q,
     order log(1 - q), the logarithm of the sum, and the exponent, which is below the sum
-    of these. A few operations per term each round by 2**-53 of that, and there are
+    of these. A few operations per term each round by 2**-53 of `size`, and there are
     order + 1 terms.
 
     The series of a fractional order has all signs positive, which gives an upper bound.
@@ -186,8 +186,9 @@ def epsilon_from_rdp(
 def filter_order(epsilon: float, delta: float) -> float:
     """Return the RDP order of an adaptive filter, from the budget only.
 
-    Candidates are 1.1, 1.2, ..., 10, whole numbers, and roots of powers of two up to
-    8,192. The result is the one at which a Gaussian mechanism may spend most.
+    Candidates are 1.1, 1.2, ..., 10, whole numbers up to 63, and rounded powers
+    2**(x / 8) up to 8,192. The result is the candidate at which the budget allows a
+    Gaussian mechanism the largest mu.
 
     Guarantee
     ---------

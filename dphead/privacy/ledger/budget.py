@@ -63,14 +63,14 @@ def spent(
     - Random batches of one fit: that fit's own epsilon, reported as "pld". It is
       `compose_epsilon` with "auto": PLD, or another bound where that is smaller.
     - Random batches of several fits: RDP at the budget's order, or at the best order
-      without a budget. Where RDP does not apply: as for one fit without a budget, and
-      infinite with one.
+      without a budget. Where RDP does not apply, the result is infinite with a budget.
+      Without a budget it is the same as for one fit.
 
     Guarantee
     ---------
     If there is a budget, the guarantee is the claim about filters in proofs/ledger.md.
-    Otherwise the result is a plain sum. The sum is a guarantee only if no fit was
-    planned by the results of another, because the noise must be fixed beforehand.
+    Otherwise the result is a plain sum. The sum is a guarantee only if the results of
+    no fit were used to plan another, because the noise must be fixed beforehand.
 
     References
     ----------
@@ -173,9 +173,9 @@ def in_words(
 
 
 def rounded_down(epsilon: float) -> str:
-    """Return at most four digits of a number that is no larger, to be typed.
+    """Return epsilon rounded down to four digits, as text to type.
 
-    Below 1e-6, which no fit can use, it is 0.
+    The text is "0" below 1e-6, which no fit can use.
     """
     if epsilon < 1e-6:
         return "0"
@@ -185,7 +185,7 @@ def rounded_down(epsilon: float) -> str:
 
 
 def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
-    """Raise LedgerError unless allocated releases come in whole epochs of equal ones.
+    """Raise LedgerError unless allocated releases form whole epochs of equal releases.
 
     A part of an epoch spends as much as the whole epoch.
     """
@@ -208,7 +208,7 @@ def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
 
 
 def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
-    """Raise LedgerError for random batches without RDP, which the filter would sum.
+    """Raise LedgerError if RDP, which the filter sums, does not bound the events.
 
     The first fit was charged without this check, so `events` include the earlier fits.
     """

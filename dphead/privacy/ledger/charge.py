@@ -41,7 +41,7 @@ class Charge(Generic[_Book]):
     Parameters
     ----------
     ledger : Ledger
-        The ledger that made this object. Only `Ledger.reserve` and `Ledger.resume` do.
+        The ledger. Only its methods `reserve` and `resume` make a `Charge`.
     fit_id : str
         The fit.
     store : Path or None

@@ -56,7 +56,7 @@ class Tried(NamedTuple):
     reason : str or None
         Why it is refused.
     spent : Spent
-        The total after the fits before it.
+        The total of the fits before it, or of all fits.
     """
 
     refused: int | None
@@ -261,7 +261,7 @@ class Ledger(LedgerFile):
         relation : {"zero_out", "add_remove", "replace_one"}
             The neighboring relation of every release.
         description : str
-            What the fit is, for the record.
+            Text that describes the fit.
         plan_hash : str
             Digest of the plan. `resume` asks for it.
         store : Path or None, default None
@@ -281,7 +281,7 @@ class Ledger(LedgerFile):
             If the releases differ in relation or unit of privacy, also from earlier
             fits. If an epoch of allocated rows is not whole. If the ledger is damaged
             or already holds `fit_id`. If another process uses `store`. If the charge
-            would exceed the budget or its accounting cannot hold it.
+            would exceed the budget or does not fit the budget's accounting.
 
         Guarantee
         ---------
@@ -386,8 +386,8 @@ class Ledger(LedgerFile):
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
         """Continue an interrupted fit of the same plan, without a new charge.
 
-        Raises LedgerError if the fit has another plan or is not in the ledger, if the
-        ledger is seen to be damaged, or if another process uses `store`.
+        Raises LedgerError if the fit has another plan or is not in the ledger, if
+        damage of the ledger is found, or if another process uses `store`.
         """
         if seals.check_undamaged(self).plans.get(fit_id) != plan_hash:
             raise LedgerError(
@@ -457,7 +457,7 @@ class Ledger(LedgerFile):
 
         Fits are in the order of their rows in the table, which is the order of the
         charges. Clocks and equal hours cannot change it. The value of `created` is a
-        whole hour: finer times would tell of the rows.
+        whole hour, because finer times could reveal rows.
         """
         # One state: a fit that is charged meanwhile is in all three tables or in none.
         with self.snapshot():

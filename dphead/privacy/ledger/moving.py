@@ -11,13 +11,13 @@ from dphead.privacy.ledger.store import MOVED
 def move(source: Ledger, target: Ledger) -> None:
     """Copy all rows of a ledger to an empty one, and close the source for charges.
 
-    A move that was interrupted is finished by the same call.
+    The same call also finishes an interrupted move.
 
     Raises
     ------
     LedgerError
-        If the source is damaged or was moved elsewhere, if the target holds anything
-        else, or if the two are of different data sets.
+        If the source is damaged or was moved elsewhere, if the target has other fits or
+        a budget, or if the data sets of both ledgers differ.
 
     Guarantee
     ---------

@@ -115,7 +115,7 @@ class LostAnswer(LedgerError):
 
 
 def whole_hour(at: float) -> float:
-    """Return the whole hour of a time, in seconds. Finer times reveal rows."""
+    """Return a time in seconds, rounded down to an hour. Finer times reveal rows."""
     return at // 3600 * 3600
 
 

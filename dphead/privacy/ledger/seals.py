@@ -110,8 +110,9 @@ def damage_of(file: LedgerFile) -> list[str]:
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
-    The checks find accidental damage. A forger can compute the chain anew. A file that
-    lacks its last fits with their seals, or a fit's last commit, is not found either.
+    The checks find accidental damage. A forger can compute the chain anew. The checks
+    do not notice that the last fits and their seals, or a fit's last commit, are
+    missing.
     """
     try:
         _read(file)

@@ -105,13 +105,14 @@ _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 def is_url(path: object) -> bool:
     """Return whether a ledger's path is a URL of a PostgreSQL server.
 
-    Every path of a ledger that a user gives comes here before it is used.
+    Every path that a user gives for a ledger is checked here before it is used.
 
     Raises
     ------
     LedgerError
-        If the text is neither that, nor a name, nor a path: a file of that name would
-        count nothing, and its name may hold a password. It is not shown.
+        If the text looks like a URL, but is not a URL of PostgreSQL. A file with this
+        name would be a new, empty ledger. The message omits the text, which may contain
+        a password.
     """
     if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
         return True
@@ -135,7 +136,7 @@ def _is_name(path: object) -> bool:
 
 
 def _not_a_place() -> LedgerError:
-    """Return the error for a text that is not a ledger's place. It omits the text."""
+    """Return the error for a text that is not a valid URL. It omits the text."""
     return LedgerError(
         "--ledger or DPHEAD_LEDGER looks like a URL, but does not have the form "
         "postgresql://user@host/database. Correct it. It is not shown here, because "
@@ -183,8 +184,8 @@ def session(url: str) -> Iterator[Connection]:
 def held(url: str) -> Iterator[Callable[[], None]]:
     """Hold the lock of all ledgers of a server.
 
-    Yield a function that raises LedgerError if the lock was lost. Ask it before a
-    charge ends: nothing is raised after the block.
+    Yield a function that raises LedgerError if the lock was lost. Call it before a
+    charge ends, because the end of the block raises no error.
     """
 
     def check() -> None:
@@ -210,8 +211,8 @@ def data_sets(url: str) -> list[str]:
 def beginning(kind: str, dataset_id: str) -> list[Any]:
     """Return the statements that begin a transaction: "write", "read" or "single".
 
-    A write waits until no other one is in this data set's ledger. It reads committed
-    rows: a snapshot could be older than the lock.
+    A write waits for other writes to this data set's ledger to end. It reads committed
+    rows, because a snapshot could be older than the lock.
     """
     # Set in each transaction, because a pooler may change the connection.
     settings = _settings(dataset_id)
@@ -227,7 +228,7 @@ def _settings(dataset_id: str) -> Any:
 
 
 def connected(url: str) -> Connection:
-    """Return a connection to a team's ledgers, and raise LedgerError without one."""
+    """Return a connection to a team's ledgers, or raise LedgerError."""
     # The tables' names mean the views here: one data set's rows.
     views = {"schema_translate_map": {None: VIEWS}}
     connection = _connect(url).execution_options(**views)
@@ -339,7 +340,7 @@ def _error_of(error: exc.DBAPIError) -> LedgerError:
 
 
 def is_settled(error: exc.DBAPIError) -> bool:
-    """Return whether a server said that it undid a transaction at its COMMIT."""
+    """Return whether a server reported that it rolled back at COMMIT."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return not error.connection_invalidated and state[:2] in ("23", "40")
 

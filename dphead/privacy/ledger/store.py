@@ -1,7 +1,7 @@
 """Keep the file of a ledger: SQLite, append-only, durable, one writer at a time.
 
-Nothing is charged here: `ledger` gives the tables their meaning. Whatever SQLite or the
-disk refuses is one kind of error.
+Nothing is charged here: `ledger` gives the tables their meaning. All errors of SQLite
+and of the disk become LedgerError.
 """
 
 import os
@@ -312,16 +312,16 @@ class LedgerFile:
         """Run a block as one transaction, which is written completely or not at all.
 
         Transactions run one at a time, so two processes cannot both pass the budget
-        check. Raises LedgerError in
-        a process that was forked off: SQLite forbids it to use this connection.
+        check. Raises LedgerError in a forked process, because SQLite does not allow
+        this process to use the connection.
 
         Parameters
         ----------
         kept : callable, optional
-            Return whether the ledger holds what the block wrote. It is asked on a new
-            connection if a server's answer to COMMIT is lost. It is asked under the
-            lock, which the lost transaction holds until it ended, so its answer is
-            final.
+            Function that returns whether the ledger holds what the block wrote. It is
+            called on a new connection if a server's answer to COMMIT is lost. The lost
+            transaction holds the lock until it ends. The function is called under this
+            lock, so its answer is final.
 
         Raises
         ------

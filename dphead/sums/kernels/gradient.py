@@ -1,7 +1,8 @@
 """Sum softmax gradients in compiled loops, by chunks of rows.
 
-Each chunk has scores, residuals and products. `Gradient.factors` defines the same with
-whole arrays, and `verified` checks that all integers are equal.
+The loops compute scores, residuals and products for each chunk. `Gradient.factors`
+defines the same values with whole arrays, and `verified` checks that all integers are
+equal.
 """
 
 import numpy as np
@@ -129,9 +130,9 @@ def _residuals(z, y, rate, factor, longest, l):
 
 @compiled
 def _to_powers(z, rate, sums):
-    """Replace scores by powers of two of the distance to the row's largest score.
+    """Replace each score by `power` of its distance from the row's largest score.
 
-    Add the powers to `sums`.
+    `predictions.power` defines the values. They are also added to `sums`.
     """
     m, k = z.shape
     # distances to the largest score are not negative: no power exceeds 1
@@ -154,7 +155,7 @@ def _to_powers(z, rate, sums):
 
 @compiled
 def _to_differences(z, y, share, squares):
-    """Replace powers by predictions minus the row's class, and add their squares."""
+    """Replace powers by predictions minus the one-hot class, and add their squares."""
     m, k = z.shape
     one = np.int32(PROBABILITY_SCALE)
     for j in range(m):

@@ -138,9 +138,9 @@ def add_squares(rows, out):
 def add_pair_products(left, rows, start, stop, out):
     """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
 
-    left has pairs (M, at least ⌈k / 2⌉) int32, class first. It is zero beside the last
-    row and from class m on. TILE_HEIGHT and 2 divide M. out is int64, or int32 for no
-    more than CHUNK_ROWS rows in all.
+    left has pairs (M, at least ⌈k / 2⌉) int32, class first. For odd k, the second half
+    of the last pair is zero. Classes from m on are zero. TILE_HEIGHT and 2 divide M.
+    out is int64, or int32 for at most CHUNK_ROWS rows in all.
     """
     m, p = out.shape
     half = CHUNK_ROWS // 2
@@ -161,8 +161,8 @@ def add_pair_products(left, rows, start, stop, out):
 def _panels(x, start, stop):
     """Return columns of x[start:stop] (k, p) as panels of pairs of rows.
 
-    The panels are (⌈p / TILE_WIDTH⌉, ⌈k / 2⌉, TILE_WIDTH) int32. They are zero beside
-    the last row, and unspecified beside the last column.
+    The panels are (⌈p / TILE_WIDTH⌉, ⌈k / 2⌉, TILE_WIDTH) int32. For odd k, the second
+    half of the last pairs is zero. Entries after column p are unspecified.
     """
     whole, rest = divmod(x.shape[1], TILE_WIDTH)
     k = stop - start

@@ -1,4 +1,4 @@
-"""Make integer rows by compiled loops, bit for bit as `privacy.transform`.
+"""Make the integer rows of `privacy.transform` by compiled loops, bit for bit.
 
 Each row's arithmetic follows the definition: one IEEE operation on an entry at a time,
 and sums of integers. The compiler may not fuse or reorder floating-point operations, so
@@ -36,9 +36,10 @@ _MOMENT_GRID = 2.0**20
 def integer_rows(
     transform: RowTransform, x: np.ndarray, clip_norm: float | None = None
 ) -> IntegerRows:
-    """Return the integers of `transform.clipped_rows` for rows x (k, d) float32.
+    """Return the integers of `clipped_rows` for rows x (k, d) float32.
 
-    Without a clip norm, return the integers of `transform.direction_rows`.
+    Without a clip norm, return the integers of `direction_rows`. Both functions are in
+    `privacy.transform`.
     """
     k, d = x.shape
     width = transform.width(d)

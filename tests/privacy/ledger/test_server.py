@@ -420,7 +420,7 @@ def test_a_ledger_that_another_client_holds_is_called_that(
         Ledger(team.url(CLIENT), name) for name in (dataset_id, f"{dataset_id}2")
     )
     with other.transaction():
-        with pytest.raises(HeldLedger, match="another process holds"):
+        with pytest.raises(HeldLedger, match="Another process holds"):
             charge(ledger)
         charge(elsewhere)  # of another data set: it waits for nobody
     charge(ledger)
