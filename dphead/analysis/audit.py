@@ -1,8 +1,8 @@
 """Audit a method: real `release`, worst-case canaries, exact scores.
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
-every row and sees every release. Its score is the log-likelihood ratio of the whole
-transcript, which is the best test of the two worlds (Neyman, Pearson). The auditor also
+every row and sees every release. Its score is the log-likelihood ratio of all releases
+of a fit. This is the best test of the two worlds (Neyman, Pearson). The auditor also
 knows the noise of each release and the sample, and tests their distributions
 (`audit_laws`). It recomputes the claim from the releases (`audit_accounting`).
 
@@ -39,7 +39,7 @@ class AuditRecord:
     Attributes
     ----------
     scores : (2, fits) float
-        Log-likelihood ratios; row 1 is with the canary.
+        Log-likelihood ratios: row 0 without the canary, row 1 with it.
     own : (2, fits) float
         The canary's own mu squared.
     evidence : Evidence
@@ -167,9 +167,9 @@ def attack(
     Returns
     -------
     dict
-        The results. "passed" is False if a bound exceeds the claim, a test fails, the
-        canary moves a sum by more than its sensitivity, or the claim is below the
-        recomputed epsilon.
+        The results. "passed" is False if a bound exceeds the claim, or if a test fails.
+        It is also False if the canary moves a sum by more than its sensitivity, or if
+        the claim is below the recomputed epsilon.
 
     Notes
     -----

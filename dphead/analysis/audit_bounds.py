@@ -144,7 +144,7 @@ def statements(
     Parameters
     ----------
     scores : (2, fits) float
-        Log-likelihood ratios; row 1 is with the canary.
+        Log-likelihood ratios: row 0 without the canary, row 1 with it.
     own_mu2 : (2, fits) float
         The canary's own mu squared.
     claim : Claim

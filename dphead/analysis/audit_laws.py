@@ -132,7 +132,8 @@ class _NoiseRecord:
         noise : array
             The noise, of the sum's shape.
         score : float or None
-            Its component along the worlds' difference; None if they do not differ.
+            Component of the noise along the difference of the two worlds' sums. None if
+            the sums are equal.
         inside : bool
             Whether the canary is in the fit.
         """

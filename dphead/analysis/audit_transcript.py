@@ -173,13 +173,14 @@ class Reading:
     ratio : float
         The release's log-likelihood ratio.
     own : float
-        Squared distance of the two worlds, divided by sd squared.
+        Squared distance of the two worlds' sums, divided by sd squared.
     noise : array
         The added noise, divided by sd.
     score : float or None
-        Its component along the worlds' difference; None if they do not differ.
+        Component of the noise along the difference of the two worlds' sums. None if the
+        sums are equal.
     share : float
-        The worlds' distance divided by the sensitivity.
+        Distance of the two worlds' sums, divided by the sensitivity.
     has_canary : bool
         Whether the canary's slot was summed.
     """

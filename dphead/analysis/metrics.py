@@ -149,10 +149,11 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
 
     Notes
     -----
-    The link "softmax" is the softmax of the scores. For "sigmoid" each class's sigmoid
-    is divided by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that
-    rows keep the order of the scores. If `Loss.calibrated` is false, scores are not
-    log-odds: the order is right, but the values are not calibrated.
+    The link "softmax" is the softmax of the scores. For "sigmoid", each class's sigmoid
+    is divided by the sum of all sigmoids. Two classes are combined as one logit
+    (s₁ - s₀)/2, so probabilities and score differences sort rows in the same order. If
+    `Loss.calibrated` is false, scores are not log-odds. The order of the probabilities
+    is then right, but their values are not.
     """
     z = np.where(classified(scores)[:, None], scores, np.nan).astype(np.float64)
     if loss_named(loss).link == "sigmoid":

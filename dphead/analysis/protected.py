@@ -44,8 +44,8 @@ def name_unit_in(report: dict[str, Any]) -> str:
 def name_new(report: dict[str, Any]) -> str:
     """Return the name of the rows for which the expected accuracy holds.
 
-    If the source has groups but single rows are protected, the expected accuracy holds
-    for new rows of the same people, because rows were counted as independent.
+    If the source has groups but single rows are protected, rows were counted as
+    independent. The expected accuracy then holds only for new rows of the same people.
     """
     rows = f"new {name_unit_in(report)}s"
     same = report["data"].get("grouped") and report["guarantee"]["group_cap"] is None

@@ -47,8 +47,11 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If the file is not a JSON object, or lacks the digest of its other entries.
+        If the file is missing, is not a JSON object, or lacks the digest of its other
+        entries.
     """
+    if not path.exists():
+        raise ValueError(f"the {what} {path} does not exist. {_todo(what)}")
     try:
         facts = json.loads(read_text(path, _RECORD_BYTES))
         if not isinstance(facts, dict):

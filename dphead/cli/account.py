@@ -126,7 +126,7 @@ def _check_together(given: dict[str, Any]) -> None:
         )
     if "method" in has:
         _refuse("--method needs", set(_SIZES) - has, "Add what is missing")
-        todo = "Remove them, and type the budget as --epsilon"
+        todo = "With --method, type only the budget, as --epsilon"
         _refuse("--method cannot be combined with", has & _OF_NOISE, todo)
     else:
         own = has & {*_SIZES, "preset", "settings"}

@@ -237,9 +237,9 @@ def extract(**given: Any) -> None:
     """Compute features of the images in SOURCE with a frozen backbone.
 
     SOURCE is a folder of images by class (see --layout), a table of paths (see
-    --columns), a folder of IDX or CIFAR binary files, an .npz, or a Hugging Face
-    dataset. Run the same command again to resume. Images that were extracted before,
-    with any backbone, keep their data set and its ledger.
+    --columns), an .npz, or a Hugging Face dataset. It may also be a folder of IDX or
+    CIFAR binary files. Run the same command again to resume. Images that were extracted
+    before, with any backbone, keep their data set and its ledger.
 
     With several processes (torchrun, or --shard I/K), each writes one shard. Join them
     with `dphead features join`.

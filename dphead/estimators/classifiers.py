@@ -1,7 +1,8 @@
 """Define the scikit-learn classifiers, one for each built-in method.
 
-A setting defaults to the value of the preset or of the solver, which checks it at
-`fit`. `python docs/settings_page.py` writes the lists of parameters and attributes.
+A setting that is None has the preset's value, or else the solver's default. The solver
+checks the settings at `fit`. `python docs/settings_page.py` writes the lists of
+parameters and attributes.
 """
 
 from dataclasses import dataclass, replace

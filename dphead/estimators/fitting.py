@@ -92,7 +92,7 @@ class PrivateEstimator(BaseEstimator):
 
     scikit-learn's searches clone an estimator, change its settings and fit the clone,
     in any process. A fit of a clone with changed settings counts as part of a search.
-    An estimator and all its clones form a family, which gets each warning once.
+    An estimator and all its clones form a family. Each family gets each warning once.
 
     A `Ledger` holds an open file. Clones share it, and pickling drops it.
     """

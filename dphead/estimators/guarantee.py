@@ -26,7 +26,7 @@ OUT_OF_SIGHT = (
 
 @dataclass(frozen=True)
 class Privacy:
-    """Describe the guarantee of one fit, which is valid only if `private` is True.
+    """Describe the guarantee of one fit, valid only if `private` is True.
 
     Attributes
     ----------

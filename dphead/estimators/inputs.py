@@ -1,7 +1,7 @@
 """Check a fit's inputs before the charge, by declared facts only.
 
-Shapes, dtypes and declared facts may affect the fit, but never a row's value. The only
-exception is a list that is not an array of numbers, which stops the fit here.
+Shapes, dtypes and declared facts may affect the fit, but never a row's value. There is
+one exception: a list that is not an array of numbers stops the fit here.
 """
 
 from collections.abc import Callable, Iterator

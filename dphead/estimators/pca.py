@@ -34,8 +34,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. Never compute it from the rows.
         Use None for rows of norm 1, such as the output of `Normalizer`. Centered rows
-        are then clipped to their typical length, which follows from the released mean
-        and spends no further budget.
+        are then clipped to their typical length. This length follows from the released
+        mean and spends no further budget.
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean. 0 means no centering.
     relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state

@@ -127,7 +127,7 @@ def write_network_timm(trained: Trained, folder: Path) -> str:
 
 
 def _write_facts(trained: Trained, folder: Path, facts: dict[str, Any]) -> str:
-    """Write head.json and, for images, prepare.py; return "images" or "features"."""
+    """Write head.json, for images also prepare.py, and return the name of the input."""
     write_plain_json(folder / "head.json", facts)
     if not trained.facts["network"]["pixels"]:
         return "features"

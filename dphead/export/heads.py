@@ -48,8 +48,8 @@ def write_sklearn(trained: Trained, folder: Path) -> str:
     Raises
     ------
     ValueError
-        If the head clips the norm of rows, which scikit-learn does not support, or if
-        the written classifier differs.
+        If the head clips the norm of rows, because scikit-learn cannot, or if the
+        written classifier gives other probabilities.
     """
     if (clip := trained.linear.feature_clip) is not None:
         raise ValueError(

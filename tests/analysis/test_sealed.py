@@ -49,9 +49,13 @@ def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", "[" * 100_000, "\udcff"])
 def test_what_is_no_record_is_one_line(text, tmp_path):
     (tmp_path / "f.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    for name in ("f.json", "missing.json"):
-        with pytest.raises(ValueError, match="is not a record in JSON"):
-            read_json(tmp_path / name, "record")
+    with pytest.raises(ValueError, match="is not a record in JSON"):
+        read_json(tmp_path / "f.json", "record")
+
+
+def test_a_missing_record_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"the record .* does not exist"):
+        read_json(tmp_path / "missing.json", "record")
 
 
 def test_records_of_another_form_are_one_line():

@@ -1,6 +1,6 @@
 """Render a run's report for readers who are not engineers: the privacy card.
 
-The card has two forms, a page and a Hugging Face model card. Both are functions of the
-report only, which holds public values. No function here may read a run's other files.
-Start reading at `page.py`.
+The card has three forms: a page, a Hugging Face model card, and an annex for a data
+protection impact assessment. All depend only on the report and about.toml, which hold
+public values. No renderer may read other files of a run. Start reading at `page.py`.
 """

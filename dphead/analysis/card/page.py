@@ -1,6 +1,6 @@
 """Render `report.html`: a report on one page, without network requests.
 
-The page depends on the report only, so each rendering is the same.
+The page depends only on the report and about.toml, so each rendering is the same.
 """
 
 import math
