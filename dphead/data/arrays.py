@@ -58,8 +58,8 @@ class ArrayRows:
     Raises
     ------
     ValueError
-        If an array has the wrong type or shape, if `group_cap` is given without groups,
-        or if `group_mean` is set without `group_cap` or for label sets.
+        If an array has the wrong type or shape. If `group_cap` is given without groups.
+        If `group_mean` is set without `group_cap`, or for label sets.
     """
 
     def __init__(

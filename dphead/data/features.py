@@ -68,8 +68,8 @@ class FeaturesRows:
     group_mean : bool, default False
         Whether means of groups count instead of rows, as in `ArrayRows`.
     label_sets : ndarray of shape (n_rows, n_classes), optional
-        Label sets of ones and zeros that replace the file's labels: one for each row of
-        the split, in its order.
+        Label sets of ones and zeros, one for each row of the split, in its order. They
+        replace the file's labels.
 
     Attributes
     ----------
@@ -80,8 +80,8 @@ class FeaturesRows:
     Raises
     ------
     FormatError
-        If a row was changed after it was written, if `group_cap` is given and the file
-        has no groups, or if the number of label sets is not the number of rows.
+        If a row was changed after it was written. If `group_cap` is given for a file
+        without groups. If the number of label sets is not the number of rows.
     ValueError
         If `group_mean` is set without `group_cap`, or for label sets.
     """
@@ -337,8 +337,8 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
         if len(file.split_names) > 1:
             raise FormatError(
                 f"{file.path} has the splits {', '.join(file.split_names)}. Choose "
-                "one with --split (--test-split for the rows to measure on; in "
-                f'Python: split="{file.split_names[0]}").'
+                "one with --split (for a --test file: --test-split; in Python: "
+                f'split="{file.split_names[0]}").'
             )
         return np.arange(file.n_rows)
     if split not in file.split_names:

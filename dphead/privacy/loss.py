@@ -40,7 +40,7 @@ class Loss(ABC):
         labels.
     monotone_step : float
         Largest step length of DP-FC at which the loss decreases at every step, without
-        noise and clipping: the Hessian is at most the Gram matrix divided by this
+        noise and clipping. The Hessian is at most the Gram matrix divided by this
         length.
     link : {"softmax", "sigmoid"}
         How scores become probabilities that add to 1, here and in exports. "sigmoid"

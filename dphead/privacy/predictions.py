@@ -83,8 +83,8 @@ def powers_of_two() -> np.ndarray:
 def power(xp: Any, distance: Array, rate: Array) -> Array:
     """Return POWER_SCALE * e**-(distance * rate), as int64.
 
-    The equivalent power of two is used, with its exponent truncated to a multiple of
-    1 / POWER_TABLE_SIZE.
+    The result is a power of two with an exponent in steps of 1 / POWER_TABLE_SIZE,
+    truncated.
 
     Parameters
     ----------

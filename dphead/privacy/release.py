@@ -66,9 +66,9 @@ def release(
     Raises
     ------
     ValueError
-        If the statistic or the rows differ from the plan, if seeded noise was charged
-        as private, if there is no noise but the ledger stores values, or if the noise
-        or the sum could overflow. Raised before any row is read.
+        If the statistic or the rows differ from the plan. If seeded noise was charged
+        as private. If there is no noise but the ledger stores values. If the noise or
+        the sum could overflow. Raised before any row is read.
     LedgerError
         If the release is not the next reserved one, or cannot begin or be committed.
     TypeError

@@ -7,8 +7,8 @@ allowed, because a compiler could fuse them. An H200 gave the host's integers fo
 statistic. On an H100, a trial that also computed norms and factors on the device did
 not (benchmarks/results/gpu).
 
-Devices work while the host reads the next block: `add` waits for the sum of the block
-before, so that two blocks at most are in flight.
+Devices work while the host reads the next block. `add` waits for the sum of the
+previous block, so at most two blocks are in flight.
 """
 
 from concurrent.futures import ThreadPoolExecutor

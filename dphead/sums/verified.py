@@ -42,9 +42,9 @@ class VerifiedSum:
 
     Guarantee
     ---------
-    For statistics with `block_sum.is_compared`, `check` compares the sums of hostile
-    rows with the reference before the charge. In each pass, secret rows must
-    give the reference's integers (`checked_sum`).
+    If `block_sum.is_compared(statistic)`, `check` compares the sums of hostile rows
+    with the reference before the charge. In each pass, secret rows must give the
+    reference's integers (`checked_sum`).
     """
 
     def __init__(

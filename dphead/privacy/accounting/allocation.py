@@ -93,7 +93,7 @@ def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
     values that are not on the grid or may be wrong. Return None if no grid can hold W.
 
     Within a cell [x, x + h], the mass A with mean B/A is divided between the two ends
-    so that the mean is kept: the upper end gets (B - x A)/h. A bound on the rounding
+    so that the mean is kept. The upper end gets (B - x A)/h. A bound on the rounding
     error of this share is added for "removed", where delta increases with W, and
     subtracted for "added".
     """

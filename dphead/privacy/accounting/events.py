@@ -123,8 +123,8 @@ def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """Replace each epoch of random allocation by one full-batch release.
 
-    The result's epsilon is an upper bound, because one full batch also reveals each
-    row's step (proofs/allocation.md).
+    The result's epsilon is an upper bound, because the pair of one full batch dominates
+    the pair of an epoch (proofs/allocation.md).
     """
     found = []
     for event in events:

@@ -72,7 +72,7 @@ class Losses:
         return np.asarray(rounded + 1e-300, float)  # also covers subnormals
 
     def epsilon(self, delta: float) -> float:
-        """Return an upper bound on the least epsilon >= 0 with delta at most `delta`.
+        """Return an upper bound on the least epsilon >= 0 that satisfies `delta`.
 
         Infinite if there is none.
         """

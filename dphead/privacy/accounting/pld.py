@@ -120,8 +120,8 @@ def loss_distribution(
     Raises
     ------
     ValueError
-        If `relation` or `coarser` is invalid; for groups in Poisson batches under
-        replace-one or with more than 10,000 rows; and for allocated rows under
+        If `relation` or `coarser` is invalid. For groups in Poisson batches under
+        replace-one, or with more than 10,000 rows. For allocated rows under
         replace-one.
 
     Guarantee
@@ -383,12 +383,13 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     exp(epsilon), the chord is nowhere below it. Source: Doroshenko et al. 2022,
     Algorithm 1.
 
-    With d and d' the differences of delta before and after a point, its chance is (d' -
-    d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. The formula
-    is linear: max(0, 1 - exp(epsilon)) represents only a loss of 0, and the rest of
-    delta is small where losses are rare. Rounding therefore does not create probability
-    from nothing. Each quotient is rounded once and is part of two probabilities. In
-    total, rounding reduces delta by some units of roundoff (proofs/poisson.md).
+    Let d and d' be the differences of delta before and after a point. The chance of the
+    point is (d' - d exp(interval)) / (exp(interval) - 1), which equals
+    (d' - d) / expm1(interval) - d. The formula is linear: max(0, 1 - exp(epsilon))
+    represents only a loss of 0, and the rest of delta is small where losses are rare.
+    Rounding therefore does not create probability from nothing. Each quotient is
+    rounded once and is part of two probabilities. In total, rounding reduces delta by
+    some units of roundoff (proofs/poisson.md).
     """
     nodes, losses = _nodes(upper, lower)
     # 0 is always a point of the grid: max(0, 1 - exp(epsilon)) is its loss.

@@ -128,10 +128,10 @@ def _rdp_rounding(
 
     (order - 1) times a divergence is the logarithm of a sum of positive terms. Its
     error is at most the error of the logarithms of the terms and of the partial sums.
-    All numbers in these logarithms are at most `size`: lgamma(order + 1), order log q,
-    order log(1 - q), the logarithm of the sum, and the exponent, which is below the sum
-    of these. A few operations per term each round by 2**-53 of `size`, and there are
-    order + 1 terms.
+    All numbers in these logarithms are at most `size`. They are lgamma(order + 1),
+    order log q, order log(1 - q), the logarithm of the sum, and an exponent below the
+    sum of these four. A few operations per term each round by 2**-53 of `size`, and
+    there are order + 1 terms.
 
     The series of a fractional order has all signs positive, which gives an upper bound.
     It is cut at e**-30 of the sum and alternates from there. The 1e-12 covers the cut.

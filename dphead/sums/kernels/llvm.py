@@ -260,8 +260,9 @@ def _strip(context, h, pairs, n, rows, last, ahead, out):
     """Add a strip of products: out(r, j) += sum_l pairs(r, l) (rows 2 l, 2 l + 1 at j).
 
     l < n, r < h, j < REGISTER_COLUMNS, and each factor is a pair. h is even and at most
-    STRIP_CLASSES. Rows after `last` are replaced by row `last`. A register of each of
-    two rows becomes two registers of pairs; the sums undo their order.
+    STRIP_CLASSES. Rows after `last` are replaced by row `last`. The kernel shuffles a
+    register of each of two rows into two registers of pairs. It restores the order of
+    the columns when it adds the sums to `out`.
 
     The kernel prefetches eight rows of PREFETCH_COLUMNS columns, from entry `ahead` of
     the rows' array on. A strip crosses many pages, and no processor prefetches across
