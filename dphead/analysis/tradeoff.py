@@ -29,7 +29,7 @@ PLACES = {True: "is replaced by another", False: "is absent"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
-    """Return the smallest false-negative rate of a mu-GDP mechanism at each rate.
+    """Return the smallest false-negative rates of attacks on a mu-GDP mechanism.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from dphead.cli.text import filled, table, tied
 @click.option("--method", type=values.METHODS, default="dp-fc", help="Method to audit.")
 @click.option(
     "--network",
-    help="Audit the training of this network instead of a head, such as wrn-16-4. "
+    help="Audit the training of this network, such as wrn-16-4, instead of a head. "
     "Needs --shape. `dphead finetune --help` describes the names under --model.",
 )
 @click.option(

@@ -78,7 +78,7 @@ def features() -> None:
     "rows. Reports repeat this statement, and `dphead check` accepts it.",
 )
 def _import(source: Path, output: Path, **given: Any) -> None:
-    """Write the embeddings in FILE to a features file, one row for each.
+    """Write the embeddings in FILE to a features file, one row per embedding.
 
     FILE is .npz, .csv, .tsv or .parquet. The embedding model must read each row
     alone and must not be fitted to these rows. A row that is not finite is masked: it

@@ -133,7 +133,8 @@ class WithTraining(WithSettings):
         "--evaluate-every",
         type=values.Whole(0, 2**20),
         default=0,
-        help="Number of steps between measurements on test rows declared public.",
+        help="Number of steps between measurements on test rows declared public. 0 "
+        "means no measurements.",
     ),
 )
 @option_group("What is printed", *PRINTED)

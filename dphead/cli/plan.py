@@ -81,8 +81,8 @@ def plan(
 ) -> None:
     """Forecast accuracy at each epsilon, or check several fits on a budget.
 
-    A forecast takes similar public images from the same backbone. Trial fits on
-    FEATURES use the noise of a private fit on --n-rows images, and are measured on
+    A forecast needs features of similar public images by the same backbone. Trial fits
+    on FEATURES use the noise of a private fit on --n-rows images, and are measured on
     held-out images. With --fits, FEATURES is the private features file. The command
     then uses no image, and prints whether the data set's budget allows all the fits.
     Exit code 1: it does not. Nothing is charged.

@@ -70,7 +70,7 @@ def filled(text: str, lead: str = "") -> str:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
 ) -> str:
-    """Return a table, with columns whose name begins with ">" aligned to the right."""
+    """Return a table. A column is aligned to the right if its name begins with ">"."""
     from rich.console import Console
     from rich.table import Table
 

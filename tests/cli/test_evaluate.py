@@ -123,7 +123,7 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     x, y = rows(90, seed=5)
     write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
     write_features(tmp_path / "bare.h5", x, None, CLASSES)
-    assert "classes differ from" in refusal("evaluate", run, tmp_path / "renamed.h5")
+    assert "must be the classes of" in refusal("evaluate", run, tmp_path / "renamed.h5")
     assert "label" in refusal("evaluate", run, tmp_path / "bare.h5")
 
 

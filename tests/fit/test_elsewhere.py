@@ -79,7 +79,10 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert "Other fits from the same data are counted" not in report["statement"]
     # what the run says of other ledgers came from the images, without noise
     assert "leaves the run, except the list of other ledgers" in report["statement"]
-    assert "no other number that depends on them leaves the run." in first["statement"]
+    assert (
+        "No other number that depends on these rows leaves the run."
+        in first["statement"]
+    )
     theirs = str(ledger_path_of(tmp_path / "one"))
     assert theirs in findings(tmp_path / "two")[FINDING]
     # and the first fit's total leaves out the second
