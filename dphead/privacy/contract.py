@@ -154,9 +154,11 @@ class ReleaseSpec:
             require(whole or isinstance(value, float), number, name, value, hint)
         # Noise, charge and report are computed from these two numbers.
         c, sigma = self.clip_norm, self.noise_multiplier
-        require(c > 0, "clip_norm must be positive", "clip_norm", c)
+        hint = "Use a number such as 1."
+        require(c > 0, "clip_norm must be positive", "clip_norm", c, hint)
         finite = "noise_multiplier must be finite and at least 0"
-        require(0 <= sigma < np.inf, finite, "noise_multiplier", sigma)
+        hint = "Use 0 for no noise."
+        require(0 <= sigma < np.inf, finite, "noise_multiplier", sigma, hint)
         # This keeps units and sums far inside the range of float64 and int64.
         known = "clip_norm must be in [1e-6, 1e6] in a release with noise"
         hint = "Use a clip norm in this range, and rescale the features to fit it."

@@ -157,5 +157,8 @@ def loss_named(name: str) -> Loss:
     """Return the loss of this name. Raises ValueError for an unknown name."""
     if name not in LOSSES:
         *most, last = LOSSES
-        raise ValueError(f"loss must be {', '.join(most)} or {last}, got {name!r}.")
+        raise ValueError(
+            f"loss must be {', '.join(most)} or {last}, got {name!r}. Use softmax for "
+            "one class per row."
+        )
     return LOSSES[name]

@@ -72,7 +72,10 @@ class Gradient(Statistic):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.clip not in ("rows", "features"):
-            raise ValueError(f"clip must be rows or features, got {self.clip!r}.")
+            raise ValueError(
+                f"clip must be rows or features, got {self.clip!r}. Use rows to clip "
+                "gradients."
+            )
         # The bound on the residual is needed if only the features are clipped.
         longest = self.longest_residual()  # refuses a loss that is not defined
         if self.clip == "features" and np.isinf(longest):
@@ -355,7 +358,9 @@ class ChannelMoment(Statistic):
         check_whole("power", self.power, 1)
         check_whole("n_channels", self.n_channels, 0)
         if self.power > 2:
-            raise ValueError(f"power must be 1 or 2, got {self.power}.")
+            raise ValueError(
+                f"power must be 1 or 2, got {self.power}. Use 2 for means of squares."
+            )
 
     def shape(self, width: int) -> tuple[int, ...]:
         """Return (n_channels, 1)."""

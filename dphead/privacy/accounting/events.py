@@ -45,12 +45,14 @@ class GaussianEvent:
 
     def __post_init__(self) -> None:
         sd, q, count = self.noise_multiplier, self.sampling_prob, self.count
-        require(sd >= 0, "noise_multiplier must be at least 0", "noise_multiplier", sd)
+        known, none = "noise_multiplier must be at least 0", "Use 0 for no noise."
+        require(sd >= 0, known, "noise_multiplier", sd, none)
         known, full = "sampling_prob must lie in (0, 1]", "Use 1 for full batches."
         require(0 < q <= 1, known, "sampling_prob", q, full)
         # NaN and infinity fail the first comparison.
         whole = 0 <= count < math.inf and count == int(count)
-        require(whole, "count must be a whole number of at least 0", "count", count)
+        known = "count must be a whole number of at least 0"
+        require(whole, known, "count", count, "Use 1 for one release.")
         for name in ("rows_per_unit", "epoch_steps"):
             value = getattr(self, name)
             # Accept only `int`: NumPy integers wrap around, and True is an int too.
@@ -150,7 +152,7 @@ def check(delta: float = 0.5, relation: str = "zero_out") -> None:
     hint = "Use a positive number below 1 / (number of rows)."
     require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, hint)
     known = f"relation must be one of {', '.join(RELATIONS)}"
-    require(relation in RELATIONS, known, "relation", relation)
+    require(relation in RELATIONS, known, "relation", relation, "Use zero_out.")
 
 
 def check_pair(events: Iterable[GaussianEvent], relation: str) -> None:

@@ -65,7 +65,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     Balle, Wang 2018, Theorem 8.
     """
     check(delta)
-    require(mu >= 0, "mu must be at least 0", "mu", mu)
+    require(mu >= 0, "mu must be at least 0", "mu", mu, "Use the result of total_mu.")
     target = math.log(delta)
     # The upper end is zCDP's epsilon, which exceeds the exact one.
     low = 0.0

@@ -129,7 +129,8 @@ def loss_distribution(
     Pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
-    require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
+    known, finest = "coarser must be 1 to 100", "Use 1 for the finest grid."
+    require(1 <= coarser <= 100, known, "coarser", coarser, finest)
     # All full batches together are one Gaussian mechanism.
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
     # Infinite noise releases nothing.
@@ -377,7 +378,7 @@ def _grid_interval(
 
 
 def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
-    """Return losses with delta at least the pair's delta at each point of a grid.
+    """Return losses whose delta is at least the pair's delta at each point of a grid.
 
     Between two points, delta is on their chord. Since the pair's delta is convex in
     exp(epsilon), the chord is nowhere below it. Source: Doroshenko et al. 2022,

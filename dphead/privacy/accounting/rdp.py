@@ -157,7 +157,8 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
     Canonne, Kamath, Steinke 2020, Proposition 12; Balle et al. 2020, Theorem 21.
     """
     check(delta)
-    require(order > 1, "order must be above 1", "order", order)
+    hint = "Use an order of RDP_ORDERS."
+    require(order > 1, "order must be above 1", "order", order, hint)
     logs = math.log(delta), math.log(order)
     # epsilon = rdp + log1p(-1 / a) - (log delta + log a) / (a - 1).
     failure = sum(logs) / (order - 1)
@@ -203,7 +204,8 @@ def filter_order(epsilon: float, delta: float) -> float:
     # The budget alone determines the order; a filter needs an order fixed before any
     # fit.
     finite = 0 < epsilon < math.inf
-    require(finite, "epsilon must be positive and finite", "epsilon", epsilon)
+    known, hint = "epsilon must be positive and finite", "Use a number such as 1."
+    require(finite, known, "epsilon", epsilon, hint)
 
     def room(order: float) -> float:
         """Return the largest mu²/2 that the budget allows a Gaussian mechanism."""

@@ -47,7 +47,7 @@ from dphead.privacy.ledger.store import LedgerFile
 
 
 class Tried(NamedTuple):
-    """Hold the result of planned fits (`Ledger.try_fits`).
+    """Hold the result of `Ledger.try_fits`.
 
     Attributes
     ----------
