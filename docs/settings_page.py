@@ -39,7 +39,8 @@ SHARED = re.compile(
     r"(^class (DP\w+)\(.*?)(^    epsilon : .*?)(^    Examples$)", re.M | re.S
 )
 INDENT = "    "
-TYPES = {"true or false": "bool", "PublicPrior": "ndarray, or path of a .npy file"}
+PRIOR = "ndarray, or path of a .npy file"
+TYPES = {"true or false": "bool", "PublicPrior": PRIOR}
 
 
 def page() -> str:
@@ -67,7 +68,7 @@ def section(title: str, found: Iterable[Declared], command: str = "fit") -> str:
         option = "option" if optional else ""
         cells = (
             f"`{d.name}`",
-            d.must_be,
+            PRIOR if d.must_be == "PublicPrior" else d.must_be,
             f"`{d.default_text}`",
             d.setting.source,
             option,

@@ -87,7 +87,7 @@ class DPAutoClassifier(DPClassifier):
     per_class_share : from 0 to 0.5, default=None
         Fraction of mu² spent on the accuracy of each class. Default: 0.0 (off).
     prior : ndarray, or path of a .npy file, default=None
-        File .npy of public initial weights (features, classes). Default: off.
+        An .npy file of public initial weights (features, classes). Default: off.
     balanced : bool, default=None
         Weight all classes equally: subtract the log of noisy class frequencies from the
         scores. Default: False (off).
@@ -872,8 +872,9 @@ class DPPrototypeClassifier(DPClassifier):
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     rule : one of cosine, nearest, default=None
-        Score by the angle to a class's mean, seen from the middle of all classes, or by
-        the squared distance to the mean. Default: 'cosine' (chosen, not measured).
+        cosine: score by the angle to a class's mean, seen from the middle of all
+        classes. nearest: score by the squared distance to the mean. Default: 'cosine'
+        (chosen, not measured).
     intercept : from 0 to 1e+15, default=None
         Constant appended to each row (0: none). Default: 0.25 (chosen, not measured;
         its class sums give the counts).

@@ -71,6 +71,9 @@ _RATE = Setting(
     "3/4 of the steps.",
     source=_DE22,
 )
+_AVERAGE = replace(
+    AVERAGE, help="Weights to return: the last, or the moving average.", source=_DE22
+)
 _UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
 _DAMPENING = Setting("Dampening of SGD's momentum, as in PyTorch.", _UP_TO_ONE, OFF)
 _DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
@@ -202,7 +205,7 @@ class Step:
     beta2: Annotated[float, BETA2] = 0.999
     clip_norm: Annotated[float, CLIP_NORM.default_from(_DE22)] = 1.0
     normalize: Annotated[bool, NORMALIZE.default_from(_DE22)] = True
-    average: Annotated[Literal["last", "ema"], AVERAGE.default_from(_DE22)] = "ema"
+    average: Annotated[Literal["last", "ema"], _AVERAGE] = "ema"
     ema_decay: Annotated[float, EMA_DECAY] = 0.9999
     weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
     decoupled: Annotated[bool, _DECOUPLED] = False
@@ -407,9 +410,10 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         heads = {_typed(head): head for head in columns[first]}
         value = wanted.removesuffix(".0") or _typed(epsilon)
         if value not in heads:
+            got = value if wanted or first == "epsilon" else "none"
             raise ValueError(
-                f"--preset {base} needs {first} {', '.join(heads)}, got {value}. Try "
-                f"--preset {base}/{next(iter(heads))}."
+                f"--preset {base} needs one {first} of {', '.join(heads)}, got {got}. "
+                f"Try --preset {base}/{next(iter(heads))}."
             )
         table |= presets.column(base, **{first: heads[value]})
     network = data["network"]

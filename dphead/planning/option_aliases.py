@@ -33,12 +33,15 @@ _BATCH_SIZE = Setting(
 )
 EPOCHS = Setting("Number of epochs, instead of steps.", POSITIVE, option=True)
 BASE_LEARNING_RATE = Setting(
-    "Learning rate for batches of 512, scaled by their size; replaces learning_rate.",
+    "Learning rate for batches of 512 rows, scaled in proportion to the batch size; "
+    "replaces learning_rate.",
     POSITIVE,
     "TB21 Table 13",
 )
 NORMALIZATION = Setting(
-    "A table of `ChannelNormalization`'s settings, instead of centering.", source=OFF
+    "Normalize channels instead of centering: a table of n_channels, mean_clip, "
+    "square_clip, noise_multiplier and threshold.",
+    source=OFF,
 )
 _BASE_BATCH = 512  # rows; TB21 Table 13
 

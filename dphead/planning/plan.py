@@ -272,7 +272,7 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
     """
     if relation == "add_remove" and nominal_n is None:
         raise ValueError(
-            "relation add_remove needs `nominal_n`, got None. Pass a public number "
+            "relation add_remove needs `nominal_n`, got none. Pass a public number "
             "near the number of rows, with `nominal_n` or `--nominal-n`."
         )
     if relation != "add_remove" and nominal_n is not None:

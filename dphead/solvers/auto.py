@@ -64,7 +64,7 @@ _PER_CLASS_SHARE = Setting(
     option=True,
 )
 _PRIOR = Setting(
-    "File .npy of public initial weights (features, classes).",
+    "An .npy file of public initial weights (features, classes).",
     source=OFF,
     option=True,
 )

@@ -40,7 +40,7 @@ Optimizer = Literal["sgd", "adam"]
 Average = Literal["last", "mean", "ema"]
 
 OPTIMIZER = Setting(
-    "Step of DP-SGD or of DP-Adam.", source="the method's name", settable=False
+    "Optimizer: DP-SGD or DP-Adam.", source="the method's name", settable=False
 )
 MOMENTUM = Setting("Momentum; beta1 of Adam.", BELOW_ONE, "TB21 Table 13", option=True)
 BETA2 = Setting("Decay of Adam's squared gradients.", BELOW_ONE, "Kingma, Ba 2015")

@@ -118,9 +118,9 @@ class LeastSquares:
             self.class_grams or width > MOST_COLUMNS
         ):
             raise ValueError(
-                f"`--ridge stein` and `--error-bars` need at most {MOST_COLUMNS} "
+                f"The ridge 'stein' and `--error-bars` need at most {MOST_COLUMNS} "
                 f"columns and no `--class-grams`, got {width} columns"
-                f"{' and class_grams' * self.class_grams}. Drop these options."
+                f"{' and class_grams' * self.class_grams}. Drop these settings."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip

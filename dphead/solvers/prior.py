@@ -61,8 +61,8 @@ class PublicPrior:
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
                 f"`prior` must have shape {(n_features, n_classes)} (features, "
-                f"classes), got {self._weights.shape}. Use one column for each class, "
-                "in the order of the classes."
+                f"classes), got {self._weights.shape}. Use one row for each feature, "
+                "and one column for each class in the order of the classes."
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
@@ -107,8 +107,11 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
                 raise OSError("missing, or not a regular file")
             prior = np.load(prior, allow_pickle=False)
         except (OSError, ValueError) as error:
+            # numpy's ValueError suggests unpickling, which would run the file's code
+            unread = "numpy cannot read it without pickle"
+            reason = str(error) if isinstance(error, OSError) else unread
             raise ValueError(
-                f"`--prior` (`prior`) must be an .npy file, got {prior} ({error}). "
+                f"`--prior` (`prior`) must be an .npy file, got {prior} ({reason}). "
                 "Correct the path, or write the file with `numpy.save`."
             ) from error
     return PublicPrior(prior)

@@ -23,8 +23,8 @@ from dphead.solvers.settings import (
 _SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
 Rule = Literal["cosine", "nearest"]
 _RULE = Setting(
-    "Score by the angle to a class's mean, seen from the middle of all classes, or by "
-    "the squared distance to the mean."
+    "cosine: score by the angle to a class's mean, seen from the middle of all "
+    "classes. nearest: score by the squared distance to the mean."
 )
 _COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
 
