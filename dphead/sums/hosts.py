@@ -99,8 +99,8 @@ class Hosts:
         except Exception as error:  # jax's own error class has no public name
             raise LostProcess(
                 f"The run lost one of its {self.count} processes "
-                f"({str(error).splitlines()[0][:200]}). Run this command again to "
-                "resume under the same charge."
+                f"({str(error).splitlines()[0][:200]}). Start all processes again with "
+                "the same commands to resume under the same charge."
             ) from error
 
     def total(self, value: np.ndarray) -> np.ndarray:

@@ -157,9 +157,9 @@ def check_equal(
             square[...] = np.triu(square)
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
-            f"The fast sum {ask.statistic.name} of {type(block_sum).__name__} differs "
-            "from the reference. Use `dphead fit --backend reference`, and please "
-            "report this text with the name of your processor."
+            "A fast sum differs from the reference. Use `dphead fit --backend "
+            "reference`, and please report this text and your processor: "
+            f"{type(block_sum).__name__}, {ask.statistic.name}."
         )
 
 

@@ -139,7 +139,7 @@ def test_a_budget_out_of_range_is_refused(features):
     for epsilon, delta in ((0, 1e-5), (1, 1), (1, "nan")):
         budget = ("--epsilon", epsilon, "--delta", delta)
         text = refusal("ledger", "budget", features, *budget)
-        assert "`--epsilon` must be finite" in text or "a number from 0" in text
+        assert "needs a finite positive epsilon" in text or "a number from 0" in text
     assert ledger_of(features).budget() is None
 
 

@@ -240,7 +240,7 @@ def connected(url: str) -> Connection:
         connection.close()
         raise LedgerError(
             "The ledger's server does not flush what it commits (fsync = "
-            f"{durable}). Set fsync = on in postgresql.conf."
+            f"{durable}). Set fsync = on in postgresql.conf, and reload the server."
         )
     return connection
 

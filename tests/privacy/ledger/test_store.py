@@ -317,7 +317,7 @@ def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
     before = path.read_bytes()
     ledger = Ledger(path, "ab12", read_only=True)
     for write in (lambda: reserve(specs(), ledger), lambda: ledger.set_once("x", "3")):
-        with pytest.raises(LedgerError, match="may read and write"):
+        with pytest.raises(LedgerError, match="permission to read and write"):
             write()
     assert path.read_bytes() == before
     with pytest.raises(LedgerError, match="belongs to data set"):
