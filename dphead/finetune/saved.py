@@ -114,7 +114,7 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
     }
     names = facts["class_names"]
     if not isinstance(names, list) or len(names) != spec["n_classes"]:
-        raise TypeError("class_names are not those of the network")
+        raise TypeError("class_names must have one name for each class")
     return NetworkSpec(model, **spec)
 
 

@@ -167,7 +167,8 @@ class Step:
     optimizer : {"sgd", "adam"}, default "sgd"
         The optimizer.
     learning_rate : float, default 2.0
-        Factor on the mean clipped gradient: the noisy sum over the expected batch size.
+        Factor on the mean clipped gradient: the noisy sum, divided by the expected
+        batch size.
     learning_rate_schedule : {"constant", "cosine", "step"} or callable
         Factor on the learning rate at each step, or a function of (step, number of
         steps) that returns it. Default: "constant".

@@ -63,10 +63,12 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         )
         weights, intercept = tensors["weights"], tensors["intercept"]
         if weights.shape[1:] != (len(facts["class_names"]),):
-            raise TypeError(f"weights of shape {weights.shape} for class_names")
+            raise TypeError(
+                f"weights must have one column per class, got shape {weights.shape}"
+            )
         clip = facts["feature_clip"]
         if clip is not None and not (isinstance(clip, float) and clip > 0):
-            raise TypeError(f"feature_clip is {clip}")
+            raise TypeError(f"feature_clip must be positive or null, got {clip}")
         loss = facts["loss"]
         head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
         return head, facts

@@ -74,7 +74,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     place : Place
         This process's place.
     only_cpu : bool
-        Whether jax may not use an accelerator.
+        Whether jax must use the CPU.
 
     Raises
     ------
@@ -171,7 +171,10 @@ def die(code: int, text: str) -> None:
 
 
 def _check_free(address: str) -> None:
-    """Raise ValueError if process 0 cannot listen at host:port; jaxlib would crash."""
+    """Raise ValueError if process 0 cannot listen at host:port.
+
+    Without this check, jaxlib would crash.
+    """
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

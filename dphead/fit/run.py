@@ -120,10 +120,10 @@ def fit_files(
 
     Notes
     -----
-    An interrupted run continues under its charge if called again with the same options.
-    With several processes, each process calls this function. All processes get the
-    head. Only the first one gets the other results. An error in one process ends all
-    processes.
+    Call the function again with the same options to resume an interrupted run under its
+    charge. With several processes, each process calls this function. All processes get
+    the head. Only the first one gets the other results. An error in one process ends
+    all processes.
     """
     start = time.perf_counter()
     hosts = None

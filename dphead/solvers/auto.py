@@ -294,10 +294,10 @@ class AdaptiveStepSize:
 
     Notes
     -----
-    Let s be the squared norm of the mean clipped gradient over the clip norm, at zero
-    weights. For classes of equal size, (n_classes - 1) s is the share of the rows'
-    variance between classes. It is divided by the decimal logarithm of n_classes,
-    because finer classes of the same rows explain more of the variance.
+    Let g be the mean clipped gradient at zero weights, C the clip norm, and s the
+    squared norm of g / C. For classes of equal size, (n_classes - 1) s is the share of
+    the rows' variance between classes. It is divided by the decimal logarithm of
+    n_classes, because finer classes of the same rows explain more of the variance.
 
     Gradients are averaged until the noise of this share is at most SHARE_SD. Until
     then, the share is a precision-weighted average of the observed share and a typical
@@ -327,7 +327,7 @@ class AdaptiveStepSize:
         Parameters
         ----------
         gradient : ndarray of shape (width, n_classes)
-            Noisy mean gradient over the clip norm.
+            Noisy mean gradient, divided by the clip norm.
         noise_sd : float
             Standard deviation of the noise of each entry.
         """

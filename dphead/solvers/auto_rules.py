@@ -159,7 +159,7 @@ def rate(
     Returns
     -------
     float
-        Step size for normalized gradients: mean clipped gradients over the clip norm.
+        Step size for mean clipped gradients that are divided by the clip norm.
 
     Notes
     -----

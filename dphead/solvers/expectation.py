@@ -47,7 +47,7 @@ def expected_of_classes(
 ) -> Generator[Request, Response, ClassAccuracy]:
     """Request the counts of each class, and return their expected accuracies.
 
-    The interval of the worst class comes from the intervals of all classes at once.
+    The interval of the worst class comes from simultaneous intervals of all classes.
     """
     statistic = ClassCorrectCounts(facts.n_classes)
     answer = yield Request("correct rows of classes", statistic, params)

@@ -67,8 +67,8 @@ class GradientDescent:
     Parameters
     ----------
     learning_rate : float, default 8.0
-        Factor on the mean clipped gradient: the noisy sum over the expected batch size.
-        With `normalize`, this mean is also divided by the clip norm.
+        Factor on the mean clipped gradient: the noisy sum, divided by the expected
+        batch size. With `normalize`, this mean is also divided by the clip norm.
     average : {"last", "mean", "ema"}, default "last"
         Iterate to return. "ema" is the moving average with De22's warm-up: its decay at
         step t is min(ema_decay, (1 + t)/(10 + t)).

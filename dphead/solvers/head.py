@@ -37,8 +37,8 @@ class ClassAccuracy:
     each : tuple of AccuracyEstimate
         One estimate for each class.
     balanced : AccuracyEstimate
-        Estimate for the mean of the classes (balanced accuracy). Its interval is as
-        wide as if the errors of all classes had one sign.
+        Estimate for the mean of the classes (balanced accuracy). Its interval assumes
+        that the errors of all classes have the same sign.
     weakest : int
         Index of the class with the lowest estimate.
     worst : AccuracyEstimate
