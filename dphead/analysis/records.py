@@ -348,7 +348,7 @@ def _check_recorded(
             f"the ledger charged {len(charged)} others for this fit",
         )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
-        raise _changed(file, "private", True, f"the ledger says {fit['description']!r}")
+        raise _changed(file, "private", True, f"the ledger has {fit['description']!r}")
     return True
 
 

@@ -290,9 +290,9 @@ class DPLeastSquaresClassifier(DPClassifier):
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:
-        """Return the matrix (2, 1) from class scores to `coef_`, or None.
+        """Return a matrix (2, 1) for two classes, and None for more.
 
-        `coef_` has one row for two classes, and otherwise the weights of each class.
+        The matrix subtracts the first class from the second, as `coef_` does.
         """
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 

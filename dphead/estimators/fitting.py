@@ -337,7 +337,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         save: Callable[[Path, Any, dict[str, Any]], str],
         facts: dict[str, Any],
     ) -> None:
-        """Write a run folder, where `save` writes what was trained."""
+        """Write a run folder. The function `save` writes the head or the network."""
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
         options = RunOptions(

@@ -350,8 +350,8 @@ def _numbers(x: Any) -> Any:
             # scikit-learn's checks expect these words
             why = "Complex data not supported: " if kind == "c" else ""
             raise ValueError(
-                f"{why}`X` must have a real numeric dtype, got {dtype}. Use "
-                "`np.asarray(X, dtype=np.float32)`."
+                f"{why}`X` must have a real numeric dtype, got {dtype}. "
+                "Convert it to numbers, such as with `np.asarray(X, dtype=np.float32)`."
             )
     exact = all(d.kind == "f" and d.itemsize <= 8 for d in dtypes)
     return x if exact else x.astype(np.float64)
@@ -382,8 +382,8 @@ def _listed(x: Any) -> np.ndarray:
         issubclass(type(item), str | bytes) for item in array.ravel()
     ):
         raise ValueError(
-            "`X` must be numbers, got a string in a list. Use "
-            "`np.asarray(X, dtype=np.float32)`."
+            "`X` must have only numbers, got a list with a string. Remove the strings, "
+            "or convert them with `np.asarray(X, dtype=np.float32)`."
         )
     try:
         return np.asarray(x, np.float64)

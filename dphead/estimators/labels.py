@@ -115,7 +115,8 @@ def numbers(y: Any) -> np.ndarray:
     said, y = declared_dtype(y), label_column(y)
     if said.kind not in "biufO":
         raise ValueError(
-            f"`y` must be real numbers, got {said}. Use `np.asarray(y, dtype=float)`."
+            f"`y` must have real numbers, got dtype {said}. Convert it, such as with "
+            "`np.asarray(y, dtype=float)`."
         )
     with np.errstate(all="ignore"):  # a longdouble may be beyond float64
         if y.dtype.kind == "O":

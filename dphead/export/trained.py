@@ -86,7 +86,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of guarantee.json.
 
     The contents include the guarantee in the head's report, recomputed from its
-    releases, and the digests of report and head.
+    releases, and the digests of the report and the head.
 
     Raises
     ------

@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_refused_with_nothing_charged(rows):
     ):
         with pytest.raises(ValueError, match=said):
             regressor(ledger=ledger, **change).fit(x, y)
-    with pytest.raises(ValueError, match="`y` must be real numbers"):
+    with pytest.raises(ValueError, match="`y` must have real numbers"):
         regressor(ledger=ledger).fit(x, y.astype(str))
     with pytest.raises(ValueError, match="`n_components` must be"):
         DPPCA(n_components=9, ledger=ledger).fit(x)
