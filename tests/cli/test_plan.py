@@ -76,7 +76,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         assert said in refusal(*public, *options), options
     few = features_file(tmp_path / "few.h5", n=4)
     command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
-    assert "a forecast needs 5 labeled public rows" in refusal(*command)
+    assert "a forecast needs at least 5 labeled public rows" in refusal(*command)
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):

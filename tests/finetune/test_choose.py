@@ -192,7 +192,7 @@ def test_epochs_and_base_learning_rates_are_resolved():
     [
         ({"nothing": 1}, None, "settings of a network are"),
         ({}, "fc23", "which is for heads"),
-        ({}, "de22-13/9.9", "needs epsilon 1, 2, 3, 4, 6, 8, got 9.9"),
+        ({}, "de22-13/9.9", "needs one epsilon of 1, 2, 3, 4, 6, 8, got 9.9"),
         ({"augment": "zoom"}, None, "augment must be"),
     ],
 )
