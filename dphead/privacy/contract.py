@@ -215,7 +215,7 @@ class SumTask:
     params : Params
         Public numbers and earlier releases that the statistic uses.
     clip_norm : float
-        Clip norm of the spec, or the public number that replaces inf.
+        Clip norm of the spec, or the number that replaces inf in fits without noise.
     rows : Rows or None, default None
         The rows to sum, or None if a caller passes blocks. Integer rows that a pass
         keeps are used again for the same object only.

@@ -293,7 +293,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of float64
-        x, with an error of at most QUANTILE_ERROR/2·(1 + x) (noise.md).
+        x, with an error of at most QUANTILE_ERROR/2·(1 + x) (proofs/noise.md).
     """
     p = tails.astype(np.float64)
     # Exponent and leading bits of the float64 number the cell.
@@ -340,7 +340,7 @@ def _value_and_slope(p: int) -> tuple[float, float]:
     """Return x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴.
 
     Their relative errors are at most 2⁻⁵² and 2⁻⁴⁷. A guess gets one Newton step, with
-    Φ computed in integers. The step is checked to be short.
+    Φ computed in integers. Raises ArithmeticError if the step is not below 2⁻⁴⁰.
     """
     guess = -float(ndtri(p / 2**64))
     # Newton's step for Phi(-x) = p, with Phi in integers.

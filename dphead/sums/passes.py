@@ -82,8 +82,8 @@ def checked_sum(
     ---------
     Each slot counts once, or the pass raises RuntimeError. If the block sum
     `is_compared`, the contribution of random secret rows must equal the reference's
-    integers, or the pass raises RuntimeError. Whether a fit stops reveals
-    one bit per attempt about a defect and its rows.
+    integers, or the pass raises RuntimeError. If a block sum has a defect, whether a
+    fit stops reveals one bit about the rows per attempt.
     """
     rows, indices = ask.rows, ask.indices
     assert rows is not None

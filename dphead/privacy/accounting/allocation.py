@@ -5,10 +5,10 @@ means are 0, except that one number, at a random place, has mean 1 in the first
 distribution. Under the second distribution, the likelihood ratio is a mean of t
 independent log-normal numbers.
 
-Each log-normal number is replaced by a number on a grid, which is larger in the convex
-order. So Fourier transforms can compute the mean, and no divergence decreases. Any mass
-lost to rounding and tails becomes the probability of an infinite loss. The import takes
-seconds.
+Each log-normal number is replaced by a number on a grid, so that Fourier transforms can
+compute the mean. The new number is larger in the convex order, so no divergence
+decreases. Any mass lost to rounding and tails becomes the probability of an infinite
+loss. The import takes seconds.
 
 References
 ----------
@@ -49,7 +49,7 @@ def epoch_losses(
     steps : int
         Steps of the epoch, at least 2.
     direction : {"removed", "added"}
-        "removed" compares the used row with the unused row; "added" is the reverse.
+        "removed" compares data with the row to data without it. "added" is the reverse.
     interval : float
         Width of the losses' grid.
 

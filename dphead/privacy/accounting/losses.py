@@ -1,6 +1,6 @@
 """Represent privacy losses on a grid, and compose releases.
 
-Losses may only grow here. Mass lost to rounding or Fourier transforms becomes the
+Rounding only increases losses. Mass lost to rounding or Fourier transforms becomes the
 probability of an infinite loss (proofs/poisson.md). dp_accounting computes the ends of
 a composition. The import takes seconds, so import this module where it is used.
 """
@@ -57,8 +57,8 @@ class Losses:
 
         Guarantee
         ---------
-        Not below the sum of chance * (1 - exp(epsilon - loss)) over the losses above
-        epsilon, plus `infinite`.
+        The result is not below the sum of chance * (1 - exp(epsilon - loss)) over the
+        losses above epsilon, plus `infinite`.
         """
         # delta(e) = sum over losses L > e of p(L) (1 - exp(e - L)), plus `infinite`.
         losses, above, scaled = self._tails

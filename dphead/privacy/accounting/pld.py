@@ -294,8 +294,8 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
     """Return the smallest and the largest number of sampled rows to keep.
 
     Rare large numbers are left out. Small numbers are left out if they have a small
-    share of the density ten standard deviations below 0, the last x that matters to
-    "added". Every window is valid.
+    share of the density ten standard deviations below 0, the lowest x that "added"
+    uses. Every window is valid.
     """
     # Logarithms of all binomial weights, roughly: any window is valid.
     j = np.arange(k + 1)
@@ -313,8 +313,9 @@ def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture
     """Return the pair of a Poisson batch. Their ratio increases with x.
 
     Noise is relative to the clip norm C. For a unit of k rows, j is binomial (k, q).
-    The pair of "removed" is the mixture of N(j C), and N(0). The pair of "added" is
-    N(0), and the mixture of N(-j C). The pair of "replaced" is the two mixtures.
+    For "removed", the first distribution is the mixture of N(j C), and the second one
+    is N(0). For "added", the first one is N(0), and the second one is the mixture of
+    N(-j C). For "replaced", they are the mixtures of N(j C) and of N(-j C).
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
     plain = _normal(0.0, sd)

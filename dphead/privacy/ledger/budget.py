@@ -166,7 +166,7 @@ def in_words(
     left, delta, budget
         The result of `remaining`, and its last two arguments.
     which : str, default "this one"
-        The fit that the further fit is like.
+        Words for the fit that the further fit resembles.
     """
     at = "" if delta == budget["delta"] else f" at delta {delta:g}"
     return f"epsilon {rounded_down(left)}{at} remaining for a fit like {which}"

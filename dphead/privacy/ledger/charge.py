@@ -118,9 +118,9 @@ class Charge(Generic[_Book]):
         Raises
         ------
         LedgerError
-            If the release is not the next reserved one or an earlier one is not
-            committed. If the ledger has an unknown state for it. If a committed value
-            is missing or differs.
+            If the release is not the next reserved one, or an earlier one is not
+            committed. If the ledger has an unknown state for the release. If a
+            committed value is missing or was changed.
 
         Guarantee
         ---------
@@ -244,7 +244,7 @@ class Charge(Generic[_Book]):
     def _check_not_returned(self, sequence: int) -> None:
         """Raise LedgerError if the folder notes that a release was returned before.
 
-        Only a server that was restored from a standby or a backup can lack its commit.
+        Only a server that was restored from a standby or a backup can lack the commit.
         """
         marked = self.store and self.store / _RETURNED
         if marked and marked.exists() and sequence < int(marked.read_text()):
