@@ -49,7 +49,7 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 from dphead.sums.verified import VerifiedSum
 
-_BUDGET = Range("> 0 (inf: not private)", lambda v: v > 0)
+_BUDGET = Range("positive (inf: not private)", lambda v: v > 0)
 _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # Python types of classes by the kind of their dtype; others are strings
