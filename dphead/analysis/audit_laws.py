@@ -40,7 +40,7 @@ def _two_sided(law: Any, value: Any) -> Any:
 
 
 def _bonferroni(ps: Any) -> float:
-    """Return the p-value of the smallest of several p-values."""
+    """Return the smallest p-value after Bonferroni's correction."""
     ps = np.asarray(ps, float).ravel()
     return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
 
@@ -253,7 +253,7 @@ class _SampleRecord:
         self._common = np.zeros((2, 2), int)
 
     def add(self, mask: np.ndarray, has_canary: bool | None) -> None:
-        """Record a sample as (slots,) bool.
+        """Record a sample, given as a mask (slots,) of bool.
 
         `has_canary` is None in the world without a canary.
         """

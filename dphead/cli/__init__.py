@@ -142,7 +142,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def missing(module: str) -> str | None:
-    """Return the extra to install for a missing module, or None if there is none."""
+    """Return an error that names the extra of a missing module, or None without one."""
     name = module.split(".")[0]
     for extra, (packages, modules) in _EXTRAS.items():
         if name in modules:

@@ -221,7 +221,7 @@ class DPClassifier(PrivateClassifier):
         return self
 
     def _set_coefficients(self) -> None:
-        """Set `coef_` and `intercept_` from the head, as scikit-learn shapes them."""
+        """Set `coef_` and `intercept_` from the head, in scikit-learn's shapes."""
         weights, intercept = self.head_.weights.T, self.head_.intercept
         two = len(self.classes_) == 2
         self.coef_: np.ndarray = weights[1:] - weights[:1] if two else weights.copy()

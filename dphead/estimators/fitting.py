@@ -60,7 +60,7 @@ GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 
 
 class PrivacyWarning(UserWarning):
-    """Warn that the guarantee holds, but is weaker than it may seem."""
+    """Warn that the guarantee is weaker than it may seem, or that there is none."""
 
 
 class PrivateNotice(UserWarning):
@@ -181,7 +181,7 @@ class PrivateEstimator(BaseEstimator):
         return tags
 
     def _new_rows(self, x: Any) -> Any:
-        """Return checked rows. A fit without privacy makes NaN an error."""
+        """Return checked rows. After a fit without privacy, NaN is an error."""
         check_is_fitted(self)
         (x,) = map(unmasked, as_arrays(x))
         finite = not self.__sklearn_tags__().input_tags.allow_nan

@@ -67,7 +67,10 @@ class _Classifier(Answers):
             self.register_buffer(name, values.reshape(-1, 1, 1))
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, probabilities and classes, with the extraction's features."""
+        """Return scores, probabilities and classes of images.
+
+        Features are computed as in the extraction.
+        """
         x = (rows - self.mean) / self.std
         features = self.norm(self.network(x))
         if self.mirror:

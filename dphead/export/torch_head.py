@@ -121,7 +121,7 @@ class NormalizedNetwork(nn.Module):
         return torch.softmax(scores, dim=-1)
 
     def classes(self, scores: Tensor) -> Tensor:
-        """Return the index (...) of the highest score, or -1 as `Head.classes`."""
+        """Return the index (...) of the highest score, or -1, as in `Head`."""
         return _classes(scores)
 
 

@@ -111,7 +111,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
-    """Return the guarantee for all readers, at FALSE_POSITIVE_RATE."""
+    """Return the bound at FALSE_POSITIVE_RATE, in sentences for all readers."""
     at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
     own = {one.replaced: one.hits[at] for one in limits if one.own}
     thing, grouped = name_unit_in(report), report["guarantee"]["group_cap"] is not None
