@@ -288,7 +288,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             f"this run's ledger does not count {where}",
             "Fits there add to this epsilon, and their results may have influenced the "
             "settings",
-            "Fit with the data set's own ledger; state the sum over all ledgers",
+            "Fit with the data set's own ledger, and state the sum over all ledgers",
         )
 
 

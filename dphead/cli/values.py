@@ -127,7 +127,7 @@ ACCOUNTANT = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 
 
 class Number(click.ParamType):
-    """Parse a number in a range; `infinite` also accepts inf."""
+    """Parse a number in a range. With `infinite`, also accept inf."""
 
     kind: Any = float
     name = "float"

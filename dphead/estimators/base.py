@@ -169,16 +169,18 @@ class DPClassifier(PrivateClassifier):
         ------
         ValueError
             If settings, shapes or dtypes are invalid, if there are fewer rows than
-            classes, or if delta is 1/n or more. Nothing is charged then.
+            classes, or if delta is 1/n or more without `allow_large_delta`. Nothing is
+            charged then.
         LedgerError
             If the fit would exceed the budget.
 
         Warns
         -----
         PrivacyWarning
-            If the guarantee is weaker than it may seem: a large delta, fits of a
-            features file in other ledgers, an earlier pipeline step fitted to the same
-            rows, or a clone with changed settings (a grid search).
+            If the guarantee is weaker than it may seem. Causes are a large delta, a
+            seed, and fits of a features file in other ledgers. Other causes are an
+            earlier pipeline step fitted to the same rows, and fits of clones, as in a
+            grid search.
         PrivateNotice
             After the fit, with the number of labels that match no class. This number is
             private.

@@ -70,7 +70,10 @@ class Trained:
 
     @property
     def has_decoder(self) -> bool:
-        """Return whether the export has the decoder of the images of one backbone."""
+        """Return whether the export contains the image decoder, decode.py.
+
+        It does if the features come from images through a single backbone.
+        """
         extraction = self.facts.get("extraction")
         return made_of_images(extraction) and len(parts_of(extraction)) == 1
 
