@@ -180,10 +180,11 @@ def evaluate_scores(
     Returns
     -------
     dict
-        The metrics by name. balanced_accuracy is the mean over classes that have rows.
-        top5 is None for five classes or fewer. worst_class is the index of the class
-        with the lowest accuracy. Rows without a class count as wrong, and
-        n_without_class is their number.
+        The metrics n, n_without_class, accuracy, accuracy_se, balanced_accuracy, top5,
+        worst_class, worst_class_accuracy, worst_class_n, per_class_accuracy,
+        per_class_n and calibration_error. balanced_accuracy is the mean over classes
+        that have rows. top5 is None for five classes or fewer. worst_class is the index
+        of the class with the lowest accuracy.
 
     Raises
     ------
