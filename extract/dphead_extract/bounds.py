@@ -27,6 +27,16 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if is_plain(path) else -1
 
 
+def read_plain(path: Path) -> bytes:
+    """Return the bytes of a plain file.
+
+    Raises FileNotFoundError for a pipe or a device, whose reading might never end.
+    """
+    if not is_plain(path):
+        raise FileNotFoundError(path)
+    return path.read_bytes()
+
+
 def check_ends(path: Path) -> None:
     """Raise ExtractError for a pipe or a device.
 

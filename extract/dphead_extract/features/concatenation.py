@@ -37,8 +37,8 @@ _OWN = {
 def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     """Write the columns of several features files into one file.
 
-    Each file's part of a row is divided by its Euclidean norm and by √k, for k files. A
-    row is masked if one of the files masks it. Run it again to resume.
+    Each file's part of a row is divided by its Euclidean norm and by √k, for k files.
+    A row that is masked in one file is masked in the result. Run it again to resume.
 
     Parameters
     ----------
@@ -61,6 +61,11 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
             raise FormatError("FILES must name at least two features files, got one.")
         for file in files:
             _check_same_images(files[0], file)
+        if len({file.feature_space for file in files}) < len(files):
+            raise FormatError(
+                "FILES must come from different backbones or settings, got the same "
+                "features twice. Name each file once."
+            )
         with FeaturesWriter(output, _header(files)) as writer:
             for several in zip(*map(blocks, files), strict=True):
                 for file, (start, _, sound) in zip(files, several, strict=True):
@@ -105,6 +110,11 @@ _REMEDY = "Extract all files from one source, with --same-data-as the first file
 
 
 def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
+    if "parts" in other.config["backbone_kwargs"]:
+        raise FormatError(
+            f"{str(other.path)!r} is a combination already. Name the files that it was "
+            "made of instead."
+        )
     if "mean" not in other.config["transform"]:
         raise FormatError(
             f"{str(other.path)!r} must hold features that `dphead extract` made from "

@@ -14,7 +14,7 @@ import numpy as np
 from dphead_extract.errors import FormatError
 from dphead_extract.features.seal import read_seal
 
-SCHEMA_VERSION = 1  # version of the format in extract/dphead_extract/features/format.py
+SCHEMA_VERSION = 2  # version of the format in extract/dphead_extract/features/format.py
 # facts of the configuration that decide what a column of `features` means
 FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),

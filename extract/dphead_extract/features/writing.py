@@ -138,7 +138,7 @@ class FeaturesWriter:
         """
         key, there, here = first_difference(file.config, self.config)
         if there != here:
-            if key == "source_digest":
+            if key in ("source_digest", "rows"):  # digests of private values
                 there, here = "other images or labels", "these"
             raise _Refused(
                 f"{str(file.path)!r} was begun with another command: {key} was "

@@ -14,7 +14,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
-from dphead_extract.bounds import size_of
+from dphead_extract.bounds import read_plain, size_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
 from dphead_extract.sources.classes import SPLITS, Classes
@@ -188,7 +188,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
         "manifest",
         path,
         rows,
-        lambda name: (root / name).read_bytes(),
+        lambda name: read_plain(root / name),
         declared,
         splits="split" in roles,
         grouped="group" in roles,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dphead_extract.bounds import size_of
+from dphead_extract.bounds import read_plain, size_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
 from dphead_extract.sources.image import Source, SourceOptions
@@ -194,7 +194,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
         "folder",
         path,
         rows,
-        lambda name: (path / name).read_bytes(),
+        lambda name: read_plain(path / name),
         anything,
         splits=layout.has_splits,
     )

@@ -72,7 +72,9 @@ class _Arrays:
                     f"got shape {x.shape} and dtype {x.dtype} in {str(path)!r}. Type "
                     "the name of another array."
                 )
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+            lists = pa.FixedSizeListArray.from_arrays(
+                pa.array(_native(x).ravel()), x.shape[1]
+            )
             held = {name: np.asarray(stored[name]) for name in roles.values()}
             for role, name in roles.items():
                 if held[name].shape != x.shape[:1]:
@@ -96,15 +98,29 @@ class _Arrays:
 def _column(name: str, values: np.ndarray) -> pa.Array:
     """Return an array of labels, splits or groups as a column of a table.
 
-    pyarrow cuts numpy's texts at the first NUL, so it gets Python's texts.
+    pyarrow cuts numpy's texts at the first NUL, so it gets their bytes. Bytes that are
+    not UTF-8 are kept.
     """
     try:
-        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+        if values.dtype.kind in "US":
+            held = (
+                item
+                if isinstance(item, bytes)
+                else item.encode("utf-8", "surrogateescape")
+                for item in values.tolist()
+            )
+            return pa.array(held, pa.binary()).view(pa.string())
+        return pa.array(_native(values))
     except (pa.ArrowException, UnicodeEncodeError) as error:
         raise ExtractError(
             f"The array {name!r} must hold text or numbers, got {values.dtype}. "
             "Convert the array by `values.astype(str)`."
         ) from error
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """Return numbers in this machine's byte order, which pyarrow needs."""
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def open_embeddings(path: Path, columns: Columns) -> Table:

@@ -9,7 +9,9 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import FormatError
 from dphead_extract.features.concatenation import concatenate
 from dphead_extract.features.format import open_features, write_features
+from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
+from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.run import extract
 from numpy.testing import assert_array_equal
 
@@ -108,3 +110,54 @@ def test_a_changed_file_does_not_leave_the_rows_of_the_old_one(folder, tmp_path)
     )
     with pytest.raises(FormatError, match="begun with another command: rows was"):
         concatenate(files, tmp_path / "ab.h5")
+
+
+def made(path, **columns):
+    """Write a file of four rows, as `extract` records images; return its path."""
+    rows = {"labels": np.array([0, 1, 0, 1]), "group": np.array([5, 5, 6, 6])}
+    rows["row_digest"] = np.arange(64, dtype=np.uint8).reshape(4, 16)
+    header = Header(
+        4,
+        3,
+        class_names=["a", "b"],
+        has_group=True,
+        backbone=path.stem,
+        transform={"mean": None},
+        config={"source_digest": "equal"},
+        dataset_id="0" * 32,
+        salt="1" * 32,
+    )
+    with FeaturesWriter(path, header) as writer:
+        writer.append(np.ones((4, 3)), rows | columns)
+        writer.finish()
+    return path
+
+
+@pytest.mark.parametrize("column", ["row_digest", "labels", "group"])
+def test_rows_in_another_order_are_refused(tmp_path, column):
+    """The files claim to hold the same images, and only their rows tell."""
+    one = made(tmp_path / "one.h5")
+    with open_features(one) as file:
+        turned = made(tmp_path / "two.h5", **{column: getattr(file, column)[::-1]})
+    with pytest.raises(FormatError, match=f"differ in the column {column}"):
+        concatenate([one, turned], tmp_path / "both.h5")
+
+
+def test_a_row_masked_in_one_file_is_masked(tmp_path):
+    for masks in ([1, 0, 1, 1], [1, 1, 1, 1]), ([1, 1, 1, 1], [1, 0, 1, 1]):
+        files = [
+            made(tmp_path / f"{name}{masks[0][1]}.h5", valid=np.array(mask, bool))
+            for name, mask in zip("ab", masks, strict=True)
+        ]
+        concatenate(files, tmp_path / f"both{masks[0][1]}.h5")
+        with open_features(tmp_path / f"both{masks[0][1]}.h5") as file:
+            assert file.valid.tolist() == [True, False, True, True]
+            assert not file.features[1].any()
+
+
+def test_the_same_features_and_combinations_are_refused(folder, tmp_path):
+    with pytest.raises(FormatError, match="the same features twice"):
+        concatenate([folder / "a.h5", folder / "a.h5"], tmp_path / "x.h5")
+    concatenate([folder / "a.h5", folder / "b.h5"], tmp_path / "ab.h5")
+    with pytest.raises(FormatError, match="combination already"):
+        concatenate([folder / "a.h5", tmp_path / "ab.h5"], tmp_path / "x.h5")

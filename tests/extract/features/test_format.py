@@ -186,7 +186,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         (lambda p: edited(p, lambda f: None, complete=False), "finished"),
         (
             lambda p: edited(p, lambda f: f.attrs.modify("schema_version", 99)),
-            "schema version 99, .* version 1",
+            "schema version 99, .* version 2",
         ),
         (
             lambda p: edited(p, lambda f: f.__delitem__("labels"), digests=False),
