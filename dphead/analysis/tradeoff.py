@@ -264,9 +264,9 @@ def comparisons(relation: str) -> list[bool]:
 def detection_limits(
     events: Sequence[GaussianEvent], relation: str
 ) -> dict[bool, float]:
-    """Return the true-positive bound at FALSE_POSITIVE_RATE for each comparison.
+    """Bound the true-positive rate at FALSE_POSITIVE_RATE for each comparison.
 
-    The keys are the values of `comparisons`, the default first.
+    The keys are the values of `comparisons`. The default comes first.
     """
     rates = [FALSE_POSITIVE_RATE]
     return {

@@ -227,8 +227,8 @@ BY_GROUP = click.option(
 BITS = click.option(
     "--bits",
     type=values.Whole(1, 32),
-    help="Public number of bits of gray integer pixels: 12 means values from 0 to "
-    "4095. 8-bit images always have values from 0 to 255.",
+    help="Bit depth of gray integer pixels, declared public. For example, 12 means "
+    "values from 0 to 4095. For 8-bit images, the range is always 0 to 255.",
 )
 INTENSITY = click.option(
     "--intensity",

@@ -132,7 +132,7 @@ class SharedSums(TorchSums):
         return total.numpy()
 
     def serve(self) -> None:
-        """Sum parts for the first process until it sends the end."""
+        """Sum parts for the first process until it sends None."""
         while True:
             mine: list[Any] = [None]
             dist.scatter_object_list(mine, None, src=0)

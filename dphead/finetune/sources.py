@@ -140,9 +140,10 @@ def source_of_pixels(
     pixels: dict[str, Any],
     grouped: bool,
 ) -> SourceFacts:
-    """Return the public facts of images (channels, h, w), scaled by (mean, std).
+    """Return the public facts of images with shape (channels, h, w).
 
-    `declared` says how the classes were declared, and `pixels` the range of pixels.
+    `scale` is the pair (mean, std) for the pixels. `declared` states how the classes
+    were declared. `pixels` is the declared range of pixel values.
     """
     mean, std = (np.broadcast_to(value, 3).tolist() for value in scale)
     transform = {"mean": mean, "std": std, "image_size": shape[1:], **pixels}

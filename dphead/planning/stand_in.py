@@ -23,8 +23,8 @@ class StandIn:
     solver : Solver
         Solver of the larger fit.
     facts : ProblemInfo
-        Facts of the larger fit, budgeted (`Target.budgeted`). `plan` and `solve` ignore
-        the facts that they get.
+        Facts of the larger fit, with its budget (`Target.budgeted`). `plan` and `solve`
+        ignore their argument.
     n_rows : int
         Number of rows of the small fit.
     """

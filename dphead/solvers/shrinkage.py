@@ -86,11 +86,12 @@ def shrunk_weights(gram: Response, sums: Response, ridge: float) -> np.ndarray:
 def _between_classes(
     right: np.ndarray, sums_sd: float, taken: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the directions U of the class sums, and the part M shrunk there.
+    """Return a basis U of the class sums, and the matrix M to add back in this basis.
 
-    right (d, m) are the sums in the eigenbasis, and taken (d,) is the reduction of each
-    eigenvalue. U (d, k) is orthonormal, and M (k, k) has no negative part. Each
-    direction is weighted by the share of its square beyond the noise.
+    right (d, m) are the class sums in the eigenbasis, and taken (d,) is the reduction
+    of each eigenvalue by shrinking. The columns of U (d, k) are orthonormal. M (k, k)
+    is the reduction within the span of U, and positive semidefinite. Each direction has
+    the weight 1 - noise / (squared length).
     """
     span, lengths, _ = np.linalg.svd(right, full_matrices=False)
     squares = lengths**2

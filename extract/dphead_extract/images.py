@@ -98,8 +98,8 @@ class PixelRange:
         """
         if not isinstance(transform, dict):
             raise ValueError(
-                f"The recorded image transform is damaged: {str(transform)[:60]!r}. "
-                "Restore the file from a copy."
+                "The image transform recorded in the run folder or export is damaged: "
+                f"{str(transform)[:60]!r}. Restore this folder from a backup."
             )
         intensity = transform.get("intensity")
         return cls(transform.get("bits"), intensity and tuple(intensity))

@@ -161,7 +161,7 @@ class LedgerFile:
             raise LedgerError(
                 f"{self.path} cannot be opened as a ledger ({error}). Name another "
                 "file with --ledger, or set DPHEAD_HOME to a writable folder on a "
-                "disk with hard links."
+                "file system that supports hard links."
             ) from error
         except _FAULTS as error:
             raise self._unsound(error) from error

@@ -291,9 +291,9 @@ def extents(file: h5py.File) -> _Places:
 def first_difference(
     theirs: dict[str, Any], ours: dict[str, Any]
 ) -> tuple[str, Any, Any]:
-    """Return the first key that differs in sorted order, and both of its values.
+    """Return the first key, in sorted order, with different values, and both values.
 
-    The key of a nested mapping has dots.
+    Keys of nested mappings are joined by dots, such as `transform.mean`.
     """
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)
