@@ -313,7 +313,9 @@ def _checked(given: dict[str, Any]) -> Any:
     for name in [name for name, value in given.items() if value is None]:
         del given[name]
     kind = given.get("normalize") or traits_of(given["backbone"]).normalization
-    given["settings"] = {name: given[name] for name in settings_of_families()}
+    given["settings"] = {
+        name: given[name] for name in settings_of_families() if name in given
+    }
     network = {f.name for f in fields(BackboneOptions)} & set(given)
     shard = given.get("shard")
     given |= {
