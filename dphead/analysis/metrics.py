@@ -47,7 +47,8 @@ def predicted_classes(scores: np.ndarray) -> np.ndarray:
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     """Return the fraction of rows with their label among the k highest scores.
 
-    Ties count against the label, so equal scores are never a success.
+    A tie ranks the label last among the equal scores. With equal scores for all
+    classes, a row is wrong unless k is n_classes.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     Returns
     -------
     float
-        Share of rows in [0, 1].
+        Fraction of rows, from 0 to 1.
     """
     own = scores[np.arange(len(labels)), labels]
     at_least = (scores >= own[:, None]).sum(axis=1)  # includes the label's own

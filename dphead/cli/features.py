@@ -170,7 +170,7 @@ def _concat(files: tuple[Path, ...], output: Path) -> None:
 
 
 def _print_joined(output: Path, made_of: str, problems: list[str]) -> None:
-    """Print a file that was joined from others, the next commands and its problems."""
+    """Print a summary of a joined file, its problems and the next commands."""
     from dphead_extract.features.format import open_features
 
     with open_features(output) as file:

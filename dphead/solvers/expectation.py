@@ -148,24 +148,35 @@ def overfit(
         Share of training rows that the head classifies correctly.
     units : float
         Number of rows that count, or of groups if groups are protected. Rows of a group
-        may be similar, so the head overfits them together (results/expected).
+        may be similar, so the head overfits a group as a whole
+        (benchmarks/results/expected).
+
+    Returns
+    -------
+    float
+        Accuracy on training rows minus expected accuracy on new rows.
 
     Notes
     -----
-    A unit pulls the head toward itself and so shifts its own margin. The pull is at
-    most the length of all steps times the unit's share of n. Units with common
-    directions reduce the pull, hence a power of the number of units. Correct units pull
-    less, hence a power of the share that is wrong.
+    The model below was fitted to measured gaps. A unit is a row or a group. Training on
+    a unit increases the unit's own margin. New rows lack this increase. The code
+    estimates it as a shift, in standard deviations of the margins, which are assumed to
+    be Gaussian. The shift is a product of these factors:
 
-    Margins are assumed to be Gaussian, and the shift is in units of their standard
-    deviation. It lowers the accuracy on new rows. The shift is larger for many classes,
-    because they divide the variance of the same features. The gap is at most
-    GAP_PER_PARAMETER times the number of free parameters per unit.
+    - A power of the length of all steps times the unit's share of n. This length bounds
+      how far one unit can move the weights.
+    - A negative power of the number of units, because units with similar features share
+      their effect.
+    - A power of the fraction of wrong rows, because correct rows have small gradients.
+    - A power of the number of classes above SHIFT_CLASSES, because classes divide the
+      variance of the same features.
 
-    MARGIN_SHIFT is a compromise between data sets. No public number was found that
-    explains their differences (benchmarks/results/expected), hence GAP_RELATIVE_SD. The
-    longer steps (`AdaptiveStepSize`) do not count: if classes are well separated, rows
-    share directions.
+    The gap is at most GAP_PER_PARAMETER times the number of free parameters per unit.
+
+    MARGIN_SHIFT is a compromise between data sets. No public number explains their
+    differences (benchmarks/results/expected), so GAP_RELATIVE_SD describes this
+    uncertainty. The length leaves out the longer steps of `AdaptiveStepSize`, which
+    occur only if classes are well separated. Rows then share directions.
     """
     # gradients are normalized to at most 1, so this is the longest path of the weights
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)

@@ -128,7 +128,7 @@ class ImageIndex:
         )
 
     def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
-        """Return the digests in stored bytes; raise FormatError for changed bytes."""
+        """Parse stored bytes into digests. Raise FormatError if the bytes changed."""
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(

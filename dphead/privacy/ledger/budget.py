@@ -173,9 +173,9 @@ def in_words(
 
 
 def rounded_down(epsilon: float) -> str:
-    """Return epsilon rounded down to four digits, as text to type.
+    """Return epsilon rounded down to four significant digits, as text to type.
 
-    The text is "0" below 1e-6, which no fit can use.
+    Below 1e-6, the text is "0", because no fit can use such a small epsilon.
     """
     if epsilon < 1e-6:
         return "0"

@@ -56,7 +56,7 @@ class _DamagedError(Exception):
 
 
 def seal(file: LedgerFile) -> None:
-    """Add a digest of all facts and charges since the last seal.
+    """Add a digest of all facts, and of the charges since the last seal.
 
     The digest also covers the last seal.
     """

@@ -110,9 +110,10 @@ class LedgerFile:
         new = kept is None and self._db is None
         if kept != dataset_id and not new:
             raise LedgerError(
-                f"The ledger {self.path} belongs to data set {kept or '(none)'}, but "
-                f"the features belong to {dataset_id}. Use the ledger of the features, "
-                "which is the default without --ledger."
+                f"The ledger {self.path} belongs to "
+                f"{f'data set {kept}' if kept else 'no data set'}, but the features "
+                f"belong to data set {dataset_id}. Drop --ledger to use the ledger of "
+                "this data set."
             )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:

@@ -106,7 +106,10 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return np.divide(exact, norms, out=exact, where=norms > 0).astype(np.float32)
 
 
-_REMEDY = "Extract all files from one source, with --same-data-as the first file."
+_REMEDY = (
+    "Extract all files from one source. For every file after the first, type "
+    "--same-data-as with the first file."
+)
 
 
 def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:

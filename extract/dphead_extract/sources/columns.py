@@ -27,13 +27,14 @@ class Columns:
         Columns of embeddings: names, or patterns such as "emb_*". Default: all columns
         without another role, or the array "features" of an .npz.
     path, image : str or None
-        The column of paths of image files, or of the bytes of images.
+        Column with the paths of image files. Column with the bytes of images.
     label, group, split : str or None
         Default: the column of that name or of its plural, if the file has one.
     width : int or None
-        Length of the lists of a column of features, if its type does not give it.
+        Number of features per row, if `features` is a column of lists and its type does
+        not give this number.
     encoding : str
-        Encoding of a CSV or TSV.
+        Encoding of a CSV or TSV file.
     """
 
     features: tuple[str, ...] = ()
