@@ -240,5 +240,5 @@ def test_a_mechanism_without_its_clip_fails(monkeypatch):
 def test_groups_in_poisson_batches_have_no_worst_case():
     solver = make_method("dp-sgd", SMALL, {"steps": 1, "batch_size": 8}).solver
     plan = with_noise(solver, SMALL, relation="add_remove", group_cap=2)
-    with pytest.raises(ValueError, match="`--group-cap` needs full batches"):
+    with pytest.raises(ValueError, match="`--group-cap 2` needs full batches"):
         worst_case(SMALL, plan)

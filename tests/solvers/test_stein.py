@@ -86,7 +86,7 @@ def test_least_squares_can_use_it_and_refuses_where_it_cannot():
         (LeastSquares("stein", class_grams=True), facts),
         (solver, ProblemInfo(9000, 5000, M)),
     ):
-        with pytest.raises(ValueError, match="stein` and `--error-bars` need"):
+        with pytest.raises(ValueError, match="stein' and `--error-bars` need"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     for method, ridge in (("dp-fc", "stein"), ("dp-ls", "best")):
         with pytest.raises(ValueError, match="ridge must be positive"):
