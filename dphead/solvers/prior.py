@@ -101,17 +101,18 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
 
     Raises ValueError if the file cannot be read, or if `PublicPrior` refuses the array.
     """
-    if isinstance(prior, str | Path):
-        try:
-            if not Path(prior).is_file():  # reading a pipe might never end
-                raise OSError("missing, or not a regular file")
-            prior = np.load(prior, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            # numpy's ValueError suggests unpickling, which would run the file's code
-            unread = "numpy cannot read it without pickle"
-            reason = str(error) if isinstance(error, OSError) else unread
-            raise ValueError(
-                f"`--prior` (`prior`) must be an .npy file, got {prior} ({reason}). "
-                "Correct the path, or write the file with `numpy.save`."
-            ) from error
-    return PublicPrior(prior)
+    if not isinstance(prior, str | Path):
+        return PublicPrior(prior)
+    try:
+        if not Path(prior).is_file():  # reading a pipe might never end
+            raise OSError("missing, or not a regular file")
+        weights = np.load(prior, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        # numpy's ValueError suggests unpickling, which would run the file's code
+        unread = "numpy cannot read it without pickle"
+        reason = str(error) if isinstance(error, OSError) else unread
+        raise ValueError(
+            f"`--prior` (`prior`) must be an .npy file, got {prior} ({reason}). "
+            "Correct the path, or write the file with `numpy.save`."
+        ) from error
+    return PublicPrior(weights)
