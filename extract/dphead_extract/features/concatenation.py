@@ -24,7 +24,7 @@ from dphead_extract.features.reading import (
     open_features,
 )
 from dphead_extract.features.rows import Header
-from dphead_extract.features.verify import blocks
+from dphead_extract.features.verify import sound_blocks
 from dphead_extract.features.writing import FeaturesWriter, check_facts
 
 # facts that may differ between the files
@@ -67,16 +67,11 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
                 "features twice. Name each file once."
             )
         with FeaturesWriter(output, _header(files)) as writer:
-            for several in zip(*map(blocks, files), strict=True):
-                for file, (start, _, sound) in zip(files, several, strict=True):
-                    if not sound:
-                        raise FormatError(
-                            f"{str(file.path)!r} is damaged from row {start} on. "
-                            "Remove the file and extract it again."
-                        )
-                start = several[0][0]
-                if start == writer.next_row:
-                    writer.append(*_joined(files, [block for _, block, _ in several]))
+            todo = "Remove the file and extract it again."
+            read = [sound_blocks(file, todo) for file in files]
+            for several in zip(*read, strict=True):
+                if several[0][0] == writer.next_row:
+                    writer.append(*_joined(files, [block for _, block in several]))
             writer.finish()
         if names := read_names(files[0].path, files[0].n_rows):
             write_names(output, names)

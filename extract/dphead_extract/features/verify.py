@@ -98,6 +98,21 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
         yield start, block, sound
 
 
+def sound_blocks(
+    file: FeaturesFile, todo: str
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the first row and the columns of each block.
+
+    Raises FormatError, which ends with `todo`, at the first damaged block.
+    """
+    for start, block, sound in blocks(file):
+        if not sound:
+            raise FormatError(
+                f"{str(file.path)!r} is damaged from row {start} on. {todo}"
+            )
+        yield start, block
+
+
 def _blocks(file: FeaturesFile) -> Iterator[_Problem]:
     for start, block, sound in blocks(file):
         if not sound:

@@ -136,7 +136,7 @@ class FeaturesWriter:
 
         Raises _Refused if the configuration or the id differs.
         """
-        key, there, here = first_difference(file.config, self.config)
+        key, there, here = _first_difference(file.config, self.config)
         if there != here:
             if key in ("source_digest", "rows"):  # digests of private values
                 there, here = "other images or labels", "these"
@@ -288,7 +288,7 @@ def extents(file: h5py.File) -> _Places:
     return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
 
 
-def first_difference(
+def _first_difference(
     theirs: dict[str, Any], ours: dict[str, Any]
 ) -> tuple[str, Any, Any]:
     """Return the first key, in sorted order, with different values, and both values.
@@ -300,7 +300,7 @@ def first_difference(
         if a == b:
             continue
         if isinstance(a, dict) and isinstance(b, dict):
-            inner, a, b = first_difference(a, b)
+            inner, a, b = _first_difference(a, b)
             key = f"{key}.{inner}"
         return key, a, b
     return "nothing", None, None
@@ -316,7 +316,7 @@ def check_facts(
 
     The error ends with `remedy`.
     """
-    key, a, b = first_difference(facts(one), facts(other))
+    key, a, b = _first_difference(facts(one), facts(other))
     if a != b:
         found = f"have {key} {a} and {b}"
         if key in ("salt", "source_digest"):  # they would confirm guesses about rows
