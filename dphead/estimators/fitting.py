@@ -60,7 +60,7 @@ GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 
 
 class PrivacyWarning(UserWarning):
-    """Warn that the guarantee is weaker than it may seem, or that there is none."""
+    """Warn that a guarantee is weaker than it may seem, or that a fit has none."""
 
 
 class PrivateNotice(UserWarning):

@@ -97,7 +97,7 @@ NOT_TESTED = Tested()
 
 
 def uncounted(elsewhere: dict[str, Any]) -> str:
-    """Return a sentence about a ledger whose fits the run's ledger lacks.
+    """Return a sentence about fits that the run's ledger does not count.
 
     `elsewhere` is the dict that `Elsewhere.fact` returns.
     """

@@ -30,7 +30,7 @@ def size_of(path: Path) -> int:
 def read_plain(path: Path) -> bytes:
     """Return the bytes of a plain file.
 
-    Raises FileNotFoundError for a pipe or a device, whose reading might never end.
+    Raises FileNotFoundError for a pipe or a device, because reading it might never end.
     """
     if not is_plain(path):
         raise FileNotFoundError(path)

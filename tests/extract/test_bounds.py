@@ -26,6 +26,22 @@ def test_a_source_that_is_a_pipe_is_refused(kind, tmp_path):
         open_source(tmp_path / f"pipe.{kind}", Classes.parse("3"))
 
 
+@pytest.mark.parametrize("name", ["data_batch_1.bin", "train-images-idx3-ubyte"])
+def test_a_pipe_among_arrays_is_refused(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(bytes(8))
+    with pytest.raises(ExtractError, match="is a pipe or a device"):
+        open_source(tmp_path, Classes.parse("10"))
+
+
+def test_images_that_are_pipes_count_as_missing(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(b"")
+    os.mkfifo(tmp_path / "a" / "2.png")
+    source = open_source(tmp_path, Classes.parse("a,b"))
+    assert [source.raw(row) for row in range(2)] == [b"", None]
+
+
 def test_a_text_is_read_only_where_it_has_an_end_and_a_bounded_size(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead_extract.bounds import check_ends
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import UnreadableImage, to_uint8
 from dphead_extract.sources.classes import interpreted, possible_splits
@@ -74,6 +75,7 @@ def read_idx(path: Path) -> np.ndarray:
     ExtractError
         If the file is damaged, of another type, or not as long as its header says.
     """
+    check_ends(path)
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             first = file.read(4)
@@ -171,6 +173,7 @@ def open_cifar(path: Path, declared: SourceOptions) -> Source | None:
 
 
 def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
+    check_ends(file)
     data = np.fromfile(file, np.uint8)
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:
