@@ -224,8 +224,8 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     """Return (test rows, their origin) from --test or another split, or None.
 
     The rows count as training rows if they are images with the same path and split, or
-    maps with the same data set id and split. Raises ValueError if their shape, classes
-    or features differ from those of the training rows.
+    maps of the same data set in the same split or in another file. Raises ValueError if
+    their shape, classes or features differ from those of the training rows.
     """
     if options.test is None and options.test_split is None:
         return None
@@ -238,8 +238,8 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
         else data.source.dataset_id == train.source.dataset_id
     )
     splits = (train.split, data.split)
-    holdouts = (train.holdout, data.holdout)
-    origin = files.test_origin(same, same_file, splits, holdouts, options.test_is)
+    grouped = data.holdout.get("by") == "group"
+    origin = files.test_origin(same, same_file, splits, grouped, options.test_is)
     own, given = train.source, data.source
     for name, wanted, got in (
         ("shape", train.shape, data.shape),

@@ -186,7 +186,7 @@ def test_origin(
     same_data: bool,
     same_file: bool,
     splits: tuple[str, str],
-    holdouts: tuple[dict[str, Any], dict[str, Any]],
+    grouped: bool,
     test_is: str,
 ) -> str:
     """Return where test rows come from.
@@ -197,9 +197,10 @@ def test_origin(
         Whether training and test rows belong to one data set, and to one file.
     splits : (str, str)
         Splits of the training rows and of the test rows. "all" is the whole data set.
-    holdouts : (dict, dict)
-        The `holdout` of both files. The splits of two files may overlap if
-        --test-fraction split one of them.
+        Splits of two files may overlap, because two tables or two values of
+        --test-fraction can split the same images.
+    grouped : bool
+        Whether --test-fraction set whole groups apart.
     test_is : str
         Whether the test rows are public or private.
 
@@ -217,9 +218,7 @@ def test_origin(
     if not same_data:
         return "another data set"
     split, test_split = splits
-    apart = not same_file and any(holdouts)
-    if split != test_split and "all" not in splits and not apart:
-        grouped = holdouts[1].get("by") == "group"
+    if same_file and split != test_split and "all" not in splits:
         return "other groups" if grouped else "another split"
     if test_is == "public":
         raise ValueError(

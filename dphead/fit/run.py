@@ -369,7 +369,7 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
                 options.split or train.split_names[0],
                 options.test_split or file.split_names[0],
             ),
-            (train.holdout, file.holdout),
+            file.holdout.get("by") == "group",
             options.test_is,
         )
         return *measured_rows(rows, file, run.source.class_names), origin

@@ -22,6 +22,7 @@ from commands import (
     words,
 )
 from dphead_extract.features.format import open_features, write_features
+from PIL import Image
 from safetensors.numpy import load_file
 
 from dphead.analysis.rounding import percent_up
@@ -395,13 +396,35 @@ def test_rows_that_positions_set_apart_are_not_fitted_by_add_remove(tmp_path):
     fitted(*fit)
 
 
-def test_test_rows_split_in_another_file_are_no_public_test_rows(tmp_path):
-    """Another --test-fraction makes test rows of what is trained on here."""
-    one = imported(tmp_path, "one.h5", 0.3)
-    two = imported(tmp_path, "two.h5", 0.6, "--same-data-as", one)
+@pytest.mark.parametrize("by", ["fraction", "table"])
+def test_test_rows_split_in_another_file_are_no_public_test_rows(tmp_path, by):
+    """Another --test-fraction or table makes test rows of what is trained on here."""
+    if by == "fraction":
+        one = imported(tmp_path, "one.h5", 0.3)
+        two = imported(tmp_path, "two.h5", 0.6, "--same-data-as", one)
+    else:
+        one, two = swapped_tables(tmp_path)
     fit = ("fit", one, "--split", "train", *PROTOTYPES, "--test", two)
     fit += ("--test-split", "test", "-o", tmp_path / "run")
     said = refusal(*fit, "--test-is", "public")
     assert "the split `test` of the training file" in said
     assert charges() == 0
     assert "some or all are training" in fitted(*fit).out
+
+
+def swapped_tables(folder):
+    """Extract 40 images by two tables: one's training images are the other's test."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{i}.png")
+    files = []
+    for name in ("one", "two"):
+        splits = ("train", "test") if name == "one" else ("test", "train")
+        lines = [f"{i}.png,{i // 2 % 2},{splits[i % 2]}" for i in range(40)]
+        table = folder / f"{name}.csv"
+        table.write_text("\n".join(["path,label,split", *lines]))
+        files.append(folder / f"{name}.h5")
+        given = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
+        given += ("--channels", 1, "--classes", "0,1")
+        fitted("extract", table, "-o", files[-1], *given)
+    return files
