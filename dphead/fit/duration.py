@@ -1,7 +1,8 @@
 """Forecast the time of a fit from public sizes, and refuse fits that take hours.
 
-The forecast is an operation count over measured rates. It leaves out reading from disk,
-compilation and checks. It is only accurate enough to distinguish minutes from hours.
+The forecast is an operation count over measured rates. It leaves out reading from disk
+and compilation, and counts the checks of sums of one matrix per class only. It is only
+accurate enough to distinguish minutes from hours.
 """
 
 import sys
@@ -14,20 +15,27 @@ from dphead.privacy.statistics import ClassSums, Gradient, Gram
 from dphead.solvers.base import PlannedRelease, ProblemInfo
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
-from dphead.sums.tuning import COMPILED_ENTRIES, MAX_SUM_COPY_BYTES
+from dphead.sums.tuning import (
+    CHECKED_PIECE_ROWS,
+    COMPILED_ENTRIES,
+    MAX_SUM_COPY_BYTES,
+)
 
 # Entries of a sum times rows, per second and core: measured on one core of an AMD EPYC
-# with 1,280 features. Forecasts were within a factor of 1.9 of fits that took more than
-# a second (results/duration).
+# with 1,280 features. Forecasts were within a factor of 1.6 of fits that took more than
+# a second, and of 1.2 with one matrix per class (results/duration).
 _COMPILED_GRAM = 250e9
 _COMPILED_GRADIENT = 45e9  # 40e9 with 10 classes, 61e9 with 100
 _CLASS_SUMS = 400e9
-_NUMPY_MATRICES = 15e9
+_NUMPY_MATRICES = 20e9  # with _COPIED_ENTRIES: fits of results/duration
 _NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
 _ROW_ENTRIES = 1.5e9  # row entries that become integers
 _NUMPY_ROW_ENTRIES = 0.1e9  # 0.08e9 for centered rows
 _NOISE_ENTRIES = 25e6  # entries with noise, on one core
-_CUBES = 7e9  # w³ for the eigenvalues of a matrix of width w, on one core
+_CUBES = 5.5e9  # w³ for the eigenvalues of a matrix of width w, on one core
+# Entries per second of sums of one matrix per class, on one core: the copies of a pass,
+# and the test before the charge (9e6 to 41e6, fewer for larger sums).
+_COPIED_ENTRIES, _TESTED_ENTRIES = 16e6, 14e6
 _SHORT_SECONDS = 1.0  # longest expected time of a fit by numpy alone; chosen
 LONG_SECONDS = 60.0  # longer fits are announced; chosen
 LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
@@ -42,7 +50,10 @@ def expected_seconds(
 
     With `numpy_only`, numpy computes all sums.
     """
-    return sum(_seconds(release, facts, numpy_only) for release in releases)
+    matrices = {r.statistic for r in releases if _by_class(r)}
+    tested = sum(np.prod(one.shape(facts.n_features + 1)) for one in matrices)
+    spent = sum(_seconds(release, facts, numpy_only) for release in releases)
+    return float(spent + tested / _TESTED_ENTRIES)
 
 
 def cpu_sums(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> CpuSums:
@@ -63,8 +74,7 @@ def check_duration(
     Call it before the charge. Only the sums of one matrix per class have a limit,
     because other methods avoid these sums. Raises ValueError beyond LIMIT_SECONDS.
     """
-    matrices = [r for r in releases if len(r.statistic.shape(1)) == 3]
-    seconds = expected_seconds(matrices, facts)
+    seconds = expected_seconds([r for r in releases if _by_class(r)], facts)
     if seconds > LIMIT_SECONDS:
         raise ValueError(
             f"{name} would need about {time_in_words(seconds)} to sum one matrix for "
@@ -84,6 +94,11 @@ def time_in_words(seconds: float) -> str:
     return f"{number} {unit}{'s' if number > 1 else ''}"
 
 
+def _by_class(release: PlannedRelease) -> bool:
+    """Return whether a release is one matrix per class."""
+    return len(release.statistic.shape(1)) == 3
+
+
 def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> float:
     statistic, width = release.statistic, facts.n_features + 1
     entries = float(np.prod(statistic.shape(width)))
@@ -92,11 +107,15 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> f
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
     rate = _rate(statistic, entries >= COMPILED_ENTRIES and not numpy_only)
     row_rate = _NUMPY_ROW_ENTRIES if numpy_only else _ROW_ENTRIES
-    adding = rows * (entries / rate + width / row_rate)
+    adding = rows * (entries / rate + width / row_rate) / threads
+    if _by_class(release):
+        # the rows around the secret rows are added twice, by one thread
+        twice = min(rows, CHECKED_PIECE_ROWS)
+        adding += entries * (twice / rate + 1 / _COPIED_ENTRIES)
     solving = 0.0
     if statistic.kind == "gram":
         solving = entries * width / _CUBES
-    return adding / threads + entries / _NOISE_ENTRIES + solving
+    return adding + entries / _NOISE_ENTRIES + solving
 
 
 def _rate(statistic: Statistic, compiled: bool) -> float:

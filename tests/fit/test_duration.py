@@ -1,5 +1,8 @@
 """A fit tells before its charge how long it takes, and is refused if it takes hours."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from core import python
@@ -12,6 +15,7 @@ from dphead.fit.duration import (
     expected_seconds,
 )
 from dphead.fit.loop import Run, fit_head
+from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.solvers import DPFC, Auto, LeastSquares, Newton, ProblemInfo, Prototypes
@@ -43,6 +47,44 @@ def test_no_other_method_has_a_limit(solver):
     assert check_duration(solver.plan(LARGE), LARGE, solver.name) < 3 * LONG_SECONDS
     many = ProblemInfo(10**9, 1280, 200, mu=0.3)
     assert check_duration(solver.plan(many), many, solver.name) > LONG_SECONDS
+
+
+STORED = Path(__file__).parents[2] / "benchmarks/results/duration/rows.jsonl"
+
+
+@pytest.mark.skipif(not STORED.is_file(), reason="stored rows are in the repository")
+def test_forecasts_are_near_the_stored_times_of_one_core(monkeypatch):
+    """Within 1.25 for one matrix per class, and within 1.7 for other sums.
+
+    A later row of another machine needs rates of its own.
+    """
+    monkeypatch.setattr("dphead.fit.duration.cores", lambda: 1)
+    for row in map(json.loads, STORED.read_text().splitlines()):
+        name, _, steps = row["method"].partition(", ")
+        if row["cpu_seconds"] < 1 or steps == "sigmoid loss":
+            continue
+        facts = ProblemInfo(row["n_rows"], row["n_features"], row["n_classes"])
+        grams = name.endswith("--class-grams")
+        given = {"class_grams": True} if grams else {}
+        if steps:
+            given["steps"] = int(steps.split()[0])
+        solver = make_method(name.split()[0], facts, given).solver
+        plan = make_plan(solver, facts, epsilon=row["epsilon"], delta=1e-6)
+        ratio = row["cpu_seconds"] / expected_seconds(plan.releases, plan.facts)
+        most = 1.25 if grams or name == "dp-newton" else 1.7
+        assert 1 / most < ratio < most, row
+
+
+def test_a_matrix_per_class_counts_its_checks_and_copies(monkeypatch):
+    """Up to 2,048 rows are added twice; each entry is also copied, and tested once."""
+    monkeypatch.setattr("dphead.fit.duration.cores", lambda: 1)
+    one, two, three, four = (
+        seconds(Newton(), ProblemInfo(n, 1280, 10, mu=0.3))
+        for n in (1024, 2048, 3072, 4096)
+    )
+    assert two - one == pytest.approx(2 * (four - three), rel=0.05)
+    steps = [seconds(Newton(steps=t), ProblemInfo(9, 640, 10, mu=0.3)) for t in (1, 2)]
+    assert steps[0] < steps[1] < 2 * steps[0]
 
 
 SHORT_FIT = """
