@@ -18,6 +18,7 @@ from commands import (
     table,
 )
 from dphead_extract.features.format import open_features
+from dphead_extract.sources.image import Source
 from pictures import drawn, encoded, pack
 from PIL import Image
 
@@ -113,8 +114,11 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     assert "needs images of 8 x 8" in said
 
 
-def test_a_head_on_two_backbones_reads_images(made, tmp_path):
-    """The same probabilities from images as from the files that were concatenated."""
+def test_a_head_on_two_backbones_reads_images(made, tmp_path, monkeypatch):
+    """The same probabilities from images as from the files that were concatenated.
+
+    Each image is decoded twice: to check it, and for both backbones.
+    """
     one, two, both, run = (tmp_path / name for name in ("1.h5", "2.h5", "f.h5", "run"))
     given = ("extract", made / "digits.npz", "--classes", 10)
     network = ("--backbone", "scatternet", "--scatter-l", 4, "--scatter-j")
@@ -130,6 +134,13 @@ def test_a_head_on_two_backbones_reads_images(made, tmp_path):
 
     from_features = predicted(both, "--split", "test")
     np.testing.assert_allclose(predicted(made / "new.npz"), from_features, rtol=1e-5)
+    pixels = np.load(made / "new.npz")["images"][:9]
+    files = {f"{i}.png": encoded(image) for i, image in enumerate(pixels)}
+    files = pack(tmp_path / "files", files)
+    decode, decoded = Source.decode, []
+    monkeypatch.setattr(Source, "decode", lambda *of: decoded.append(1) or decode(*of))
+    np.testing.assert_allclose(predicted(files), from_features[:9], rtol=1e-5)
+    assert len(decoded) == 2 * 9
     said = refusal("predict", run, made / "new.npz", "--weights", one, "--weights", two)
     assert "once for each of scatternet, scatternet" in said
     # the decoder of an export prepares images for one backbone

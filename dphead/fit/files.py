@@ -398,7 +398,6 @@ def extract_like(
                     part["normalization"]["kind"],
                     part["normalization"].get("groups", 0),
                 ),
-                same_data_as=None if file == files[0] else files[0],
                 skip_unreadable=True,  # an unreadable image gets no class
                 check=False,
                 **reading,
@@ -407,8 +406,7 @@ def extract_like(
                 parts, files, _networks(parts, weights), strict=True
             )
         ]
-    left_out = [extract(option, progress).left_out for option in options]
-    tell_left_out(left_out[0])
+    tell_left_out(extract(options[0], progress, beside=options[1:]).left_out)
     if len(files) > 1:
         concatenate(files, output)
 

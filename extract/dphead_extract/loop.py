@@ -6,7 +6,7 @@ Before the loop, `survey` decodes all images once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -170,11 +170,32 @@ def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSetting
     return replace(settings, batch_size=size)
 
 
-class Loop:
-    """Make the rows of a features file, block by block.
+@dataclass(frozen=True)
+class Target:
+    """Hold a backbone, and the features file that its rows go into."""
 
-    A job is one batch. A batch never crosses a block, and several jobs run at the same
-    time.
+    backbone: Backbone
+    writer: FeaturesWriter
+    settings: LoopSettings
+
+    def blank(self, images: int) -> torch.Tensor:
+        """Return pixels of whole batches, for this number of images."""
+        size, pinned = self.settings.batch_size, self.settings.device.type == "cuda"
+        return blank(self.backbone, -(-images // size) * size, pinned)
+
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the features of pixels of whole batches, on the device."""
+        batches = pixels.split(self.settings.batch_size)
+        return torch.cat([forward(self.backbone, self.settings, b) for b in batches])
+
+
+class Loop:
+    """Make the rows of features files, block by block.
+
+    Each file has its own backbone. An image is decoded once for all files.
+
+    A job is one batch of the backbone with the largest batches. A batch never crosses a
+    block, and several jobs run at the same time.
 
     On a CPU, a job decodes images and runs the backbone with one torch thread. Several
     threads for one batch would wait for each other, most of all on a busy machine. The
@@ -186,17 +207,20 @@ class Loop:
     def __init__(
         self,
         source: Source,
-        backbone: Backbone,
-        writer: FeaturesWriter,
-        settings: LoopSettings,
+        targets: Sequence[Target],
         progress: RowProgress | None,
     ):
-        self.source, self.backbone, self.writer = source, backbone, writer
-        self.options, self.device, self.progress = settings, settings.device, progress
-        backbone.module.to(self.device)
+        self.source, self.targets, self.progress = source, targets, progress
+        self.options, self.header = targets[0].settings, targets[0].writer.header
+        self.device, self.salt = self.options.device, targets[0].writer.salt
+        self.job_rows = max(target.settings.batch_size for target in targets)
+        # a killed run may have written the last block of some files only
+        self.next_row = min(target.writer.next_row for target in targets)
+        for target in targets:
+            target.backbone.module.to(self.device)
 
     def run(self) -> None:
-        """Append all blocks that the features file does not have yet."""
+        """Append all blocks that the features files do not have yet."""
         options = self.options
         with one_thread(), pool_of(options.workers) as pool:
             jobs = _in_order(
@@ -207,8 +231,8 @@ class Loop:
             )
             try:
                 self._tell()
-                while self.writer.next_row < self.writer.header.n_rows:
-                    self._block(jobs, *self.writer.next_block())
+                while self.next_row < self.header.n_rows:
+                    self._block(jobs)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -219,23 +243,15 @@ class Loop:
         because a batch then holds pixels, which are larger.
         """
         on_cpu = self.device.type == "cpu"
-        return (
-            -(-self.writer.header.block_rows // self.options.batch_size)
-            if on_cpu
-            else 1
-        )
+        return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
 
     def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
-        """Yield the undecoded rows of each batch.
+        """Yield the undecoded rows of each job.
 
         They are read in order, because a table has no fast access to a single row.
         """
-        n, size, block_rows = (
-            self.writer.header.n_rows,
-            self.options.batch_size,
-            self.writer.header.block_rows,
-        )
-        for block in range(self.writer.next_row, n, block_rows):
+        n, size, block_rows = self.header.n_rows, self.job_rows, self.header.block_rows
+        for block in range(self.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
                 yield [
@@ -244,12 +260,15 @@ class Loop:
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
-            self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
+            self.progress(self.next_row + extra, self.header.n_rows)
 
     def _batch(
         self, raw: list[np.ndarray | bytes | None]
-    ) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
-        """Return a batch's features, on a GPU its pixels, and its other columns."""
+    ) -> tuple[list[torch.Tensor], dict[str, np.ndarray]]:
+        """Return a job's features, on a GPU its pixels, and its other columns.
+
+        There is one tensor of features or pixels for each backbone.
+        """
         n = len(raw)
         columns = {
             "valid": np.zeros(n, bool),
@@ -258,9 +277,7 @@ class Loop:
         # Every batch has the same shape, however few rows are left for it. Otherwise
         # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
-        pinned = self.device.type == "cuda"
-        batch = blank(self.backbone, self.options.batch_size, pinned)
-        pixels = batch.numpy()  # the same memory
+        pixels = [target.blank(n) for target in self.targets]
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -273,23 +290,29 @@ class Loop:
                 continue
             columns["valid"][row] = True
             columns["row_digest"][row] = row_digest(
-                self.writer.salt, image.shape, image.tobytes()
+                self.salt, image.shape, image.tobytes()
             )
-            pixels[row] = self.backbone.prepare(image)
-        if self.device.type == "cpu":
-            return forward(self.backbone, self.options, batch), columns
-        return batch, columns
+            for target, batch in zip(self.targets, pixels, strict=True):
+                batch.numpy()[row] = target.backbone.prepare(image)
+        return self._features(pixels) if self.device.type == "cpu" else pixels, columns
 
-    def _block(self, jobs: Iterator[Any], start: int, stop: int) -> None:
+    def _features(self, pixels: list[torch.Tensor]) -> list[torch.Tensor]:
+        pairs = zip(self.targets, pixels, strict=True)
+        return [target.features(batch) for target, batch in pairs]
+
+    def _block(self, jobs: Iterator[Any]) -> None:
+        """Append the next block to every file that lacks it."""
+        start = self.next_row
+        stop = min(start + self.header.block_rows, self.header.n_rows)
         batches: list[dict[str, np.ndarray]] = []
-        outputs: list[torch.Tensor] = []
-        for first in range(start, stop, self.options.batch_size):
+        outputs: list[list[torch.Tensor]] = []
+        for first in range(start, stop, self.job_rows):
             output, columns = next(jobs)
             if self.device.type != "cpu":
-                output = forward(self.backbone, self.options, output)
-            outputs.append(output[: len(columns["valid"])])
+                output = self._features(output)
+            outputs.append([part[: len(columns["valid"])] for part in output])
             batches.append(columns)
-            self._tell(min(first + self.options.batch_size, stop) - start)
+            self._tell(min(first + self.job_rows, stop) - start)
         block = {
             name: np.concatenate([b[name] for b in batches]) for name in batches[0]
         }
@@ -306,4 +329,7 @@ class Loop:
             values = getattr(self.source, name)
             if values is not None:
                 block[name] = values[start:stop]
-        self.writer.append(torch.cat(outputs).cpu().numpy(), block)
+        for target, parts in zip(self.targets, zip(*outputs, strict=True), strict=True):
+            if target.writer.next_row == start:
+                target.writer.append(torch.cat(parts).cpu().numpy(), block)
+        self.next_row = stop

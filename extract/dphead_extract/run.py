@@ -9,8 +9,9 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from dphead_extract.loop import (
     LoopSettings,
     RowProgress,
     Survey,
+    Target,
     survey,
     with_equal_places,
 )
@@ -179,10 +181,12 @@ def extract(
     options: ExtractOptions,
     progress: _LabeledProgress | None = None,
     source: Source | None = None,
+    beside: Sequence[ExtractOptions] = (),
 ) -> Summary:
     """Extract features of every image of the source into `options.output`.
 
-    Call this again to resume.
+    Each image is decoded twice: first to check it, then for its features. Call this
+    again to resume.
 
     Parameters
     ----------
@@ -192,11 +196,14 @@ def extract(
         Called with (rows done, rows in all, name of the phase).
     source : Source, optional
         `options.source`, if it is already open.
+    beside : sequence of ExtractOptions
+        Options for more files of the same images. They may differ from `options` in
+        backbone, normalization, dtype and output.
 
     Returns
     -------
     Summary
-        Facts about the written file.
+        Facts about `options.output`.
 
     Raises
     ------
@@ -216,44 +223,49 @@ def extract(
     source = options.holdout.split(source or opened(options))
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
-    output = options.shard.path(Path(options.output))
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
     if not options.skip_unreadable:  # before hours of decoding
         _refuse_unreadable(source, dict.fromkeys(source.missing, MISSING))
-    size, channels = _declared_input(options.backbone, source)
-    backbone = load_backbone(options.backbone, size, channels == 3)
+    several = [options, *beside]
+    backbones = [_loaded(one.backbone, source) for one in several]
     workers = options.workers or _usual_workers(device)
     checking = _named(progress, "checking images")
-    found = _check_images(part, options, backbone, workers, checking)
+    found = survey(part, workers, options.index, checking)
+    for one, backbone in zip(several, backbones, strict=True):
+        _check_images(found, part, one, backbone)
     seen = np.array(found.digests, np.uint64)
     identity = identify(options, part, n_rows, seen)
-    settings = _loop_settings(options, device, backbone, identity, workers)
-    header = _make_header(options, part, n_rows, backbone, settings, identity)
-    with FeaturesWriter(output, header) as writer:
+    settings = [
+        _loop_settings(one, device, backbone, identity, workers)
+        for one, backbone in zip(several, backbones, strict=True)
+    ]
+    targets: list[Target] = []
+    with ExitStack() as stack:
+        for one, backbone, own in zip(several, backbones, settings, strict=True):
+            header = _make_header(one, part, n_rows, backbone, own, identity)
+            writer = FeaturesWriter(one.shard.path(Path(one.output)), header)
+            targets.append(Target(backbone, stack.enter_context(writer), own))
+            identity = replace(identity, dataset_id=writer.dataset_id, salt=writer.salt)
+        writer = targets[0].writer
         overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
-        if not writer.already_complete:
-            _fill(
-                part,
-                backbone,
-                writer,
-                settings,
-                _named(progress, "extracting features"),
-            )
+        already_complete = all(target.writer.already_complete for target in targets)
+        if not already_complete:
+            _fill(part, targets, _named(progress, "extracting features"))
         seconds = time.perf_counter() - began
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
-        path=output,
-        n_rows=header.n_rows,
-        n_features=backbone.n_features,
+        path=writer.path,
+        n_rows=part.n_rows,
+        n_features=backbones[0].n_features,
         class_names=source.class_names,
         dataset_id=writer.dataset_id,
-        backbone=backbone.name,
-        rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
-        already_complete=writer.already_complete,
+        backbone=backbones[0].name,
+        rows_per_second=(part.n_rows - done_before) / seconds if seconds > 0 else 0.0,
+        already_complete=already_complete,
         recognized=writer.dataset_id == identity.recognized,
         overlaps=overlaps,
-        problems=verify(output) if options.check else [],
+        problems=verify(writer.path) if options.check else [],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )
 
@@ -308,21 +320,20 @@ def _per_host(variable: str, default: int) -> int:
 
 
 def _fill(
-    source: Source,
-    backbone: Backbone,
-    writer: FeaturesWriter,
-    settings: LoopSettings,
-    progress: RowProgress | None,
+    source: Source, targets: Sequence[Target], progress: RowProgress | None
 ) -> None:
-    names = write_names(writer.path, source.names, source.first)
+    writers = [target.writer for target in targets]
+    names = [write_names(writer.path, source.names, source.first) for writer in writers]
     try:
-        Loop(source, backbone, writer, settings, progress).run()
-        writer.finish()
+        Loop(source, targets, progress).run()
+        for writer in writers:
+            writer.finish()
     except ResumableError:
         raise
     except FormatError:  # the same command would fail again, so nothing can be resumed
-        writer.discard()
-        names.unlink(missing_ok=True)
+        for writer, table in zip(writers, names, strict=True):
+            writer.discard()
+            table.unlink(missing_ok=True)
         raise
 
 
@@ -349,6 +360,12 @@ def choose_device(name: str) -> torch.device:
             f"Use torchrun --nproc-per-node {there}, or --device cpu."
         )
     return torch.device("cuda", own)
+
+
+def _loaded(options: BackboneOptions, source: Source) -> Backbone:
+    """Return the backbone for images of the source."""
+    size, channels = _declared_input(options, source)
+    return load_backbone(options, size, channels == 3)
 
 
 def _declared_input(
@@ -384,13 +401,9 @@ def _declared_input(
 
 
 def _check_images(
-    source: Source,
-    options: ExtractOptions,
-    backbone: Backbone,
-    workers: int,
-    progress: RowProgress | None,
-) -> Survey:
-    """Decode every image before anything is written, and check it against the options.
+    found: Survey, source: Source, options: ExtractOptions, backbone: Backbone
+) -> None:
+    """Check what a first pass found against the options.
 
     Raises
     ------
@@ -399,7 +412,6 @@ def _check_images(
         readable. If an image has colors and one channel is declared, or has another
         size and images are not resized.
     """
-    found = survey(source, workers, options.index, progress)
     if not options.skip_unreadable:
         _refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
@@ -419,7 +431,6 @@ def _check_images(
             "some have another size. Type --image-size H,W without --interpolation "
             "none."
         )
-    return found
 
 
 def _refuse_unreadable(source: Source, found: Mapping[int, str]) -> None:

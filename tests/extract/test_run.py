@@ -1,12 +1,14 @@
 """Extraction from images to a features file: the same bytes however it was run."""
 
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.format import open_features
+from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
@@ -88,6 +90,39 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
     with pytest.raises(FormatError, match="a file of 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
+
+
+def test_files_of_several_backbones_have_the_rows_of_single_files(
+    digits_npz, tmp_path, monkeypatch
+):
+    """Also after a kill, and though the backbones' batches differ."""
+    other = BackboneOptions("scatternet", settings={"scatter_j": (2,)}, mirror=True)
+    more = {"backbone": other, "normalize": RowNorm("unit"), "batch_size": 10}
+    first = options(digits_npz, tmp_path / "a.h5")
+    extract(first)
+    extract(options(digits_npz, tmp_path / "b.h5", same_data_as=first.output, **more))
+    alone = [datasets(tmp_path / name) for name in ("a.h5", "b.h5")]
+
+    again = [replace(first, output=tmp_path / "c.h5", same_data_as=first.output)]
+    again.append(options(digits_npz, tmp_path / "d.h5", **more))
+
+    append, appended = FeaturesWriter.append, []
+
+    def killed(writer, *block):
+        appended.append(writer.path)
+        if len(appended) == 4:
+            raise ResumableError("The disk is full.")
+        return append(writer, *block)
+
+    monkeypatch.setattr(FeaturesWriter, "append", killed)
+    with pytest.raises(ResumableError):
+        extract(again[0], beside=again[1:])
+    monkeypatch.setattr(FeaturesWriter, "append", append)
+    seen = []
+    extract(again[0], lambda done, *_: seen.append(done), beside=again[1:])
+    assert seen[0] == 64
+    for name, rows in zip(("c.h5", "d.h5"), alone, strict=True):
+        assert same(datasets(tmp_path / name), rows)
 
 
 @pytest.fixture

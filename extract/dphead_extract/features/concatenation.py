@@ -124,7 +124,10 @@ def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
 
 def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
     """Return everything that the files must have in common."""
-    return _shared_config(file) | {"dataset_id": file.dataset_id, "salt": file.salt}
+    # `predict` decodes an image once, for all backbones
+    decoded = {key: file.config["transform"].get(key) for key in ("bits", "intensity")}
+    known = {"dataset_id": file.dataset_id, "salt": file.salt}
+    return _shared_config(file) | decoded | known
 
 
 def _shared_config(file: FeaturesFile) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_a_changed_file_does_not_leave_the_rows_of_the_old_one(folder, tmp_path)
         concatenate(files, tmp_path / "ab.h5")
 
 
-def made(path, **columns):
+def made(path, bits=None, **columns):
     """Write a file of four rows, as `extract` records images; return its path."""
     rows = {"labels": np.array([0, 1, 0, 1]), "group": np.array([5, 5, 6, 6])}
     rows["row_digest"] = np.arange(64, dtype=np.uint8).reshape(4, 16)
@@ -122,7 +122,7 @@ def made(path, **columns):
         class_names=["a", "b"],
         has_group=True,
         backbone=path.stem,
-        transform={"mean": None},
+        transform={"mean": None, "bits": bits},
         config={"source_digest": "equal"},
         dataset_id="0" * 32,
         salt="1" * 32,
@@ -161,3 +161,10 @@ def test_the_same_features_and_combinations_are_refused(folder, tmp_path):
     concatenate([folder / "a.h5", folder / "b.h5"], tmp_path / "ab.h5")
     with pytest.raises(FormatError, match="combination already"):
         concatenate([folder / "a.h5", tmp_path / "ab.h5"], tmp_path / "x.h5")
+
+
+def test_images_decoded_with_other_ranges_are_refused(tmp_path):
+    """`predict` decodes an image once, for all backbones."""
+    files = [made(tmp_path / "one.h5"), made(tmp_path / "two.h5", bits=12)]
+    with pytest.raises(FormatError, match="have bits None and 12"):
+        concatenate(files, tmp_path / "both.h5")
