@@ -1,7 +1,7 @@
 """Bound membership-inference attacks: trade-off curves, true-positive rates, advantage.
 
-An attack decides whether a row was used for training. An unused row is replaced by
-another row, or absent. Each bound states its case.
+An attack decides whether a row was used for training. If the row was not used, another
+row was used instead, or no other row. Each bound states its case.
 """
 
 import math
@@ -24,8 +24,8 @@ from dphead.privacy.accounting import (
 REPORTED_RATES = (0.001, 0.01, 0.1)
 # the rate used in reports with one number; chosen
 FALSE_POSITIVE_RATE = 0.01
-# the compared data set without a row, by whether the row is replaced
-PLACES = {True: "is replaced by another", False: "is absent"}
+# names of the two cases in JSON output, by whether another row is used instead
+PLACES = {True: "replaced", False: "absent"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -188,10 +188,10 @@ def _tradeoff_function(
 
 
 def is_replaced(relation: str) -> bool:
-    """Return whether the default comparison puts another row in an unused row's place.
+    """Return whether another row would have been used instead, by default.
 
-    With a public number of rows, it does. With a private number (add_remove), an unused
-    row is absent.
+    This is the case with a public number of rows. With a private number (add_remove),
+    no other row would have been used.
     """
     return relation != "add_remove"
 
@@ -214,7 +214,8 @@ def true_positive_rates(
     relation : str
         The neighboring relation of the releases.
     replaced : bool, optional
-        Whether an unused row is replaced by another. Default: `is_replaced(relation)`.
+        Whether another row would have been used instead. Default:
+        `is_replaced(relation)`.
 
     Returns
     -------
@@ -313,6 +314,13 @@ def limits_of_total(
     return found
 
 
+def alternative(replaced: bool, unit: str) -> str:
+    """Return what would have been used without a row, as a condition of a bound."""
+    if replaced:
+        return f"another {unit} would have been used instead"
+    return f"no other {unit} would have been used"
+
+
 def detection(limits: dict[bool, float], what: str, unit: str) -> str:
     """Return a sentence with the bounds of `detection_limits`, rounded up.
 
@@ -326,7 +334,7 @@ def detection(limits: dict[bool, float], what: str, unit: str) -> str:
         Name of a row or group, such as "image".
     """
     shares = [
-        f"{percent_up(limit)} if an unused {unit} {PLACES[replaced]}"
+        f"{percent_up(limit)} if {alternative(replaced, unit)}"
         for replaced, limit in limits.items()
     ]
     return (
@@ -360,9 +368,9 @@ def max_advantage(
 
     Notes
     -----
-    The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If an unused row is
-    replaced, two steps give the advantage of 2 mu for mu-GDP, and otherwise at most
-    twice the advantage of one step.
+    The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If another
+    row would have been used instead, two steps give the advantage of 2 mu for mu-GDP,
+    and otherwise at most twice the advantage of one step.
     """
     mu = total_mu(events)
     if not replaced or relation == "replace_one":

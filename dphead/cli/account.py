@@ -286,6 +286,8 @@ def _print_noise(found: dict[str, Any]) -> None:
 
 def _print_cost(found: dict[str, Any]) -> None:
     """Print epsilon, mu, and the upper bound on any attack."""
+    from dphead.analysis.tradeoff import PLACES, alternative
+
     cap = found["group_cap"]
     groups = f", for groups of at most {cap} rows that count" if cap else ""
     click.echo(
@@ -306,7 +308,8 @@ def _print_cost(found: dict[str, Any]) -> None:
             for fpr, tpr in rates.items()
         ]
         click.echo(
-            f"upper bound on any attack's TPR, if an unused row {place}\n"
+            "upper bound on any attack's TPR, if "
+            f"{alternative(place == PLACES[True], 'row')}\n"
             f"  {', '.join(limits)}"
         )
 

@@ -75,7 +75,8 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
     text = words(done.out)
     assert f"a membership-inference attack on {taken} detects at most" in text
     replaced = detection_limits([GaussianEvent(1 / mu)], "zero_out")[True]
-    assert f"{percent_up(replaced)} if an unused row is replaced by another" in text
+    case = "if another row would have been used instead"
+    assert f"{percent_up(replaced)} {case}" in text
 
 
 def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):

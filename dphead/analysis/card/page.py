@@ -27,8 +27,8 @@ from dphead.analysis.records import FinishedRun, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
     FALSE_POSITIVE_RATE,
-    PLACES,
     REPORTED_RATES,
+    alternative,
     detection,
     is_replaced,
 )
@@ -103,8 +103,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "limits": limits,
         "rates": REPORTED_RATES,
         "replaced": replaced,
-        "place": PLACES[replaced],
-        "other_place": "absent" if replaced else "replaced",
+        "alternative": alternative,
         "found": _findings(report),
         "large_delta": large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]),
     }

@@ -28,7 +28,7 @@ class Limits:
     epsilon : float
         The epsilon of the bounds.
     replaced : bool
-        Whether an unused row is replaced by another.
+        Whether another row would have been used instead.
     hits : tuple of float
         True-positive rates at the false-positive rates REPORTED_RATES.
     guess : float

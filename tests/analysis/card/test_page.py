@@ -21,7 +21,7 @@ from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
 from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import PLACES
+from dphead.analysis.tradeoff import alternative
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
@@ -55,7 +55,7 @@ def test_a_fit_writes_the_page_of_its_report(folder):
     own = [one for one in limits_of(read_run(folder / "private").report) if one.own]
     assert [one.replaced for one in own] == [True, False]
     for one in own:
-        limit = f"{percent_up(one.hits[1])} if an unused row {PLACES[one.replaced]}"
+        limit = f"{percent_up(one.hits[1])} if {alternative(one.replaced, 'row')}"
         assert limit in said
     assert "any feasible computation" in said
     mu = f"{mu_from_epsilon(1, 1e-4):.4g}"
