@@ -16,7 +16,7 @@ from dphead.analysis.card.page import (
     template,
     test_bar,
 )
-from dphead.analysis.protected import name_unit_in
+from dphead.analysis.protected import name_unit_in, parts_of
 
 _WIDTH = 100  # columns of prose; chosen
 
@@ -60,9 +60,10 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
     }
     if thing == "image":  # the source of other rows is unknown
         found["tags"].append("image-classification")
-    backbone = str((report["data"]["extraction"] or {}).get("backbone"))
-    if backbone.startswith("hf-hub:"):
-        found["base_model"] = backbone.removeprefix("hf-hub:")
+    names = [str(p.get("backbone")) for p in parts_of(report["data"]["extraction"])]
+    hub = [n.removeprefix("hf-hub:") for n in names if n.startswith("hf-hub:")]
+    if hub:
+        found["base_model"] = hub[0] if len(hub) == 1 else hub
     if report["test"] is not None:
         metric = {"type": "accuracy", "value": report["test"]["accuracy"]}
         result = {

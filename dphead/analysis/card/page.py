@@ -21,6 +21,7 @@ from dphead.analysis.protected import (
     made_of_images,
     name_new,
     name_unit_in,
+    parts_of,
     public_statement,
 )
 from dphead.analysis.records import FinishedRun, plan_of
@@ -98,6 +99,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "thing": thing,
         "member": "group" if g["group_cap"] else thing,
         "of_images": made_of_images(report["data"]["extraction"]),
+        "backbones": _backbones(report["data"]["extraction"]),
         "sentence": _sentence(report, limits) if limits else "",
         "statement": public_statement(report),
         "limits": limits,
@@ -107,6 +109,16 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "found": _findings(report),
         "large_delta": large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]),
     }
+
+
+def _backbones(extraction: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """Return names and values for each backbone: its name and its weights' digest."""
+    found = []
+    for number, part in enumerate(parts := parts_of(extraction), 1):
+        name = f"Backbone {number}" if len(parts) > 1 else "Backbone"
+        found.append((name, part.get("backbone")))
+        found.append((f"{name} weights, sha256", part.get("weights_sha256")))
+    return found
 
 
 def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:

@@ -13,6 +13,7 @@ from commands import (
 )
 
 from dphead.analysis.card.model_card import metadata, model_card
+from dphead.analysis.card.page import page
 from dphead.analysis.records import read_run
 
 
@@ -71,3 +72,23 @@ def test_a_base_model_is_named_where_the_hub_has_it():
     report = {"data": {"extraction": extraction}, "test": None}
     report |= {"guarantee": {"private": True}}
     assert metadata(report)["base_model"] == "timm/resnet18.a1_in1k"
+
+
+def test_each_backbone_of_joined_features_is_named_with_its_weights(folder):
+    parts = [
+        {"backbone": "hf-hub:timm/resnet18.a1_in1k", "weights_sha256": "12" * 32},
+        {"backbone": "scatternet", "weights_sha256": ""},
+        {"backbone": "hf-hub:timm/vit_tiny", "weights_sha256": "ab" * 32},
+    ]
+    report = read_run(folder / "private").report
+    made = {"backbone": "joined", "backbone_kwargs": {"parts": parts}}
+    report = report | {"data": report["data"] | {"extraction": made}}
+    for said in (page(report), model_card(report)):
+        for number, part in enumerate(parts, 1):
+            assert f"backbone {number}" in said.lower() and part["backbone"] in said
+            assert part["weights_sha256"] in said
+        assert "backbone 2 weights" not in said.lower()
+    assert metadata(report)["base_model"] == [
+        "timm/resnet18.a1_in1k",
+        "timm/vit_tiny",
+    ]
