@@ -199,18 +199,22 @@ def _split_codes(
 
     The result depends only on the row's own value: a string, or 0, 1 and 2 for train,
     test and validation, or -1 for none. The last name stands for a row without a split.
-    Raises ExtractError for another value.
+    Raises ExtractError for another value, and for booleans: True could mean training or
+    test rows.
     """
     without = len(names) - 1
     if values is None:
         return np.full(n_rows, without, np.uint8)
     found, at = _named(values)
     said = ["" if name is None else name.lower() for name in found]
-    unknown = sorted({text for text in said if text not in _SPLIT_OF})
+    items = read_column(values).tolist()
+    unknown = sorted({str(item) for item in items if type(item) in (bool, np.bool_)})
+    unknown += sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
         raise ExtractError(
             f"A split must be one of {', '.join(sorted(SPLITS))}, got {unknown[0]!r}. "
-            "Rename this split in the source."
+            "Write these names into the source, such as `np.where(is_train, 'train', "
+            "'test')`."
         )
     codes = {name: code for code, name in enumerate(names)}
     of_names = [codes.get(_SPLIT_OF[text], without) for text in said]

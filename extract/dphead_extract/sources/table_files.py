@@ -246,7 +246,8 @@ def is_text(kind: pa.DataType) -> bool:
 def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     """Raise ExtractError unless a column of this type can have this role."""
     numbers = pa.types.is_integer(kind)
-    numbers |= role == "label" and pa.types.is_boolean(kind)
+    # booleans of a split are refused with its values
+    numbers |= role in ("label", "split") and pa.types.is_boolean(kind)
     numbers |= role == "group" and pa.types.is_floating(kind)
     if not numbers and not is_text(kind):
         what = "numbers" if role == "group" else "whole numbers"

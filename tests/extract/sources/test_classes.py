@@ -170,6 +170,24 @@ def test_every_reader_gives_a_row_the_same_class_group_and_split(read, tmp_path)
     assert within_cap(group, 1).tolist() == [True, True, False, True, False, True]
 
 
+def test_booleans_are_no_splits_in_any_file(tmp_path):
+    """True could mean a training row or a test row."""
+    split = np.array([True, False])
+    np.savez(tmp_path / "rows.npz", features=np.ones((2, 2)), split=split)
+    np.savez(tmp_path / "images.npz", images=np.zeros((2, 8, 8)), split=split)
+    for name, column in (("x", [0.5, 1.5]), ("path", ["1.png", "2.png"])):
+        table = pa.table({name: column, "split": split})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+        csv.write_csv(table, tmp_path / f"{name}.csv")
+    for read, names in (
+        (imported, ("rows.npz", "x.parquet", "x.csv")),
+        (listed, ("images.npz", "path.parquet", "path.csv")),
+    ):
+        for name in names:
+            with pytest.raises(ExtractError, match=r"'[Ff]alse'\. Write these"):
+                read(tmp_path / name)
+
+
 def test_positions_are_for_a_number_of_classes_alone(tmp_path):
     images = np.zeros((3, 8, 8), np.uint8)
     np.savez(tmp_path / "t.npz", images=images, labels=[0, 1, 2])
