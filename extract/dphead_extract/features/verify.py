@@ -15,8 +15,10 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import block_digest
-from dphead_extract.items import UNGROUPED
+from dphead_extract.items import UNGROUPED, text_group
 
+# texts that other software writes for a missing value
+_LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL", "<NA>")
 _SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
 
 
@@ -43,7 +45,7 @@ def verify(path: str | Path) -> list[str]:
     Notes
     -----
     The checks cover the digest of each block, labels without a class, unreadable rows,
-    equal images, and groups in two splits.
+    equal images, groups in two splits, and groups with the name of a missing value.
     """
     with open_features(path) as file:
         found = [*_blocks(file), *_labels(file), *_images(file), *_groups(file)]
@@ -159,11 +161,17 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report groups in two splits."""
+    """Report groups with the name of a missing value, and groups in two splits.
+
+    Rows of a group "NA" count as one person, so a group cap leaves most of them out.
+    """
     if int(file.split.max(initial=0)) >= len(file.split_names):
         yield "split codes beyond split_names", None
     if file.group is None:
         return
+    for name in _LIKE_MISSING:
+        text = f"rows of one group {name!r} (empty its cells if the people differ)"
+        yield text, np.flatnonzero(file.group == text_group(name))
     grouped = file.group != UNGROUPED
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
 

@@ -20,3 +20,11 @@ def test_equal_images_are_reported_within_a_split(tmp_path):
         "equal images in two groups: 4 (rows 2, 7, 10, 11)",
         "equal images that stand twice: 2 (rows 1, 5)",
     ]
+
+
+def test_groups_with_the_name_of_a_missing_value_are_reported(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    group = np.array(["p1", "NA", "", "NA", "p2"])
+    write_features(tmp_path / "f.h5", x, np.zeros(5, int), ["a"], group=group)
+    (problem,) = verify(tmp_path / "f.h5")
+    assert problem.startswith("rows of one group 'NA' (") and "2 (rows 1, 3)" in problem
