@@ -4,7 +4,6 @@ dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows, and w
 released values only.
 """
 
-import fcntl
 import hashlib
 import math
 import os
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
@@ -32,7 +31,7 @@ from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
 from dphead.planning.methods import Method
 from dphead.planning.plan import FitPlan, Plan, check_facts, large_delta, public_n_rows
-from dphead.privacy.atomic_write import sync, write_text
+from dphead.privacy.atomic_write import lock_file, sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
@@ -212,7 +211,13 @@ def locked(out: Path) -> Iterator[None]:
     if made:
         # sync the folder: if a crash lost it, the same command would charge again
         sync(out.parent)
-    lock = _lock(out / "lock")
+    # a holder that has just ended may have removed the first file
+    lock = lock_file(out / "lock") or lock_file(out / "lock")
+    if lock is None:
+        raise ValueError(
+            f"another process is writing to {out}. Wait until that process ends, or "
+            "choose another folder with -o."
+        )
     try:
         _check_new(out)
         yield
@@ -222,35 +227,6 @@ def locked(out: Path) -> Iterator[None]:
         if made:
             with suppress(OSError):  # not empty, or another process uses it
                 out.rmdir()
-
-
-def _lock(path: Path) -> IO[str]:
-    """Return a locked file, or raise ValueError if another process holds the lock.
-
-    The holder removes the file when it ends. Therefore a lock is valid only if the path
-    still names the locked file.
-    """
-    while True:
-        lock = open(path, "w")  # noqa: SIM115 - held by the caller
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            raise ValueError(
-                f"another process is writing to {path.parent}. Wait until that process "
-                "ends, or choose another folder with -o."
-            ) from error
-        except OSError as error:
-            lock.close()
-            path.unlink()
-            raise OSError(
-                f"the file system of {path.parent} has no locks (flock: "
-                f"{error.strerror}). Choose a folder on another file system with -o."
-            ) from error
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
-                return lock
-        lock.close()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""Write files atomically and durably."""
+"""Write files atomically and durably, and lock them."""
 
+import fcntl
 import os
 import shutil
 import stat
@@ -7,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
@@ -152,3 +153,33 @@ def sync(folder: Path) -> None:
         ) from error
     finally:
         os.close(opened)
+
+
+def lock_file(path: Path) -> IO[str] | None:
+    """Return a file locked for this process, or None if another process holds it.
+
+    The lock holds until the file is closed. Its holder may remove the file. A lock on a
+    removed file does not count, because the next process locks a new file.
+
+    Raises
+    ------
+    OSError
+        If the file system has no locks.
+    """
+    lock = open(path, "w")  # noqa: SIM115 - held by the caller
+    try:
+        # Without waiting: two runs of one fit would draw two values.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        lock.close()
+        path.unlink()
+        raise OSError(
+            f"The file system of {path.parent} has no locks (flock: {error.strerror}). "
+            "Choose a folder on another file system with -o."
+        ) from error
+    lock.close()
+    return None

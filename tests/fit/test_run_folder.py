@@ -21,6 +21,7 @@ from commands import (
 from dphead.analysis.sealed import write_json
 from dphead.fit import run as fit_files
 from dphead.fit import run_folder
+from dphead.privacy import atomic_write
 from dphead.privacy.ledger import Ledger
 
 
@@ -145,7 +146,7 @@ def test_one_process_writes_a_run_folder(features, run):
 def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypatch):
     """Its holder ended between the open and the lock: the next one has a new file."""
     run.mkdir()
-    flock = run_folder.fcntl.flock
+    flock = atomic_write.fcntl.flock
     names = []
 
     def late(lock, how):
@@ -154,7 +155,7 @@ def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypa
         names.append(lock.fileno())
         flock(lock, how)
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", late)
+    monkeypatch.setattr(atomic_write.fcntl, "flock", late)
     with run_folder.locked(run):
         assert len(names) == 2
         assert (run / "lock").exists()
@@ -245,7 +246,7 @@ def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
     def none(*_):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", none)
+    monkeypatch.setattr(atomic_write.fcntl, "flock", none)
     message = "no locks .*Operation not supported.*another file system with -o"
     with pytest.raises(OSError, match=message), run_folder.locked(run):
         pass

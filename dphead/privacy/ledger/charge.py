@@ -4,10 +4,8 @@ Committed values are kept for a resume: a release that was returned is never dra
 again. Keys, samples and sums without noise never reach this module.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import time
 from contextlib import suppress
 from functools import cached_property
@@ -19,7 +17,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from dphead.privacy.atomic_write import write_atomically, write_text
+from dphead.privacy.atomic_write import lock_file, write_atomically, write_text
 from dphead.privacy.ledger.schema import (
     PROGRESS,
     RELEASES,
@@ -66,31 +64,16 @@ class Charge(Generic[_Book]):
         if store is not None:
             # Noisy values of an unfinished fit are for the data holder alone.
             store.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # held until the process ends
-            self._lock = open(store / "lock", "w")  # noqa: SIM115
-            if not self._holds(store / "lock"):
+            try:
+                lock = lock_file(store / "lock")
+            except OSError as error:
+                raise LedgerError(str(error)) from error
+            if lock is None:
                 raise LedgerError(
                     f"Another process runs the fit in {store}. Wait until that process "
                     "ends, or use another folder."
                 )
-
-    def _holds(self, lock: Path) -> bool:
-        """Take the lock, and return whether this process now has it.
-
-        A lock on a file that `leave` removed does not count, because the next process
-        locks a new file. Raises LedgerError if the file system has no locks.
-        """
-        try:
-            # Without waiting: two runs of one fit would draw two values.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
-        except (BlockingIOError, FileNotFoundError):
-            return False
-        except OSError as error:
-            raise LedgerError(
-                f"The file system of {lock.parent} has no locks (flock: "
-                f"{error.strerror}). Choose a folder on another file system."
-            ) from error
+            self._lock = lock  # held until the process ends
 
     def leave(self) -> None:
         """Give up the folder, before anything was stored in it."""

@@ -10,8 +10,8 @@ from core import python, reserve
 from ledgers import DELTA, X, Y, damaged, resumed, run_release, specs, stored
 
 from dphead.data.arrays import ArrayRows
+from dphead.privacy import atomic_write
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger import charge as module
 
 
 def test_keys_samples_and_sums_never_reach_the_disk(tmp_path):
@@ -173,7 +173,7 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
     """One folder in spite of the lock, as on a disk of a network that knows no
     locks.
     """
-    monkeypatch.setattr("dphead.privacy.ledger.charge.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("dphead.privacy.atomic_write.fcntl.flock", lambda *_: None)
     fit = stored(tmp_path)
     folder = tmp_path / "run"
     rows = Overtaken(resumed(fit, folder))
@@ -331,13 +331,13 @@ def test_a_lock_that_was_removed_after_it_was_opened_is_not_held(
 ):
     """The next process would lock a file of its own, and both would write there."""
     store = tmp_path / "store"
-    flock = module.fcntl.flock
+    flock = atomic_write.fcntl.flock
 
     def late(*args):
         (store / "lock").unlink()
         flock(*args)
 
-    monkeypatch.setattr(module.fcntl, "flock", late)
+    monkeypatch.setattr(atomic_write.fcntl, "flock", late)
     with pytest.raises(LedgerError, match="Another process runs the fit"):
         reserve(specs(), Ledger(path), store)
 
