@@ -119,8 +119,7 @@ def release(
         task = replace(task, following=next_spec)
     else:
         # Without noise there is no privacy to lose by reading norms.
-        clip_norm = statistic.no_clip(summer.largest_norm(task), params)
-        clip_norm = max(clip_norm, 1e-100)  # a unit of 0 would divide by zero
+        clip_norm = statistic.unclipped(summer.largest_norm(task), params)
         task = replace(task, clip_norm=clip_norm)
         unit = statistic.unit(task.clip_norm, transform.append)
     value = summer(task)

@@ -147,8 +147,13 @@ class Statistic:
         # One row's contribution, or the difference of two (proofs/sensitivity.md).
         return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
 
+    def unclipped(self, largest_norm: float, params: Params) -> float:
+        """Return a positive clip norm that clips no row, for fits without noise."""
+        # a unit of 0 would divide by zero
+        return max(self.no_clip(largest_norm, params), 1e-100)
+
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return a clip norm that clips no row, for fits without noise."""
+        """Return the largest norm that this statistic clips."""
         return largest_norm
 
     def rows(

@@ -245,9 +245,8 @@ def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
             return hosts.share(Released(np.zeros(statistic.shape(width)), 0.0), n_rows)
         task = replace(task, indices=indices)
         if kind == NORM:
-            # The same as in `release` for fits without noise.
-            clip_norm = statistic.no_clip(summer.largest_norm(task), params)
-            clip_norm = max(clip_norm, 1e-100)
+            # as in `release` for fits without noise
+            clip_norm = statistic.unclipped(summer.largest_norm(task), params)
             task = replace(task, clip_norm=clip_norm, following=None)
         else:
             # Drop the total: only process 0 adds noise to it.

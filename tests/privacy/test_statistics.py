@@ -552,7 +552,7 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(statistic, append):
         np.random.default_rng(1).standard_normal((D + bool(append), M)),
     )
     largest = float(transformed(params.transform, x).norm().max())
-    clip_norm = statistic.no_clip(largest, params)
+    clip_norm = statistic.unclipped(largest, params)
     exact = sum(
         per_example(statistic, params, a, int(b), 1e300)
         for a, b in zip(x, y, strict=True)
@@ -560,6 +560,7 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(statistic, append):
     total = clipped_sum(statistic, params, x, y, clip_norm)
     single = sensitivity(statistic, clip_norm, "zero_out", append)
     assert np.linalg.norm(total - exact) <= 100 * 2e-3 * single
+    assert statistic.unclipped(0.0, params) > 0  # rows of zeros have a unit too
 
 
 @pytest.mark.parametrize("m", [2, 9, 100, 2**20])
