@@ -96,7 +96,7 @@ class WithTraining(WithSettings):
     NEW_DATA_SET,
     click.option(
         "--accountant",
-        type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
+        type=values.KeptChoice("dphead.planning.calibration:OF_SAMPLES"),
         help="Accountant that computes the missing option: --noise-multiplier, "
         "--batch-size or --steps. Default: auto.",
     ),
@@ -125,13 +125,13 @@ class WithTraining(WithSettings):
     ),
     click.option(
         "--checkpoint",
-        type=values.Whole(1, 2**20),
+        type=values.NATURAL,
         default=20,
         help="Number of steps between checkpoints.",
     ),
     click.option(
         "--evaluate-every",
-        type=values.Whole(0, 2**20),
+        type=values.WHOLE,
         default=0,
         help="Number of steps between measurements on test rows declared public. 0 "
         "means no measurements.",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dphead.planning.calibration import (
     ACCOUNTANTS,
+    OF_SAMPLES,
     calibrate,
     classic_rdp_epsilon,
     epsilon_by,
@@ -23,6 +24,16 @@ from dphead.privacy.accounting import (
 
 fast = settings(max_examples=60, deadline=None)
 deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_the_accountants_of_samples_take_poisson_batches(accountant):
+    event = GaussianEvent(5.0, 0.1)
+    if accountant in OF_SAMPLES:
+        assert 0 < epsilon_by(accountant, [event], 1e-5) < 1
+    else:
+        with pytest.raises(ValueError, match="needs full batches"):
+            epsilon_by(accountant, [event], 1e-5)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
