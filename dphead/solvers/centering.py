@@ -22,7 +22,7 @@ _SCALE_POWER = -0.25
 # chosen
 _SMALLEST_SQUARE = 0.01
 _COUNT = "rows that count"  # label of the release
-_NEARLY_ZERO = 1e-300  # replaces the squared length of a mean of zeros
+LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; chosen
 # part of the mean's share for the number of rows that count; chosen: its noise is 2 %
 # of the rows at an n·mu of 1,200
 _COUNT_PART = 0.1
@@ -207,7 +207,20 @@ def square_clip(n_features: int) -> float:
 
 def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
     """Return the positive-part James-Stein estimate: zero if noise dominates."""
-    # E ||mean||² = ||exact||² + d sd²; the factor removes d sd² from the squared norm
-    # [James, Stein 1961].
-    squared = max(float(mean @ mean), _NEARLY_ZERO)
-    return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)
+    return mean * kept_share(mean @ mean, len(mean) * noise_sd**2)
+
+
+def kept_share(squared: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
+    """Return the factor of noisy vectors that removes their noise on average.
+
+    E ||r||² = ||exact||² + d sd² for a noisy vector r (d,). The factor removes d sd²
+    from the squared length, and is at least 0 [James, Stein 1961].
+
+    Parameters
+    ----------
+    squared : array of float
+        Squared lengths of the noisy vectors.
+    noise : array of float, or float
+        Expected squared lengths of their noise.
+    """
+    return np.maximum(1 - noise / np.maximum(squared, LEAST_NORM**2), 0)

@@ -8,7 +8,7 @@ import numpy as np
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
-from dphead.solvers.centering import Centering
+from dphead.solvers.centering import LEAST_NORM, Centering, kept_share
 from dphead.solvers.head import LinearHead, prediction_clip
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip
@@ -20,7 +20,6 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-_SHORTEST_MEAN = 1e-12  # lower bound on a mean's norm, against division by zero; chosen
 Rule = Literal["cosine", "nearest"]
 _RULE = Setting(
     "cosine: score by the angle to a class's mean, seen from the middle of all "
@@ -87,7 +86,7 @@ class Prototypes:
             middle = _middle(means, sums.noise_sd / counts)
             arms = means - middle[:, None]
             # the length of an arm depends on the noise, and on the number of classes
-            weights = arms / np.maximum(np.linalg.norm(arms, axis=0), _SHORTEST_MEAN)
+            weights = arms / np.maximum(np.linalg.norm(arms, axis=0), LEAST_NORM)
             intercept = -middle @ weights
         else:
             # -||x - mean||² without ||x||², which is the same for every class
@@ -107,11 +106,6 @@ def _middle(means: np.ndarray, noise_sd: np.ndarray) -> np.ndarray:
     """
     d, m = means.shape
     noise = d * noise_sd**2
-    kept = _kept((means**2).sum(axis=0), noise)
+    kept = kept_share((means**2).sum(axis=0), noise)
     middle = (means * kept).mean(axis=1)
-    return middle * _kept(middle @ middle, (kept**2 @ noise) / m**2)
-
-
-def _kept(squared: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the share of a noisy vector that is not noise, from squared lengths."""
-    return np.maximum(1 - noise / np.maximum(squared, _SHORTEST_MEAN**2), 0)
+    return middle * kept_share(middle @ middle, (kept**2 @ noise) / m**2)
