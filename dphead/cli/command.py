@@ -184,7 +184,7 @@ def setting_option(declared: Any, text: str, kind: Any = values.PATH) -> click.O
         kind = (
             values.Whole(-values.LARGEST)
             if number is int
-            else values.Number(-values.LARGEST)
+            else values.Number(-values.LARGEST, words=declared.choices)
         )
     elif declared.choices:
         kind = click.Choice(declared.choices)

@@ -127,15 +127,23 @@ ACCOUNTANT = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 
 
 class Number(click.ParamType):
-    """Parse a number in a range. With `infinite`, also accept inf."""
+    """Parse a number in a range, or one of some words.
+
+    With `infinite`, also accept inf.
+    """
 
     kind: Any = float
     name = "float"
 
     def __init__(
-        self, low: float = 0, high: float = LARGEST, *, infinite: bool = False
+        self,
+        low: float = 0,
+        high: float = LARGEST,
+        *,
+        infinite: bool = False,
+        words: Sequence[str] = (),
     ) -> None:
-        self.low, self.high, self.infinite = low, high, infinite
+        self.low, self.high, self.infinite, self.words = low, high, infinite, words
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value as a number, or raise a usage error if it is invalid."""
@@ -145,13 +153,15 @@ class Number(click.ParamType):
         typed = "inf" in str(value).lower() and number == math.inf
         if inside or (self.infinite and typed):
             return number
+        if value in self.words:
+            return value
         return self.fail(f"write {self}, got {str(value)[:40]!r}.", param, ctx)
 
     def __str__(self) -> str:
         """Return a description of valid text."""
         what = "a whole number" if self.name == "integer" else "a number"
-        infinite = " or inf" if self.infinite else ""
-        return f"{what} from {self.low:g} to {self.high:g}{infinite}"
+        words = [*(["inf"] if self.infinite else []), *self.words]
+        return " or ".join([f"{what} from {self.low:g} to {self.high:g}", *words])
 
     def parsed(self, value: Any) -> Any:
         """Return the number in a text, or None."""

@@ -193,12 +193,13 @@ class DPLeastSquaresClassifier(DPClassifier):
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     ridge : positive, at most 1e+15, or one of stein, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise.
-        Default: `ridge_for`, a rule without data.
+        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
+        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
+        `ridge_for`, a rule without data.
     gram_share : in (0, 1), or one of rule, default=None
-        Fraction of mu² for the Gram matrix; rule: set from the budget and the numbers
-        of rows and classes; None: every release has the same noise. Default: 'rule'
-        (`gram_share`, a rule without data: results/ablation).
+        Fraction of mu² for the Gram matrix; rule (dp-ls): set from the budget and the
+        numbers of rows and classes; None: every release has the same noise. Default:
+        'rule' (`gram_share`, a rule without data: results/ablation).
     class_grams : bool, default=None
         Also release one Gram matrix for each class. Default: False (trials on training
         rows, not stored).
@@ -355,8 +356,9 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     learning_rate : positive, at most 1e+15, default=None
         Learning rate. Default: Böhning 1992's bound, by the loss.
     ridge : positive, at most 1e+15, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise.
-        Default: `ridge_for`, a rule without data.
+        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
+        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
+        `ridge_for`, a rule without data.
     gram_share : in (0, 1), default=None
         Fraction of mu² for the Gram matrix; None: every release has the same noise.
         Default: 0.15 (trials on training rows, not stored).
@@ -489,8 +491,9 @@ class DPNewtonClassifier(DPClassifier):
     learning_rate : positive, at most 1e+15, default=None
         Learning rate. Default: 1.0 (Newton's own).
     ridge : positive, at most 1e+15, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise.
-        Default: `ridge_for`, a rule without data.
+        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
+        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
+        `ridge_for`, a rule without data.
     feature_clip : positive, at most 1e+15, default=None
         Clip norm of features. Default: 1.0 (the norm of unit rows).
     intercept : from 0 to 1e+15, default=None

@@ -120,13 +120,15 @@ def _shorthands(name: str) -> dict[str, Declared]:
 def options() -> list[tuple[Declared, list[str]]]:
     """Return the settings that are options of `dphead fit`, each with its methods.
 
-    Settings that several methods share appear once.
+    Settings that several methods share appear once, with the choices of any method.
     """
     found: dict[str, tuple[Declared, list[str]]] = {}
     for name in registry.OURS:
         for key, declared in (settable(name) | _shorthands(name)).items():
             if declared is not None and declared.setting.option:
-                found.setdefault(key, (declared, []))[1].append(name)
+                first, methods = found.get(key, (declared, []))
+                one = declared if declared.choices else first
+                found[key] = one, [*methods, name]
     return list(found.values())
 
 

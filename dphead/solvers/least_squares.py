@@ -36,8 +36,8 @@ from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
 _RULE = "rule"
 _GRAM_SHARE = Setting(
-    "Fraction of mu² for the Gram matrix; rule: set from the budget and the numbers "
-    "of rows and classes; None: every release has the same noise.",
+    "Fraction of mu² for the Gram matrix; rule (dp-ls): set from the budget and the "
+    "numbers of rows and classes; None: every release has the same noise.",
     SHARE,
     "`gram_share`, a rule without data: results/ablation",
     option=True,

@@ -92,7 +92,8 @@ class Setting:
 STEPS = Setting("Number of gradient steps.", _COUNT, option=True)
 LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
-    "Ridge penalty in units of the mean Gram matrix; None: set from the noise.",
+    "Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein "
+    "(dp-ls): set by Stein's estimate of the risk of the released sums.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
     option=True,
@@ -206,9 +207,7 @@ def check_settings(settings: Any) -> None:
     for name, declared in settings_of(type(settings)).items():
         value = getattr(settings, name)
         if not declared.holds(value):
-            raise ValueError(
-                f"{name} must be {declared.must_be}, got {typed(value)}. Change it."
-            )
+            raise ValueError(f"{name} must be {declared.must_be}, got {typed(value)}.")
 
 
 def typed(value: Any) -> str:

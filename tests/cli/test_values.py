@@ -41,6 +41,17 @@ def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):
         read(None, None, text)
 
 
+def test_an_option_takes_the_words_of_any_method():
+    """`--ridge stein` is a value of dp-ls, and dp-fc refuses it by itself."""
+    fit = every_command()["fit"]
+    kinds = {one.name: one.type for one in fit.get_params(click.Context(fit))}
+    assert kinds["ridge"].convert("stein", None, None) == "stein"
+    assert kinds["ridge"].convert("0.1", None, None) == 0.1
+    assert kinds["gram_share"].convert("rule", None, None) == "rule"
+    with pytest.raises(click.BadParameter, match=r"a number from .* or stein, got 'x'"):
+        kinds["ridge"].convert("x", None, None)
+
+
 def numbers():
     """(command, option) of every option that is a number, settings of methods too."""
     for words, command in every_command().items():
