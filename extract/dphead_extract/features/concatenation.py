@@ -38,7 +38,8 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     """Write the columns of several features files into one file.
 
     Each file's part of a row is divided by its Euclidean norm and by √k, for k files.
-    A row that is masked in one file is masked in the result. Run it again to resume.
+    An unreadable image is masked. Files are refused if only some of them could read an
+    image. Run it again to resume.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
     if file.group is None:
         return
     for name in _LIKE_MISSING:
-        text = f"rows of one group {name!r} (empty its cells if the people differ)"
+        text = f"rows of one group {name!r} (empty the cells if each row is a person)"
         yield text, np.flatnonzero(file.group == text_group(name))
     grouped = file.group != UNGROUPED
     yield "rows whose group is in two splits", _in_two(file.group, file.split, grouped)
