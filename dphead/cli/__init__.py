@@ -11,7 +11,7 @@ import click
 
 COMMANDS = {  # what `dphead --help` says
     "extract": "Turn images into a features file with a frozen backbone.",
-    "features": "Import embeddings, or join the shards of a features file.",
+    "features": "Import embeddings, or join features files of shards or backbones.",
     "verify": "Check a features file (prints private values).",
     "plan": "Forecast accuracy for each epsilon from similar public images.",
     "fit": "Train a private head from a features file.",

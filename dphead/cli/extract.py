@@ -53,6 +53,7 @@ from dphead.cli.text import say, tied
         "--split",
         default="all",
         type=click.Choice(["all", "train", "test", "validation"]),
+        help="Split of SOURCE to extract.",
     ),
     LAYOUT,
     COLUMNS,
@@ -180,11 +181,11 @@ from dphead.cli.text import say, tied
     click.option(
         "--normalize",
         default=None,
-        show_default="local for fixed filters, else none",
         type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
         help="Per-image normalization of the feature map. synthetic: scale "
         "channels by statistics of random images. local: signed square root, "
-        "then synthetic, then scaling at each position.",
+        "then synthetic, then scaling at each position. Default: local for fixed "
+        "filters, else none.",
     ),
     click.option(
         "--groups",
@@ -196,6 +197,7 @@ from dphead.cli.text import say, tied
         "--dtype",
         default="float32",
         type=click.Choice(["float16", "float32"]),
+        help="Type of the numbers in the features file.",
     ),
 )
 @option_group(
@@ -204,6 +206,7 @@ from dphead.cli.text import say, tied
         "--device",
         default="auto",
         type=click.Choice(["auto", "cpu", "cuda"]),
+        help="Device of the backbone. auto: a GPU if there is one.",
     ),
     click.option(
         "--amp",

@@ -66,7 +66,12 @@ def features() -> None:
     metavar="NAME",
     help="Name of the embedding model. Heads need files with the same name.",
 )
-@click.option("--dtype", type=click.Choice(["float16", "float32"]))
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="Type of the numbers in the features file. Default: float16 if FILE has "
+    "float16, else float32.",
+)
 @BLOCK_ROWS_OPTION
 @DATASET_ID
 @SAME_DATA_AS
@@ -78,7 +83,7 @@ def features() -> None:
     "rows. Reports repeat this statement, and `dphead check` accepts it.",
 )
 def _import(source: Path, output: Path, **given: Any) -> None:
-    """Write the embeddings in FILE to a features file, one row per embedding.
+    """Write the embeddings in FILE to a features file.
 
     FILE is .npz, .csv, .tsv or .parquet. The embedding model must read each row
     alone and must not be fitted to these rows. A row that is not finite is masked: it

@@ -26,7 +26,7 @@ DELTA = click.option(
 RELATION = click.option(
     "--relation",
     type=values.KeptChoice("dphead.privacy.accounting:RELATIONS"),
-    default="zero_out",
+    default="zero-out",
     help="Neighboring relation. Neighboring data sets differ in one image, which "
     "is zeroed out, added or removed, or replaced.",
 )
@@ -108,8 +108,8 @@ _SPLIT = click.option(
 TEST = click.option(
     "--test",
     type=values.NamedPath("the test images"),
-    help="Source of test images, of the same kind as the training source. Without "
-    "--test, --test-split names a split of the training source.",
+    help="Source of test images, of the same kind as the training source. Default: "
+    "the training source, if --test-split is given.",
 )
 _TEST_SPLIT = click.option(
     "--test-split",

@@ -65,4 +65,4 @@ def report(
     write_text(out, text)
     click.echo(f"{out}")
     if "TODO" in text:
-        click.echo("Replace each TODO: a report does not have these facts.")
+        click.echo("Replace each TODO. The report does not have these facts.")

@@ -147,7 +147,7 @@ def _unprotected(report: dict[str, Any]) -> str:
     whom = (
         f"several {thing}s of one person taken together ({remedy})"
         if g["group_cap"] is None
-        else "whoever the group column names wrongly"
+        else "people with images in a wrong group"
     )
     return f"Not protected: class names, settings{number}; {whom}."
 
@@ -177,7 +177,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     scope = (
         "declared public, in the report"
         if report["test_is"] == "public"
-        else "private: not in the report"
+        else "private, not in the report"
     )
     others = " of other patients" if report["test_rows"] == "other groups" else ""
     yield f"{_measured(test)} on {test['n']:,} test {things}{others}: {scope}"

@@ -66,7 +66,7 @@ def _show(
     steps: int,
     delta: float,
 ) -> None:
-    """Print TAN's eta, Sigma and epsilon, and the epsilons of RDP and PLD accounting.
+    """Print eta, Sigma, and epsilon by TAN, RDP and PLD.
 
     \b
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
@@ -126,7 +126,7 @@ def _plan(
     steps: tuple[int, ...] | None,
     simulated: tuple[Path, ...],
 ) -> None:
-    """Print the smallest batch size for a budget at each number of steps.
+    """Print the smallest batch size for each number of steps.
 
     Epsilon follows TAN at the required noise multipliers, 2 and above. Only training
     shows which number of steps is best. Simulate several on public images, and pass the

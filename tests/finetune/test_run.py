@@ -352,7 +352,7 @@ def test_the_command_trains(tmp_path):
     assert done.code == 0, done.err
     for part in (
         "membership-inference attack on this",
-        "private: not in the report",
+        "private, not in the report",
         "dphead fit --group-cap",  # finetune has no such option
     ):
         assert part in done.out, done.out
