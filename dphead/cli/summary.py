@@ -147,7 +147,7 @@ def _unprotected(report: dict[str, Any]) -> str:
     whom = (
         f"several {thing}s of one person taken together ({remedy})"
         if g["group_cap"] is None
-        else "people with images in a wrong group"
+        else f"people with {thing}s in a wrong group"
     )
     return f"Not protected: class names, settings{number}; {whom}."
 
