@@ -79,9 +79,13 @@ def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_
 def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     first = extract(options(digits_npz, tmp_path / "a.h5"))
     same_data = {"same_data_as": tmp_path / "a.h5", "normalize": RowNorm("unit")}
-    for name, how in (("b", same_data), ("c", {"dataset_id": first.dataset_id})):
+    named = {"dataset_id": first.dataset_id, "normalize": RowNorm("unit")}
+    for name, how in (("b", same_data), ("c", named)):
         second = extract(options(digits_npz, tmp_path / f"{name}.h5", **how))
         assert second.dataset_id == first.dataset_id
+    # its digests have another key, so `features concat` could not compare images
+    with pytest.raises(FormatError, match="begun without --same-data-as"):
+        extract(options(digits_npz, tmp_path / "c.h5", **same_data))
     images = np.array(np.load(digits_npz)["images"])
     images[250, 0, 0] += 1
     np.savez(digits_npz, images=images)

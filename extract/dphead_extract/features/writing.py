@@ -134,7 +134,7 @@ class FeaturesWriter:
     def _take_identifiers(self, file: FeaturesFile) -> None:
         """Take the data set's id and salt from a file of the same configuration.
 
-        Raises _Refused if the configuration or the id differs.
+        Raises _Refused if the configuration, the id or the salt differs.
         """
         key, there, here = _first_difference(file.config, self.config)
         if there != here:
@@ -146,6 +146,11 @@ class FeaturesWriter:
                 "-o, or remove the file."
             )
         self.dataset_id, self.salt = file.dataset_id, file.salt
+        if self.header.salt not in (None, self.salt):
+            raise _Refused(
+                f"{str(file.path)!r} was begun without --same-data-as, or with another "
+                "file. Choose another -o, or remove the file."
+            )
         if self.header.dataset_id not in (None, self.dataset_id):
             raise _Refused(
                 "--dataset-id differs from the id of the unfinished file, "
