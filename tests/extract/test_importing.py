@@ -150,6 +150,15 @@ def test_arrays_keep_their_precision_and_name_classes_by_position(tmp_path):
     assert got["group"].tolist() == group_ids(group.tolist(), 50).tolist()
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble, ">i4"])
+def test_arrays_of_another_byte_order_or_length_are_read(tmp_path, dtype):
+    x = np.arange(8).reshape(4, 2).astype(dtype)
+    np.savez(tmp_path / "e.npz", features=x, label=np.array([1, 0, 1, 0], ">i8"))
+    got = imported(tmp_path / "e.npz", classes=Classes.parse("2"))
+    assert_array_equal(got["features"], np.arange(8).reshape(4, 2))
+    assert got["labels"].tolist() == [1, 0, 1, 0]
+
+
 def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_path):
     vectors = [[1, 2, 3, 4], [1, 2], None, [1, None, 3, 4], [5, 6, 7, 8], []]
     labels, groups = [0, None, 2, 1, 1, 0], [None, 7, 7, 0, -3, 2**40]

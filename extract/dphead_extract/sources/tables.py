@@ -72,6 +72,9 @@ class _Arrays:
                     f"got shape {x.shape} and dtype {x.dtype} in {str(path)!r}. Type "
                     "the name of another array."
                 )
+            if x.dtype == np.longdouble:  # pyarrow does not have it
+                with np.errstate(over="ignore"):
+                    x = x.astype(np.float64)
             lists = pa.FixedSizeListArray.from_arrays(
                 pa.array(_native(x).ravel()), x.shape[1]
             )
