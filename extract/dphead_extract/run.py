@@ -227,7 +227,10 @@ def extract(
     if not options.skip_unreadable:  # before hours of decoding
         _refuse_unreadable(source, dict.fromkeys(source.missing, MISSING))
     several = [options, *beside]
-    backbones = [_loaded(one.backbone, source) for one in several]
+    backbones = [
+        load_backbone(one.backbone, *_declared_input(one.backbone, source))
+        for one in several
+    ]
     workers = options.workers or _usual_workers(device)
     checking = _named(progress, "checking images")
     found = survey(part, workers, options.index, checking)
@@ -362,16 +365,10 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", own)
 
 
-def _loaded(options: BackboneOptions, source: Source) -> Backbone:
-    """Return the backbone for images of the source."""
-    size, channels = _declared_input(options, source)
-    return load_backbone(options, size, channels == 3)
-
-
 def _declared_input(
     options: BackboneOptions, source: Source
-) -> tuple[tuple[int, int], int]:
-    """Return the size and channels of a backbone's input, if it needs a size.
+) -> tuple[tuple[int, int], bool]:
+    """Return the size of a backbone's input, if it needs one, and whether it has color.
 
     No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
     have the shape in their header, which is the same for all rows. Image files have 3
@@ -380,8 +377,8 @@ def _declared_input(
 
     Returns
     -------
-    ((int, int), int)
-        (height, width), and the number of channels.
+    ((int, int), bool)
+        (height, width), and whether there are 3 channels.
 
     Raises
     ------
@@ -397,7 +394,8 @@ def _declared_input(
             f"--image-size is required for {options.name} and image files. If all "
             "images are gray, add --channels 1."
         )
-    return options.sides or (header[0], header[1]), options.channels or channels
+    sides = options.sides or (header[0], header[1])
+    return sides, (options.channels or channels) == 3
 
 
 def _check_images(
@@ -416,8 +414,8 @@ def _check_images(
         _refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
-            f"--skip-unreadable needs at least one readable image, got {source.n_rows} "
-            "unreadable images. Type the path of another source."
+            "the source must have at least one readable image, got "
+            f"{source.n_rows} unreadable images. Type the path of another source."
         )
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_color:

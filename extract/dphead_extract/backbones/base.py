@@ -68,7 +68,7 @@ class BackboneOptions:
     Notes
     -----
     Size and channels are public. They are declared, or fixed by the backbone or by the
-    header of arrays. Code never infers them from images (`run.declared_input`).
+    header of arrays. Code never infers them from images (`run._declared_input`).
     """
 
     name: str
