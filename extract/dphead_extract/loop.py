@@ -211,8 +211,8 @@ class Loop:
         progress: RowProgress | None,
     ):
         self.source, self.targets, self.progress = source, targets, progress
-        self.options, self.header = targets[0].settings, targets[0].writer.header
-        self.device, self.salt = self.options.device, targets[0].writer.salt
+        self.settings, self.header = targets[0].settings, targets[0].writer.header
+        self.device, self.salt = self.settings.device, targets[0].writer.salt
         self.job_rows = max(target.settings.batch_size for target in targets)
         # a killed run may have written the last block of some files only
         self.next_row = min(target.writer.next_row for target in targets)
@@ -221,14 +221,10 @@ class Loop:
 
     def run(self) -> None:
         """Append all blocks that the features files do not have yet."""
-        options = self.options
-        with one_thread(), pool_of(options.workers) as pool:
-            jobs = _in_order(
-                pool,
-                self._batch,
-                self._raw_batches(),
-                ahead=options.workers + self._written(),
-            )
+        workers = self.settings.workers
+        with one_thread(), pool_of(workers) as pool:
+            ahead = workers + self._jobs_ahead()
+            jobs = _in_order(pool, self._batch, self._raw_batches(), ahead)
             try:
                 self._tell()
                 while self.next_row < self.header.n_rows:
@@ -236,11 +232,11 @@ class Loop:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _written(self) -> int:
-        """Return the number of batches to compute ahead while a block is written.
+    def _jobs_ahead(self) -> int:
+        """Return the number of jobs to compute ahead while a block is written.
 
-        On a CPU, these batches fill a block of features. On a GPU, the number is one,
-        because a batch then holds pixels, which are larger.
+        On a CPU, these jobs fill a block of features. On a GPU, the number is one,
+        because a job then holds pixels, which are larger.
         """
         on_cpu = self.device.type == "cpu"
         return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
@@ -282,7 +278,7 @@ class Loop:
             try:
                 image = self.source.decode(data)
             except UnreadableImage:
-                if not self.options.skip_unreadable:
+                if not self.settings.skip_unreadable:
                     raise ResumableError(
                         "An image became unreadable during the extraction. Run the "
                         "same command again."
@@ -316,7 +312,7 @@ class Loop:
         block = {
             name: np.concatenate([b[name] for b in batches]) for name in batches[0]
         }
-        expected = self.options.expected_digests
+        expected = self.settings.expected_digests
         if expected is not None and not np.array_equal(
             block["row_digest"], expected[start:stop]
         ):
