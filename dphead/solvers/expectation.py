@@ -11,14 +11,18 @@ from scipy.special import ndtr, ndtri
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
+    FEW_PER_CLASS,
+    GAP_CLASSES,
     GAP_KNOWN,
     GAP_PER_PARAMETER,
+    GAP_POWER_OF_CLASSES,
     GAP_RELATIVE_SD,
     GROUP_GAP,
     MARGIN_SHIFT,
     NORMAL_95,
     SHIFT_CLASSES,
     SHIFT_POWER_OF_CLASSES,
+    SHIFT_POWER_OF_FEW,
     SHIFT_POWER_OF_LENGTH,
     SHIFT_POWER_OF_ROWS,
     SHIFT_POWER_OF_WRONG,
@@ -34,11 +38,29 @@ def expected_accuracy(
     """Request counts of correct and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     # a noisy share below chance level is noise: a head can always guess
-    chance = 1 / facts.n_classes
-    kept, seen, noise = counted(answer, chance)
+    kept, seen, noise = counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)
+    return on_all_classes(facts, descent, seen, noise, units)
+
+
+def on_all_classes(
+    facts: ProblemInfo,
+    descent: GradientDescent,
+    seen: float,
+    noise: float,
+    units: float,
+) -> AccuracyEstimate:
+    """Return the expected accuracy on new rows of all classes.
+
+    `overfit` and `on_new` describe the parameters.
+    """
+    chance = 1 / facts.n_classes
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = on_new(seen, noise, units, gap)
+    relative_sd = GAP_RELATIVE_SD
+    if facts.group_cap == 1:  # not measured for groups
+        many = min(facts.n_classes, GAP_CLASSES) / SHIFT_CLASSES
+        relative_sd *= max(1.0, many) ** GAP_POWER_OF_CLASSES
+    middle, sd = on_new(seen, noise, units, gap, relative_sd)
     return interval(middle, sd, NORMAL_95)
 
 
@@ -76,7 +98,13 @@ def expected_of_classes(
     return ClassAccuracy(each, balanced, weakest, worst)
 
 
-def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
+def on_new(
+    seen: float,
+    noise: float,
+    units: float,
+    gap: float,
+    relative_sd: float = GAP_RELATIVE_SD,
+) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.
 
     Parameters
@@ -89,11 +117,13 @@ def on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, 
         Number of independent units among the rows that count.
     gap : float
         Expected loss of accuracy on new rows.
+    relative_sd : float
+        Standard deviation of gaps up to GAP_KNOWN, divided by the gap.
     """
     # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
     # large gaps are known better, relative to their size
-    gap_variance = GAP_RELATIVE_SD**2 * gap * min(gap, GAP_KNOWN)
+    gap_variance = relative_sd**2 * gap * min(gap, GAP_KNOWN)
     sd = math.sqrt(noise**2 + sampling + gap_variance)
     return seen - gap, sd
 
@@ -169,7 +199,8 @@ def overfit(
       their effect.
     - A power of the fraction of wrong rows, because correct rows have small gradients.
     - A power of the number of classes above SHIFT_CLASSES, because classes divide the
-      variance of the same features.
+      variance of the same features. These classes also have a negative power of the
+      rows per class below FEW_PER_CLASS.
 
     The gap is at most GAP_PER_PARAMETER times the number of free parameters per unit.
 
@@ -183,7 +214,10 @@ def overfit(
     length = facts.group_cap * pull / facts.n_rows
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
     shift *= (1 - seen) ** SHIFT_POWER_OF_WRONG
-    shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
+    if facts.n_classes > SHIFT_CLASSES:
+        shift *= (facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
+        few = FEW_PER_CLASS * facts.n_classes / facts.n_rows
+        shift *= max(1.0, few) ** SHIFT_POWER_OF_FEW
     # Gaussian margins: a share `seen` of them is positive, and the shift moves all
     lost = seen - float(ndtr(ndtri(seen) - shift))
     if facts.group_cap > 1:
