@@ -208,9 +208,9 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
     between = tied(f"{low:.1f} to {high:.1f} %")
     mean = 100 * found["balanced"]["accuracy"]
     yield (
-        f"{tied(f'{mean:.1f} %')} expected balanced accuracy, and "
-        f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
-        f"interval, whichever class is worst: {between}){publish}. The minimum of "
+        f"{tied(f'{mean:.1f} %')} expected balanced accuracy on {name_new(report)}, "
+        f"and {tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 "
+        f"% interval, whichever class is worst: {between}){publish}. The minimum of "
         "noisy numbers is too low on average. The interval allows for this bias"
     )
 

@@ -341,6 +341,9 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     assert report["guarantee"]["protected_unit"] == "one row"
     assert report["data"]["grouped"]
     assert "people with several rows: the source" in dphead("check", run).out
+    again = (*auto[:3], run.with_name("again"), *auto[4:])
+    said = words(fitted(*again, "--protect", "image").out)
+    assert said.count("on new rows of the same people") == 2
     capped = run.with_name("capped")
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dphead.analysis.protected import name_new
 from dphead.analysis.rounding import rounded_up
 
 _MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
@@ -142,5 +143,6 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
         low, high = test["accuracy"] - margin, test["accuracy"] + margin
         return max(0.0, low), min(1.0, high), "accuracy on test images (90 %)"
     if expected is not None:
-        return expected["low"], expected["high"], "expected accuracy (90 %)"
+        name = f"expected accuracy on {name_new(report)} (90 %)"
+        return expected["low"], expected["high"], name
     return None
