@@ -265,13 +265,14 @@ class FeaturesRows:
         ):
             first = int(slots[start])
             end = int(slots[stop - 1]) + 1
-            self._file.features.read_direct(raw, np.s_[first:end], np.s_[: end - first])
-            run = (
-                raw[: end - first]
-                if end - first == stop - start
-                else raw[slots[start:stop] - first]
-            )
-            to_float32(run, out[start:stop])
+            whole = end - first == stop - start
+            given, place = raw, np.s_[: end - first]
+            if whole and raw.dtype == out.dtype:
+                given, place = out, np.s_[start:stop]
+            self._file.features.read_direct(given, np.s_[first:end], place)
+            if given is raw:
+                run = raw[place] if whole else raw[slots[start:stop] - first]
+                to_float32(run, out[start:stop])
 
 
 def _read_block(block: Block | Future[Block]) -> Block:

@@ -43,7 +43,7 @@ class KeptRows:
         self._kept: dict[int, _Piece] = {}  # key: first slot of a piece
 
     def __call__(
-        self, key: _Key, index: np.ndarray, make: Callable[[], Any]
+        self, key: _Key, index: np.ndarray, make: Callable[[], Any], keep: bool = True
     ) -> list[tuple[Any, slice]]:
         """Return the kept rows of these slots under this key, or make and keep them.
 
@@ -55,6 +55,8 @@ class KeptRows:
             Slots of the block.
         make : callable
             Function that makes the block's rows, with arrays q and scale.
+        keep : bool, default True
+            Whether rows that are made are kept for later passes.
 
         Returns
         -------
@@ -67,18 +69,20 @@ class KeptRows:
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time
-            if not _same(self._key, key):
+            if keep and not _same(self._key, key):
                 # the descent goes on with this key: rows of an earlier one only take
                 # memory
                 self._key = key
                 self._kept = {}
                 self._used = 0
             kept = self._kept
-            found = _pieces(kept, *slots)
+            found = _pieces(kept, *slots) if _same(self._key, key) else None
         if found is not None:
             return found
         # without the lock: making rows takes most of a first pass
         made = make()
+        if not keep:
+            return [(made, whole)]
         size = made.q.nbytes + made.scale.nbytes
         first, count, rows = slots
         with self._lock:

@@ -113,7 +113,9 @@ def checked_sum(
                 )
             return block_sum.rows(ask, block)
 
-        pieces = kept(key, block.index, make)
+        # a plan has each count once, so nobody would use rows that a count keeps
+        keep = ask.statistic.clips != "nothing"
+        pieces = kept(key, block.index, make, keep)
         if tested is None or tested not in block.index:
             for made, run in pieces:
                 out = block_sum.add(ask, made, block.y[run], used[run], out)

@@ -186,16 +186,17 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
 def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     """Return the key under which a pass keeps integer rows, or None to keep none.
 
-    The key holds everything that the integers depend on besides the slots. Its first
-    two parts are compared by identity. Rows of a Gram matrix are not kept, because a
-    fit requests the matrix once.
+    The key holds everything that the integers depend on besides the slots: without a
+    clip norm of the features, they are the rows' directions. Its first two parts are
+    compared by identity. Rows of a Gram matrix are not kept, because a fit requests
+    the matrix once.
     """
     statistic = ask.statistic
     # rows that a statistic makes in its own way depend on more than this key
     if type(statistic).rows is not Statistic.rows or statistic.kind == "gram":
         return None
     clip = ask.clip_norm if statistic.clips == "features" else None
-    return ask.params.transform, ask.rows, statistic.clips, clip
+    return ask.params.transform, ask.rows, clip
 
 
 def factors(

@@ -14,7 +14,15 @@ from core import NAMES, STATISTICS, D, M, integer_sum, release_one, toy
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block
 from dphead.privacy.statistic_base import Params
-from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram
+from dphead.privacy.statistics import (
+    ClassCounts,
+    ClassSums,
+    CorrectCounts,
+    Gradient,
+    Gram,
+    RowCounts,
+)
+from dphead.privacy.transform import RowTransform
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
@@ -136,6 +144,27 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
         assert rows.read - {-1} == wanted
     assert np.array_equal(sums[0], sums[1])
     assert np.array_equal(sums[0], sums[2])
+
+
+def test_a_count_uses_rows_that_gradients_kept_and_keeps_none(monkeypatch):
+    """Gradients clip contributions, so both use the rows' directions. The rows of a
+    gradient stay after a count under another transform.
+    """
+    x, y = toy(600)
+    rows = Streamed(x, y, 128)
+    kept = KeptRows(1 << 20)
+    monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: 200)
+    weights = np.random.default_rng(0).standard_normal((D, M))
+    params = Params(weights=weights)
+    for statistic, own, n_read in (
+        (RowCounts(M), params, 600),
+        (Gradient(M), params, 600),
+        (RowCounts(M), Params(RowTransform(True)), 600),
+        (CorrectCounts(M), params, 128),
+    ):
+        found = integer_sum(statistic, own, rows, kept=kept)
+        assert len(rows.read - {-1}) == n_read
+        assert np.array_equal(found, integer_sum(statistic, own, x, y))
 
 
 class Together(Streamed):

@@ -166,7 +166,7 @@ def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
     digest = hashlib.sha256()
     for name in ROW_COLUMNS:
         if name in block:
-            digest.update(np.ascontiguousarray(block[name]).tobytes())
+            digest.update(np.ascontiguousarray(block[name]).data)
     return np.frombuffer(digest.digest(), np.uint8)
 
 
