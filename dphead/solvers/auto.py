@@ -27,6 +27,8 @@ from dphead.solvers.auto_rules import (
     UNNOISED_DESCENTS,
     UNNOISED_INTERCEPT,
     UNNOISED_RIDGE,
+    UNNOISED_SIGMOID_FEWEST,
+    UNNOISED_SIGMOID_ROWS,
     UNNOISED_SIGMOID_STEPS,
     UNNOISED_STEPS,
     WIDEST_UNNOISED_GRAM,
@@ -215,6 +217,9 @@ class Auto:
         centering = self._centering(facts)
         if _exact(facts):
             steps, step_size, momentum = UNNOISED_DESCENTS[self.descent.loss]
+            if self.descent.loss == "sigmoid":
+                few = UNNOISED_SIGMOID_FEWEST + facts.n_rows // UNNOISED_SIGMOID_ROWS
+                steps = min(steps, few)
             return replace(
                 self.descent,
                 steps=self.steps or steps,
