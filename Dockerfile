@@ -8,10 +8,9 @@ COPY wheels/ /wheels/
 RUN python -m pip install --no-cache-dir --no-index --find-links /wheels 'dphead[extract]' \
     && rm -r /wheels
 
-# Ledgers outlive containers, and so does compiled code, which a first fit makes in a minute.
+# Ledgers outlive containers.
 # Networks' weights are files that you give: nothing is asked of a hub.
 ENV DPHEAD_HOME=/ledgers \
-    NUMBA_CACHE_DIR=/ledgers/compiled \
     HF_HUB_OFFLINE=1 \
     PYTHONUNBUFFERED=1
 

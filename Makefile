@@ -3,7 +3,7 @@ PY := .venv/bin/python
 .PHONY: install demo tour pictures docs smoke test lint bench gpu tables mutants lowest \
 	lowest-torch
 
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml setup.py $(wildcard dphead/sums/kernels/*.[ch])
 	test -x $(PY) || python3 -m venv .venv
 	$(PY) -m pip install --quiet --editable '.[extract,dev]'
 	touch .venv/.ready

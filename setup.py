@@ -1,14 +1,15 @@
-"""Add to a package its commit, and its README without links to files of the clone.
+"""Add to a package its compiled sums, its commit, and its README without local links.
 
 pyproject.toml has everything else.
 """
 
+import platform
 import re
 from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
@@ -21,6 +22,38 @@ def record(folder: str) -> None:
     """Write the commit into the package below a folder, if the commit is known."""
     if COMMIT:
         (Path(folder) / "dphead" / "commit.txt").write_text(COMMIT)
+
+
+KERNELS = Path("dphead/sums/kernels")
+# Without contraction: a fused multiply-add is rounded once, and the definition of a row
+# twice (privacy/proofs/exactness.md).
+FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+AVX512 = ["-mavx512bw", "-mavx512dq", "-mavx512vl"]
+# One library for each instruction set; processor.c names the best one.
+INSTRUCTION_SETS = {"plain": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    INSTRUCTION_SETS |= {
+        "avx2": ["-mavx2"],
+        "avx512": AVX512,
+        "avx512vnni": [*AVX512, "-mavx512vnni"],
+    }
+
+
+def extension(name: str, flags: list[str]) -> Extension:
+    """Return the library of an instruction set.
+
+    It does not use Python's headers. Without a C compiler, the installation has no
+    libraries, and numpy computes all sums.
+    """
+    return Extension(
+        f"dphead.sums.kernels.{name}",
+        sorted(map(str, KERNELS.glob("*.c"))),
+        depends=[str(KERNELS / "kernels.h"), "setup.py"],
+        extra_compile_args=FLAGS + flags,
+        libraries=["m"],
+        py_limited_api=True,
+        optional=True,
+    )
 
 
 class Build(build_py):
@@ -45,6 +78,9 @@ class Release(sdist):
 readme = Path("README.md").read_text("utf-8")
 setup(
     cmdclass={"build_py": Build, "sdist": Release},
+    ext_modules=[extension(*item) for item in INSTRUCTION_SETS.items()],
+    # one wheel for all versions of Python
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
     long_description=LINK.sub(r"\1", PICTURE.sub("", readme)),
     long_description_content_type="text/markdown",
 )

@@ -71,7 +71,7 @@ def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
 
 
 def verified(block_sum=None):
-    """How `release` sums; CpuSums(compiled_from=0) for compiled loops at all sizes."""
+    """How `release` sums; CpuSums() by default."""
     return VerifiedSum(CpuSums() if block_sum is None else block_sum)
 
 

@@ -23,7 +23,9 @@ def built(tmp_path_factory):
     if not (ROOT / "MANIFEST.in").exists():
         pytest.skip("needs MANIFEST.in, which a clone has")
     folder = tmp_path_factory.mktemp("build")
-    ignored = shutil.ignore_patterns("__pycache__", ".*", "build", "site", "*.egg-info")
+    ignored = shutil.ignore_patterns(
+        "__pycache__", ".*", "build", "site", "*.egg-info", "*.so"
+    )
     shutil.copytree(ROOT, folder / "src", ignore=ignored)
     # as if git had told it
     (folder / "src" / "dphead" / "commit.txt").write_text("0123456789ab")
@@ -31,7 +33,7 @@ def built(tmp_path_factory):
         command = [sys.executable, "-c", BUILD, kind, str(folder)]
         subprocess.run(command, cwd=folder / "src", capture_output=True, check=True)
     (sdist,) = folder.glob("*.tar.gz")
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = folder.glob("*-cp311-abi3-*.whl")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(wheel) as archive:
@@ -51,13 +53,16 @@ def test_the_wheel_has_two_packages_and_their_data(built):
         for path in ROOT.glob(kind):
             assert path.relative_to(ROOT).as_posix() in wheel
     assert "dphead/commit.txt" in wheel
+    if shutil.which("cc"):
+        assert "dphead/sums/kernels/plain.abi3.so" in wheel
 
 
 def test_the_sdist_has_what_its_tests_need(built):
     sdist, _, _ = built
     for folder in ("tests", "benchmarks", "dphead", "extract"):
-        for path in ROOT.glob(f"{folder}/**/*.py"):
-            assert path.relative_to(ROOT).as_posix() in sdist
+        for path in ROOT.glob(f"{folder}/**/*.[pch]*"):
+            if path.suffix in (".py", ".c", ".h"):
+                assert path.relative_to(ROOT).as_posix() in sdist
     for name in (
         "README.md",
         "docs/epsilon.md",

@@ -126,7 +126,7 @@ def fit(
 def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
     """Fit the head, and print the outcome."""
     from dphead.cli.summary import outcome
-    from dphead.fit.duration import LONG_SECONDS, time_in_words
+    from dphead.fit.duration import LONG_SECONDS, missing_kernels, time_in_words
     from dphead.fit.run import fit_files
 
     run: Any = None
@@ -143,10 +143,12 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
             if seconds > LONG_SECONDS or (dry_run and seconds):
                 took = time_in_words(seconds)
                 progress.say(f"This fit takes about {took} on this machine.")
+            if warning := missing_kernels(seconds):
+                progress.say(warning)
             if dry_run:
                 raise click.exceptions.Exit(0)
             offer_budget(run, progress, ask=options.processes is None)
-            progress.begin("verifying sums (a first fit compiles them), then charging")
+            progress.begin("verifying sums, then charging")
 
         with budget_on_refusal(lambda: run, progress, verbose):
             result = fit_files(options, announce, progress)

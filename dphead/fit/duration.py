@@ -1,11 +1,10 @@
 """Forecast the time of a fit from public sizes, and refuse fits that take hours.
 
-The forecast is an operation count over measured rates. It leaves out reading from disk
-and compilation, and counts the checks of sums of one matrix per class only. It is only
-accurate enough to distinguish minutes from hours.
+The forecast is an operation count over measured rates. It leaves out reading from
+disk, and counts the checks of sums of one matrix per class only. It is only accurate
+enough to distinguish minutes from hours.
 """
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,13 +12,9 @@ import numpy as np
 from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums, Gradient, Gram
 from dphead.solvers.base import PlannedRelease, ProblemInfo
-from dphead.sums.cpu import CpuSums
+from dphead.sums import kernels
 from dphead.sums.passes import cores
-from dphead.sums.tuning import (
-    CHECKED_PIECE_ROWS,
-    COMPILED_ENTRIES,
-    MAX_SUM_COPY_BYTES,
-)
+from dphead.sums.tuning import CHECKED_PIECE_ROWS, MAX_SUM_COPY_BYTES
 
 # Entries of a sum times rows, per second and core: measured on one core of an AMD EPYC
 # with 1,280 features. Forecasts were within a factor of 1.6 of fits that took more than
@@ -36,34 +31,28 @@ _CUBES = 5.5e9  # w³ for the eigenvalues of a matrix of width w, on one core
 # Entries per second of sums of one matrix per class, on one core: the copies of a pass,
 # and the test before the charge (9e6 to 41e6, fewer for larger sums).
 _COPIED_ENTRIES, _TESTED_ENTRIES = 16e6, 14e6
-_SHORT_SECONDS = 1.0  # longest expected time of a fit by numpy alone; chosen
+_SHORT_SECONDS = 1.0  # a shorter fit needs no compiled kernels; chosen
 LONG_SECONDS = 60.0  # longer fits are announced; chosen
 LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
 
 
-def expected_seconds(
-    releases: Sequence[PlannedRelease],
-    facts: ProblemInfo,
-    numpy_only: bool = False,
-) -> float:
-    """Return the expected time of all releases and of the solver, in seconds.
-
-    With `numpy_only`, numpy computes all sums.
-    """
+def expected_seconds(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> float:
+    """Return the expected time of all releases and of the solver, in seconds."""
     matrices = {r.statistic for r in releases if _by_class(r)}
     tested = sum(np.prod(one.shape(facts.n_features + 1)) for one in matrices)
-    spent = sum(_seconds(release, facts, numpy_only) for release in releases)
+    spent = sum(_seconds(release, facts) for release in releases)
     return float(spent + tested / _TESTED_ENTRIES)
 
 
-def cpu_sums(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> CpuSums:
-    """Return the summation backend of a fit on a CPU: numpy alone for a short fit.
-
-    A first fit compiles the loops for 10 seconds or more, and later fits load them.
-    Both ways give the same integers.
-    """
-    is_short = expected_seconds(releases, facts, numpy_only=True) < _SHORT_SECONDS
-    return CpuSums(sys.maxsize) if is_short else CpuSums()
+def missing_kernels(seconds: float) -> str:
+    """Return a warning if a fit of these expected seconds lacks compiled kernels."""
+    if kernels.library is not None or seconds < _SHORT_SECONDS:
+        return ""
+    return (
+        "This installation has no compiled kernels, so numpy computes the sums, which "
+        "takes longer. Install a C compiler, then type `pip install --force-reinstall "
+        "--no-cache-dir dphead`."
+    )
 
 
 def check_duration(
@@ -99,14 +88,14 @@ def _by_class(release: PlannedRelease) -> bool:
     return len(release.statistic.shape(1)) == 3
 
 
-def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> float:
+def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
     statistic, width = release.statistic, facts.n_features + 1
     entries = float(np.prod(statistic.shape(width)))
     rows = facts.n_rows * release.sampling_prob
     # as in `sums.passes`: each thread adds to a copy of the sum of its own
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
-    rate = _rate(statistic, entries >= COMPILED_ENTRIES and not numpy_only)
-    row_rate = _NUMPY_ROW_ENTRIES if numpy_only else _ROW_ENTRIES
+    rate = _rate(statistic)
+    row_rate = _NUMPY_ROW_ENTRIES if kernels.library is None else _ROW_ENTRIES
     adding = rows * (entries / rate + width / row_rate) / threads
     if _by_class(release):
         # the rows around the secret rows are added twice, by one thread
@@ -118,8 +107,9 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo, numpy_only: bool) -> f
     return adding + entries / _NOISE_ENTRIES + solving
 
 
-def _rate(statistic: Statistic, compiled: bool) -> float:
+def _rate(statistic: Statistic) -> float:
     """Return the entries times rows that a core adds per second for a statistic."""
+    compiled = kernels.library is not None
     if statistic.kind == "gram":
         is_one = type(statistic) is Gram and compiled
         return _COMPILED_GRAM if is_one else _NUMPY_MATRICES

@@ -13,7 +13,7 @@ from pathlib import Path
 from dphead.fit.duration import (
     LONG_SECONDS,
     check_duration,
-    cpu_sums,
+    missing_kernels,
     time_in_words,
 )
 from dphead.fit.ledgers import charging
@@ -26,6 +26,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.solvers.base import ProblemInfo, Request, Response, Solver
 from dphead.solvers.head import LinearHead
+from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, follow
 from dphead.sums.verified import VerifiedSum
 
@@ -252,20 +253,21 @@ def verified_sum_for(plan: FitPlan) -> VerifiedSum:
 
 
 def _verified_sum(plan: FitPlan) -> VerifiedSum:
-    sums = cpu_sums(plan.releases, plan.facts)
-    return VerifiedSum(sums, memory=DEFAULT_BYTES)
+    return VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
 
 
 def _check_time_and_sums(verified: VerifiedSum, plan: FitPlan) -> None:
     """Check the duration of a fit, and its sums on hostile rows, before the charge.
 
-    Warn if the fit takes long. Raise ValueError if it takes hours (`duration`), and
-    RuntimeError if a sum is wrong.
+    Warn if the fit takes long, or if compiled kernels are missing. Raise ValueError if
+    it takes hours (`duration`), and RuntimeError if a sum is wrong.
     """
     seconds = check_duration(plan.releases, plan.facts, plan.solver.name)
     if seconds > LONG_SECONDS:
         took = time_in_words(seconds)
         warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
+    if warning := missing_kernels(seconds):
+        warnings.warn(warning, stacklevel=2)
     check_sums(verified, plan)
 
 

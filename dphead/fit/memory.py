@@ -16,9 +16,8 @@ from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_byt
 from dphead.sums.passes import cores
 
 DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; chosen
-# modules that load later (numba and its compiled code: 130 MB), threads and allocator
-# space; chosen, and tests check the bound
-_LIBRARIES_BYTES = 192 << 20
+# modules that load later, threads and allocator space; chosen, tests check the bound
+_LIBRARIES_BYTES = 96 << 20
 _JAX_BYTES = 300 << 20  # compiler and buffers of jax; chosen
 # features are loaded if there are more passes; chosen, not measured
 _PASSES_STREAMED = 2

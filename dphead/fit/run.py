@@ -16,7 +16,7 @@ from dphead_extract.features.format import FeaturesFile
 
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
-from dphead.fit.duration import check_duration, cpu_sums
+from dphead.fit.duration import check_duration
 from dphead.fit.files import (
     check_features,
     check_split,
@@ -328,8 +328,6 @@ def _own_rows(
         private_n=options.relation == "add_remove",
     )
     sums, kept = block_sum(options.backend, room.kept)
-    if isinstance(sums, CpuSums):
-        sums = cpu_sums(run.plan.releases, run.plan.facts)
     return run.rows.part(start, stop, room.features), sums, kept
 
 

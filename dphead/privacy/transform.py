@@ -11,7 +11,7 @@ public numbers, not of its position or of other rows (proofs/exactness.md has th
 The arithmetic does not prove that the integers are within the clip norm. An integer
 check proves the bound.
 
-`dphead.sums.kernels.rows` is a second implementation for one row at a time, and tests
+`dphead/sums/kernels/rows.c` is a second implementation for one row at a time, and tests
 compare the two.
 """
 

@@ -1,6 +1,6 @@
-"""Sum blocks on a CPU, with compiled loops for large sums and numpy for others.
+"""Sum blocks on a CPU, with compiled kernels, or with numpy where there are none.
 
-The choice between them depends on shapes and types only, never on the rows.
+The choice between them depends on types only, never on the rows.
 """
 
 import numpy as np
@@ -9,6 +9,7 @@ from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Statistic, counting
 from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
+from dphead.sums import kernels
 from dphead.sums.reference import (
     GramAndSums,
     add_both,
@@ -17,9 +18,7 @@ from dphead.sums.reference import (
     row_norms,
 )
 from dphead.sums.tuning import (
-    COMPILED_ENTRIES,
     CONVERTED_ENTRIES,
-    ENTRIES_PER_FEATURE,
     FACTOR_ROWS,
     FLOAT64_EXACT,
 )
@@ -30,8 +29,8 @@ class CpuSums:
 
     Parameters
     ----------
-    compiled_from : int
-        Smallest number of entries of a sum made by compiled loops.
+    compiled : bool, default True
+        Whether to use the compiled kernels, if this installation has them.
 
     Guarantee
     ---------
@@ -40,24 +39,21 @@ class CpuSums:
 
     parallel = True
 
-    def __init__(self, compiled_from: int = COMPILED_ENTRIES) -> None:
-        # below it, the calls around a compiled loop take longer than numpy's product
-        self._least = compiled_from
+    def __init__(self, compiled: bool = True) -> None:
+        self._compiled = compiled and kernels.library is not None
 
     def is_compared(self, statistic: Statistic) -> bool:
         """Return True, because `verified` checks the sums of every statistic."""
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of transformed rows, by compiled loops for many columns."""
-        if not self._compiles_rows(block):
-            return row_norms(ask.params, block)
-        from dphead.sums.kernels import rows
-
-        return rows.norms(ask.params.transform, block.x)
+        """Return the norms of transformed rows."""
+        if self._compiled:
+            return kernels.norms(ask.params.transform, block.x)
+        return row_norms(ask.params, block)
 
     def rows(self, ask: SumTask, block: Block) -> IntegerRows:
-        """Return a block's rows as integers, by compiled loops for many columns."""
+        """Return a block's rows as integers."""
         statistic = ask.statistic
         transform = ask.params.transform
         features = block.x.shape[1]
@@ -65,20 +61,14 @@ class CpuSums:
             looped = statistic.n_channels in (0, features)  # each feature is a channel
         else:
             looped = type(statistic).rows is Statistic.rows
-        if not (looped and self._compiles_rows(block)):
+        if not (looped and self._compiled):
             return _rows_by_numpy(ask, block.x)
-        from dphead.sums.kernels import rows
-
         if isinstance(statistic, ChannelMoment):
             # raises for a constant
             statistic.rows(transform, block.x[:1], ask.clip_norm)
-            return rows.moment_rows(statistic, transform, block.x, ask.clip_norm)
+            return kernels.moment_rows(statistic, transform, block.x, ask.clip_norm)
         clip_norm = ask.clip_norm if statistic.clips == "features" else None
-        return rows.integer_rows(transform, block.x, clip_norm)
-
-    def _compiles_rows(self, block: Block) -> bool:
-        # numba takes a second to load, and small fits do without
-        return ENTRIES_PER_FEATURE * block.x.shape[1] >= self._least
+        return kernels.integer_rows(transform, block.x, clip_norm)
 
     def add(
         self,
@@ -92,30 +82,24 @@ class CpuSums:
         statistic = ask.statistic
         if isinstance(statistic, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
-        if out.size < self._least:
+        if not self._compiled:
             return _by_numpy(ask, rows, y, used, out)
         # `empty_sum` lays out sums so; other layouts are added by numpy
         columns = out.T.flags.c_contiguous
         softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
         if softmax and columns:
-            from dphead.sums.kernels.gradient import add_softmax_gradient
-
-            add_softmax_gradient(ask, rows, y, used, out.T)
+            kernels.add_gradient(ask, rows, y, used, out.T)
             return out
         if type(statistic) is ClassSums and columns:
-            from dphead.sums.kernels.products import add_class_rows
-
-            add_class_rows(rows.q, y, counting(statistic, rows, y, used), out.T)
+            kernels.add_class_rows(rows.q, y, counting(statistic, rows, y, used), out.T)
             return out
         if type(statistic) is Gram:
-            from dphead.sums.kernels.products import add_gram
-
             keep = counting(statistic, rows, y, used)
             q = rows.q
-            # compiled loops do not know the mask; a row of zeros adds nothing
+            # kernels do not know the mask; a row of zeros adds nothing
             if not keep.all():
                 q = np.where(keep[:, None], q, np.int16(0))
-            add_gram(q, out)
+            kernels.add_gram(q, out)
             return out
         return _by_numpy(ask, rows, y, used, out)
 

@@ -28,6 +28,7 @@ from safetensors.numpy import load_file
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
 from dphead.estimators.classifiers import DPAutoClassifier
+from dphead.fit import duration
 from dphead.fit.head_file import open_head
 from dphead.fit.ledgers import ledger_home
 from dphead.planning.calibration import mu_from_epsilon
@@ -49,12 +50,13 @@ def test_a_large_delta_needs_its_flag_and_leaves_a_warning(features, run):
 # --- what is printed and written ------------------------------------------------------
 
 
-def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
+def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run, monkeypatch):
+    monkeypatch.setattr(duration, "missing_kernels", lambda seconds: "No kernels.")
     done = fitted(
         "fit", features, "-o", run, "--method", "dp-fc", "--steps", 7, "--dry-run"
     )
     assert "gradient" in done.out
-    assert "This fit takes about 1 second on this machine." in done.out
+    assert "This fit takes about 1 second on this machine.\nNo kernels." in done.out
     assert not run.exists()
     assert not ledger_home().exists()
 

@@ -32,7 +32,7 @@ for command in sys.argv[1:]:
         main()
     except SystemExit as stop:
         found[command] = stop.code
-heavy = {"torch", "jax", "numba", "sklearn"}
+heavy = {"torch", "jax", "sklearn"}
 print(json.dumps([found, sorted(heavy & set(sys.modules))]))
 """
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from core import python
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.duration import (
@@ -13,12 +12,14 @@ from dphead.fit.duration import (
     LONG_SECONDS,
     check_duration,
     expected_seconds,
+    missing_kernels,
 )
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.loop import Run, fit_head, verified_sum_for
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.solvers import DPFC, Auto, LeastSquares, Newton, ProblemInfo, Prototypes
+from dphead.sums import kernels
 
 LARGE = ProblemInfo(50_000, 1280, 200, mu=0.3)
 
@@ -87,33 +88,13 @@ def test_a_matrix_per_class_counts_its_checks_and_copies(monkeypatch):
     assert steps[0] < steps[1] < 2 * steps[0]
 
 
-SHORT_FIT = """
-import sys
-import numpy as np
-from dphead.data.arrays import ArrayRows
-from dphead.fit.duration import cpu_sums
-from dphead.fit.loop import fit_head
-from dphead.planning.plan import make_plan
-from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.statistic_base import Params
-from dphead.privacy.transform import RowTransform
-from dphead.solvers import Auto, ProblemInfo
-
-x = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
-y = np.arange(300) % 10
-facts = ProblemInfo(*x.shape, 10)
-plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)
-fit_head(plan, ArrayRows(x, y))
-print("numba" in sys.modules)
-facts = ProblemInfo(50_000, 512, 10)
-plan = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5)
-releases = Auto().plan(plan.budgeted(facts))
-ask = SumTask(releases[0].statistic, Params(RowTransform()), 1.0, None)
-cpu_sums(releases, facts).rows(ask, Block(np.arange(300), x, y))
-print("numba" in sys.modules)
-"""
-
-
-def test_a_short_fit_loads_no_compiler_and_a_long_one_does():
-    done = python(SHORT_FIT)
-    assert done.out.split() == ["False", "True"], done.err
+def test_a_long_fit_without_compiled_kernels_takes_longer_and_warns(monkeypatch):
+    facts = ProblemInfo(10**6, 64, 10, mu=0.3)
+    plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-7)
+    compiled = expected_seconds(plan.releases, facts)
+    assert missing_kernels(3600.0) == ""
+    monkeypatch.setattr(kernels, "library", None)
+    assert expected_seconds(plan.releases, facts) > 5 * compiled
+    assert missing_kernels(0.5) == ""
+    with pytest.warns(UserWarning, match="Install a C compiler, then type"):
+        verified_sum_for(plan)

@@ -42,7 +42,7 @@ from dphead.sums.reference import GramAndSums, ReferenceSums
 TAKING = [q for q in STATISTICS if q.takes_sets]
 REFUSING = [q for q in [*STATISTICS, GramAndSums(M)] if not q.takes_sets]
 IDS = [q.name for q in TAKING]
-WAYS = [ReferenceSums(), CpuSums(), CpuSums(compiled_from=0)]
+WAYS = [ReferenceSums(), CpuSums(compiled=False), CpuSums()]
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 TRANSFORMS = [
     RowTransform(),

@@ -75,13 +75,13 @@ def test_a_loss_is_calibrated_if_its_predictions_are_its_link(loss):
 
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e9, 1e12, 1e16])
-@pytest.mark.parametrize("compiled_from", [0, 1 << 12])
-def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_squared_residuals_of_any_size_are_clipped(size, compiled):
     """Beyond 2**31 their squares would come round in int64."""
     weights = np.zeros((D, M))
     x = np.eye(1, D, dtype=np.float32)
     weights[0, 1] = size
-    way = CpuSums(compiled_from=compiled_from)
+    way = CpuSums(compiled)
     statistic = Gradient(M, "squared")
     total = integer_sum(
         statistic, Params(weights=weights), x, np.array([1]), block_sum=way

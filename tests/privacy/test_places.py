@@ -48,7 +48,7 @@ def exact_sum(
     so many cores.
     """
     with patch("dphead.sums.passes.cores", lambda: cores):
-        way = CpuSums(compiled_from=0) if block_sum is None else block_sum
+        way = CpuSums() if block_sum is None else block_sum
         more = {"block_rows": 256, "block_sum": way, "indices": indices}
         return integer_sum(statistic, params, x, y, clip_norm, **more)
 

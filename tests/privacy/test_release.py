@@ -65,7 +65,7 @@ def test_nothing_raises_or_warns_because_of_a_rows_value(statistic, transform, w
         for n in (1, len(HOSTILE)):
             params = Params(transform, np.full((D, M), weight, np.float32))
             rows = ArrayRows(HOSTILE[-n:], LABELS[-n:])
-            for block_sum in (CpuSums(), CpuSums(compiled_from=0)):
+            for block_sum in (CpuSums(compiled=False), CpuSums()):
                 released = release_one(statistic, params, rows, block_sum=block_sum)
                 assert np.isfinite(released.value).all()
                 assert np.any(released.value != 0)

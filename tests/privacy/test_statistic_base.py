@@ -68,7 +68,7 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
         block, used = one_block(x, y)
         block.x[5:] = 7.0  # padding that is not even zero
         block.y[5:] = 0
-        for way in (CpuSums(), CpuSums(compiled_from=0)):
+        for way in (CpuSums(compiled=False), CpuSums()):
             alone = integer_sum(statistic, params, x, y, block_sum=way)
             labels = np.concatenate([y, [0, 1, 2, -1, M]])
             mixed = integer_sum(

@@ -10,6 +10,7 @@ an assertion fails rather than an import or a fixture. Exit code 1 if a defect s
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +29,8 @@ COPIED = (
     "extract",
     "tests",
     "pyproject.toml",
+    "setup.py",
+    "README.md",
     "benchmarks/faults",
     "benchmarks/__init__.py",
 )
@@ -119,10 +122,9 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
             if problem:
                 return Outcome(reason=problem)
             (tree / edit["file"]).write_text(text)
-            # what calls the changed code holds the old one
-            if "/kernels/" in edit["file"]:
-                cache = tree / "dphead/sums/kernels/__pycache__"
-                shutil.rmtree(cache, ignore_errors=True)
+        if any(Path(edit["file"]).suffix in (".c", ".h") for edit in mutant["edit"]):
+            command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+            subprocess.run(command, cwd=tree, check=True, capture_output=True)
         report = tree / "report.xml"
         arguments = ("-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
         done = pytest(tree, *arguments)
@@ -138,9 +140,7 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
 
 
 def copy(root: Path, folder: Path) -> Path:
-    """A copy of the project without what it has built, but for numba's compiled code,
-    which takes half a minute.
-    """
+    """A copy of the project without what it has built, but for the compiled kernels."""
     for name in COPIED:
         source = root / name
         if source.is_dir():

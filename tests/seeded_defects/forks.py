@@ -27,7 +27,6 @@ FORKS.set_forkserver_preload(
         "h5py",
         "hypothesis",
         "jax.numpy",
-        "numba",
         "pytest",
         "randomgen",
         "rich.console",

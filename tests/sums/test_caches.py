@@ -227,7 +227,7 @@ def releases(asks, next_sum, store=None, block_sum=None):
 
 @pytest.mark.parametrize(
     "block_sum",
-    [CpuSums(), CpuSums(compiled_from=0), ReferenceSums()],
+    [CpuSums(compiled=False), CpuSums(), ReferenceSums()],
     ids=["numpy", "compiled", "reference"],
 )
 @pytest.mark.parametrize("m, relation", [(M, "zero_out"), (40, "replace_one")])

@@ -20,11 +20,9 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.sums import passes
+from dphead.sums import kernels, passes
 from dphead.sums.cpu import CpuSums
-from dphead.sums.kernels import gradient
 from dphead.sums.reference import ReferenceSums
-from dphead.sums.tuning import COMPILED_ENTRIES
 
 
 def statistics(m):
@@ -67,7 +65,7 @@ def test_all_ways_give_the_references_integers(monkeypatch, m):
             wanted = integer_sum(
                 statistic, params, x, y, 0.7, block_sum=ReferenceSums()
             )
-            for way in (CpuSums(), CpuSums(compiled_from=0)):
+            for way in (CpuSums(compiled=False), CpuSums()):
                 found = integer_sum(statistic, params, x, y, 0.7, 64, way)
                 assert np.array_equal(wanted, found), statistic.name
 
@@ -87,7 +85,7 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
     for statistic in statistics(m):
         own = plain if isinstance(statistic, ChannelMoment) else params
         wanted = added(ReferenceSums(), statistic, own, x, y, index, clip_norm)
-        for way in (CpuSums(), CpuSums(compiled_from=0)):
+        for way in (CpuSums(compiled=False), CpuSums()):
             assert np.array_equal(
                 wanted, added(way, statistic, own, x, y, index, clip_norm)
             ), statistic.name
@@ -113,12 +111,12 @@ def test_what_is_added_of_label_sets_is_the_references(m):
             continue
         own = plain if isinstance(statistic, ChannelMoment) else params
         wanted = added(ReferenceSums(), statistic, own, x, sets, index)
-        for way in (CpuSums(), CpuSums(compiled_from=0)):
+        for way in (CpuSums(compiled=False), CpuSums()):
             assert np.array_equal(wanted, added(way, statistic, own, x, sets, index))
 
 
-@pytest.mark.parametrize("compiled_from", [0, COMPILED_ENTRIES])
-def test_sums_beyond_24_bits_are_exact(compiled_from):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_sums_beyond_24_bits_are_exact(compiled):
     """Float32 would round them."""
     x = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1))
     y = np.zeros(900, int)
@@ -126,31 +124,20 @@ def test_sums_beyond_24_bits_are_exact(compiled_from):
         params = Params(weights=np.zeros((3, 2)))
         sums = [
             added(way, statistic, params, x, y, np.arange(900))
-            for way in (CpuSums(compiled_from), ReferenceSums())
+            for way in (CpuSums(compiled), ReferenceSums())
         ]
         assert np.array_equal(*sums)
 
 
-def test_small_gradients_are_not_compiled(monkeypatch):
-    """The choice is made from public sizes alone."""
-    used = []
-    real = gradient.add_softmax_gradient
-    monkeypatch.setattr(
-        gradient,
-        "add_softmax_gradient",
-        lambda *a: used.append(a[-1].shape) or real(*a),
-    )
-
-    def ask(d, m, loss="softmax"):
-        x, y = toy(130, d, m)
-        integer_sum(Gradient(m, loss), Params(weights=np.zeros((d, m))), x, y)
-
-    wide = COMPILED_ENTRIES // 2
-    ask(wide - 1, 2)
-    ask(wide, 2, "sigmoid")
-    assert not used
-    ask(wide, 2)
-    assert set(used) == {(2, wide)}
+def test_an_installation_without_kernels_sums_by_numpy(monkeypatch):
+    """As it is without a C compiler."""
+    monkeypatch.setattr(kernels, "library", None)
+    x, y = hostile(300, 12, 3, 0)
+    params = Params(RowTransform(True), np.ones((12, 3)))
+    for statistic in statistics(3):
+        asked = (statistic, params, x, y, 0.7)
+        wanted = integer_sum(*asked, block_sum=ReferenceSums())
+        assert np.array_equal(wanted, integer_sum(*asked, block_sum=CpuSums()))
 
 
 @pytest.mark.parametrize("shape", [(D, 2), (D - 1, 3)])
@@ -161,4 +148,4 @@ def test_weights_of_another_shape_are_refused(shape):
     params = Params(weights=np.zeros(shape))
     message = "do not fit the gradient|could not be broadcast|mismatch in its core"
     with pytest.raises(ValueError, match=message):
-        integer_sum(Gradient(3), params, *toy(130), block_sum=CpuSums(compiled_from=0))
+        integer_sum(Gradient(3), params, *toy(130), block_sum=CpuSums())

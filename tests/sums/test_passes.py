@@ -188,7 +188,7 @@ def joined(blocks):
     return [Block(*map(np.concatenate, parts))]
 
 
-@pytest.mark.parametrize("way", [CpuSums(compiled_from=1), CpuSums(), ReferenceSums()])
+@pytest.mark.parametrize("way", [CpuSums(), CpuSums(compiled=False), ReferenceSums()])
 def test_kept_rows_of_several_blocks_are_all_added(way):
     """Whichever the secret run's block is, which is read; the last block is short."""
     x, y = toy(1200)

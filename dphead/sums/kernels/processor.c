@@ -1,0 +1,18 @@
+/* The instruction sets of this processor, as the names of libraries in setup.py. */
+#include "kernels.h"
+
+/* Return the best library: 0 plain, 1 avx2, 2 avx512, 3 avx512vnni. */
+int instruction_set(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2"))
+        return 0;
+    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vl"))
+        return 1;
+    return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
+#else
+    return 0;
+#endif
+}
