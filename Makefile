@@ -44,7 +44,7 @@ bench: install
 	$(PY) -m benchmarks peers
 	$(PY) -m benchmarks scale $(or $(FOLDER),/tmp)
 	$(PY) -m benchmarks extraction scattering
-	$(PY) -m benchmarks extraction timm
+	$(PY) -m benchmarks extraction loader photographs
 
 # On a machine with an accelerator; IMAGES as ../shared/data/unpack.py writes them.
 gpu: install

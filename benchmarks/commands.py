@@ -10,6 +10,7 @@ import click
 
 PATH = click.Path(path_type=Path, exists=True)
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
+EXTRACTION = ("scattering", "loader", "photographs")
 METHOD = click.option(
     "--method",
     "methods",
@@ -179,10 +180,10 @@ def gpu(parts: tuple[str, ...], images: Path, tiny: bool) -> None:
 
 
 @main.command()
-@click.argument("jobs", nargs=-1, type=click.Choice(["scattering", "timm"]))
+@click.argument("jobs", nargs=-1, type=click.Choice(EXTRACTION))
 def extraction(jobs: tuple[str, ...]) -> None:
-    """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
-    for job in jobs or ("scattering", "timm"):
+    """Extraction beside kymatio and plain timm, and 500 photographs to a head."""
+    for job in jobs or EXTRACTION:
         getattr(experiment("extraction"), job)()
 
 

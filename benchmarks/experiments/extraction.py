@@ -1,18 +1,20 @@
-"""Extraction beside its peers, taken in turn in one process: `python -m
-benchmarks extraction [scattering timm]`.
+"""Extraction beside its peers, taken in turn: `python -m benchmarks extraction
+[scattering loader photographs]`. A run is a line of results/extraction.jsonl.
 
-Each candidate runs on all cores in two ways, with torch's own threads and as one
-single-threaded worker a core (as `dphead extract` does), at several batch sizes; its
-best median counts. A run is a line of results/extraction.jsonl.
-scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU,
-beside plain timm. `gpu` is a part of `python -m benchmarks gpu`.
+scattering: ScatterNet beside kymatio. Each runs on all cores in two ways, with torch's
+own threads and as one single-threaded worker a core (as `dphead extract` does), at
+several batch sizes; its best median counts. loader: MobileNetV2 of JPEG files beside
+plain timm and a loader of torch. photographs: from 500 files to a head, by two
+commands. `gpu` is a part of `python -m benchmarks gpu`.
 """
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
 from PIL import Image
 
+from benchmarks.heads import timed
 from benchmarks.store import RESULTS, append, provenance
 
 OUT = RESULTS / "extraction.jsonl"
@@ -64,88 +66,12 @@ def run_workers(network: Network, images: torch.Tensor, batch: int) -> None:
 WAYS = {"threads": run_threads, "workers": run_workers}
 
 
-def compare(
-    networks: dict[str, Network],
-    images: torch.Tensor,
-    batches: dict[str, tuple[int, ...]],
-) -> dict[str, Any]:
-    """For each network its best way, batch size and images a second (median, least,
-    most), and all medians.
-    """
-    tries = [
-        (name, way, batch)
-        for name in networks
-        for way in WAYS
-        for batch in batches[name]
-    ]
-    rates: dict[tuple[str, str, int], list[float]] = {key: [] for key in tries}
-    for repeat in range(REPEATS + 1):  # the first warms up
-        for name, way, batch in tries:
-            start = time.perf_counter()
-            WAYS[way](networks[name], images, batch)
-            if repeat:
-                rates[name, way, batch].append(
-                    len(images) / (time.perf_counter() - start)
-                )
-    found = {}
-    for name in networks:
-        medians = {
-            key[1:]: median(values) for key, values in rates.items() if key[0] == name
-        }
-        way, batch = max(medians, key=lambda key: medians[key])
-        best = rates[name, way, batch]
-        found[name] = {
-            "way": way,
-            "batch": batch,
-            "images_per_second": median(best),
-            "least": min(best),
-            "most": max(best),
-            "medians": {
-                f"{way} {batch}": value for (way, batch), value in medians.items()
-            },
-        }
-    return found
-
-
-def store(job: str, found: dict[str, Any], base: str, ours: str, **facts: Any) -> None:
-    """Append the row and print it.
-
-    plain_ratio: to the base as it is usually run, with torch's own threads.
-    """
-    rate = found[ours]["images_per_second"]
-    theirs = found[base]
-    plain = max(
-        (v for key, v in theirs["medians"].items() if key.startswith("threads")),
-        default=None,
-    )
-    ratios = {
-        "ratio": rate / theirs["images_per_second"],
-        "plain_ratio": plain and rate / plain,
-    }
-    append(
-        OUT,
-        {
-            "job": job,
-            **facts,
-            "rates": found,
-            **ratios,
-            "torch": torch.__version__,
-            **provenance(),
-        },
-    )
-    print(f"{job} {facts}")
-    for name, best in found.items():
-        print(
-            f"  {name:<22} {best['images_per_second']:8.0f} images/s ({best['way']}, "
-            f"batches of {best['batch']})"
-        )
-        medians = (f"{key}: {value:.0f}" for key, value in best["medians"].items())
-        print(f"  {'':<22} {', '.join(medians)}")
-    print(f"  {ours} / {base}: {ratios}", flush=True)
-
-
 def scattering() -> None:
-    """ScatterNet, J = 2 and L = 8, beside kymatio 0.3."""
+    """ScatterNet, J = 2 and L = 8, beside kymatio 0.3.
+
+    ratio: to kymatio at its best. plain_ratio: to its best with torch's own threads, as
+    it is usually run.
+    """
     # of the extra `bench`
     from kymatio.scattering2d.frontend import (  # pyright: ignore[reportMissingImports]
         torch_frontend,
@@ -159,67 +85,51 @@ def scattering() -> None:
             "kymatio": torch_frontend.ScatteringTorch2D(2, shape),
             "dphead": ScatterNet(2, shape),
         }
-        with torch.inference_mode():
-            theirs, ours = (
-                network(images[:32]).flatten(1) for network in networks.values()
-            )
-        difference = float(
-            torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs)
-        )
-        found = compare(
-            networks, images, {"kymatio": (64, 128, 256), "dphead": (64, 128, 256)}
-        )
-        facts = {
+        tries = list(product(networks, WAYS, (64, 128, 256)))
+        rates: dict[str, list[float]] = {" ".join(map(str, key)): [] for key in tries}
+        for repeat in range(REPEATS + 1):  # the first warms up
+            for name, way, batch in tries:
+                start = time.perf_counter()
+                WAYS[way](networks[name], images, batch)
+                if repeat:
+                    seconds = time.perf_counter() - start
+                    rates[f"{name} {way} {batch}"].append(n / seconds)
+
+        def best(kind: str, rates: dict[str, list[float]] = rates) -> float:
+            return max(median(v) for key, v in rates.items() if key.startswith(kind))
+
+        row = {
+            "job": "scattering",
             "shape": [*shape, colors],
             "images": n,
-            "relative_difference": difference,
+            "rates": rates,
+            "ratio": best("dphead") / best("kymatio"),
+            "plain_ratio": best("dphead") / best("kymatio threads"),
+            "torch": torch.__version__,
         }
-        store("scattering", found, "kymatio", "dphead", **facts)
-
-
-def timm() -> None:
-    """MobileNetV2 at 128 pixels: plain timm and extraction's path (batch norms folded,
-    channels last).
-    """
-    from dphead_extract.backbones.timm_models import timm_backbone
-
-    arguments = {"num_classes": 1001, "pad_type": "same"}
-    options = BackboneOptions(
-        "mobilenetv2_100", WEIGHTS, arguments, (0.5,), (0.5,), image_size=128
-    )
-    images = torch.randn(128, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    plain = timm_backbone(options).module.eval()
-    fast = load_backbone(options, (32, 32), True).module
-
-    networks: dict[str, Network] = {
-        "plain timm": plain,
-        "dphead": lambda part: fast(part.to(memory_format=torch.channels_last)),
-    }
-    with torch.inference_mode():
-        theirs = plain(images[:16])
-        ours = networks["dphead"](images[:16])
-    difference = float((ours - theirs).abs().max() / theirs.abs().max())
-    found = compare(networks, images, {"plain timm": (16, 64), "dphead": (16, 64)})
-    facts = {"model": "mobilenetv2_100", "size": 128, "relative_difference": difference}
-    store("timm", found, "plain timm", "dphead", **facts)
+        append(OUT, row | provenance())
+        print(row, flush=True)
 
 
 class Images(torch.utils.data.Dataset):
-    """Images of an array through a transform, as practitioners write it."""
+    """Images of an array or of files through a transform, as practitioners write it."""
 
-    def __init__(self, images: np.ndarray, transform: Callable[[Any], torch.Tensor]):
+    def __init__(self, images: Any, transform: Callable[[Any], torch.Tensor]):
         self.images, self.transform = images, transform
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, row: int) -> torch.Tensor:
-        return self.transform(Image.fromarray(self.images[row]))
+        image = self.images[row]
+        if isinstance(image, Path):
+            return self.transform(Image.open(image).convert("RGB"))
+        return self.transform(Image.fromarray(image))
 
 
 def plain(
     network: Network,
-    images: np.ndarray,
+    images: Any,
     transform: Any,
     batch: int,
     device: str,
@@ -243,6 +153,93 @@ def plain(
             found.append(network(part).flatten(1).float().cpu().numpy())
     assert sum(map(len, found)) == len(images)
     return len(images) / (time.perf_counter() - start)
+
+
+def in_turn(
+    repeats: int, ours: Callable[[], float], theirs: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Images a second of both, after one run that warms up."""
+    pairs = [(ours(), theirs()) for _ in range(repeats + 1)]
+    dphead, others = zip(*pairs[1:], strict=True)
+    return {"dphead": [*dphead], "plain": [*others]}
+
+
+def photographs_in(folder: Path) -> list[Path]:
+    """JPEG files of 500 x 375 pixels in ten folders: crops of two photographs of
+    scikit-learn.
+    """
+    from sklearn.datasets import load_sample_images
+
+    photos = load_sample_images().images
+    rng = np.random.default_rng(0)
+    paths = [folder / str(i % 10) / f"{i}.jpg" for i in range(500)]
+    for i, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        top = rng.integers(427 - 375)
+        left = rng.integers(640 - 500)
+        crop = photos[i % 2][top : top + 375, left : left + 500]
+        Image.fromarray(crop).save(path, quality=90)
+    return paths
+
+
+def loader() -> None:
+    """`extract` as a whole, with its checks, beside the loop alone of plain timm."""
+    from dphead_extract.backbones.timm_models import timm_backbone
+    from timm import data as timm_data
+
+    data: Any = timm_data
+    half = (0.5,) * 3
+    arguments = {"num_classes": 1001, "pad_type": "same"}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = photographs_in(Path(folder, "photos"))
+        for size in (128, 224):
+            options = BackboneOptions(
+                "mobilenetv2_100", WEIGHTS, arguments, half, half, image_size=size
+            )
+            network = timm_backbone(options).module.eval()
+            transform = data.create_transform(
+                size, mean=half, std=half, interpolation="bicubic", crop_pct=0.875
+            )
+
+            def ours(options: BackboneOptions = options) -> float:
+                start = time.perf_counter()
+                out = f"{folder}/{time.perf_counter_ns()}.h5"
+                classes = Classes(ignore_labels=True)
+                extract(
+                    ExtractOptions(f"{folder}/photos", out, options, classes=classes)
+                )
+                return len(paths) / (time.perf_counter() - start)
+
+            def theirs(network: Any = network, transform: Any = transform) -> float:
+                torch.set_num_threads(os.cpu_count() or 1)
+                return plain(network, paths, transform, 64, "cpu", False)
+
+            rates = in_turn(3, ours, theirs)
+            ratios = np.divide(rates["dphead"], rates["plain"])
+            facts = {"job": "loader", "size": size, "images": len(paths)}
+            row = facts | {"rates": rates, "ratios": ratios.tolist()}
+            append(OUT, row | {"torch": torch.__version__} | provenance())
+            print(row, flush=True)
+
+
+def photographs() -> None:
+    """Wall seconds of `dphead extract` at 224 pixels and of `dphead fit`, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        photographs_in(Path(folder, "photos"))
+        environment = {**os.environ, "DPHEAD_HOME": f"{folder}/home"}
+        commands = (
+            f"extract {folder}/photos -o {folder}/photos.h5 --classes 10 --backbone "
+            f"mobilenetv2_100 --image-size 224 --weights {WEIGHTS} --mean 0.5,0.5,0.5 "
+            "--std 0.5,0.5,0.5 --model-arg num_classes=1001 --model-arg pad_type=same",
+            f"fit {folder}/photos.h5 --epsilon 1 -o {folder}/run",
+        )
+        seconds = []
+        for command in commands:
+            words = [sys.executable, "-m", "dphead", *command.split()]
+            seconds.append(timed(words, environment)[0])
+    row = {"job": "photographs", "seconds": seconds, "total": sum(seconds)}
+    append(OUT, row | provenance())
+    print(row, flush=True)
 
 
 def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> None:
@@ -287,22 +284,19 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
                 )
                 return extract(options).rows_per_second
 
-            rates: dict[str, list[float]] = {"dphead": [], "plain": []}
-            for _ in range(repeats + 1):  # the first warms up
-                rates["dphead"].append(ours())
-                given = network, images, transform, batch, device, mixed
-                rates["plain"].append(plain(*given))
+            given = network, images, transform, batch, device, mixed
+            rates = in_turn(repeats, ours, lambda: plain(*given))
         store(
             model=name,
             size=size,
             images=n,
             batch=batch,
-            rates={way: values[1:] for way, values in rates.items()},
-            ratio=median(rates["dphead"][1:]) / median(rates["plain"][1:]),
+            rates=rates,
+            ratio=median(rates["dphead"]) / median(rates["plain"]),
             torch=torch.__version__,
         )
 
-    for name, n in (("vit_base_patch16_224", 8192), ("nf_resnet50", 8192)):
+    for name in ("vit_base_patch16_224", "nf_resnet50"):
         if tiny:
             name = "test_vit" if "vit" in name else "resnet18"
         model = library.create_model(name, num_classes=0).eval().to(device)
@@ -311,7 +305,7 @@ def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> Non
         config = data.resolve_model_data_config(model)
         transform = data.create_transform(**config, is_training=False)
         size = int(config["input_size"][1])
-        measured(name, size, 64 if tiny else n, model, transform)
+        measured(name, size, 64 if tiny else 8192, model, transform)
     network = torch_frontend.ScatteringTorch2D(2, (32, 32)).to(device)
     measured(
         "scatternet",
