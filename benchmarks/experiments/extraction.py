@@ -108,7 +108,7 @@ def scattering() -> None:
             "torch": torch.__version__,
         }
         append(OUT, row | provenance())
-        print(row, flush=True)
+        print(row)
 
 
 class Images(torch.utils.data.Dataset):
@@ -219,7 +219,7 @@ def loader() -> None:
             facts = {"job": "loader", "size": size, "images": len(paths)}
             row = facts | {"rates": rates, "ratios": ratios.tolist()}
             append(OUT, row | {"torch": torch.__version__} | provenance())
-            print(row, flush=True)
+            print(row)
 
 
 def photographs() -> None:
@@ -239,7 +239,7 @@ def photographs() -> None:
             seconds.append(timed(words, environment)[0])
     row = {"job": "photographs", "seconds": seconds, "total": sum(seconds)}
     append(OUT, row | provenance())
-    print(row, flush=True)
+    print(row)
 
 
 def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> None:
