@@ -72,6 +72,7 @@ BACKBONES = {  # public backbones, as HEADS
     "cifar10-lite2": "CIFAR-10, EfficientNet-Lite2 at 128 px (50,000 × 1,280)",
     "cifar10-lite2-192": "CIFAR-10, EfficientNet-Lite2 at 192 px",
     "cifar10-both": "CIFAR-10, both together (50,000 × 2,560)",
+    "cifar10-both-192": "CIFAR-10, both together at 192 px",
     "cifar100-mobilenetv2": (
         "half of CIFAR-100, MobileNetV2 at 128 px (25,000 × 1,280)"
     ),

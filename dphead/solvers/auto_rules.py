@@ -108,21 +108,11 @@ SHIFT_POWER_OF_WRONG = 0.15  # the same fits
 # Above SHIFT_CLASSES classes, the shift grows with their number: 54 fits on 20 to 100
 # classes of CIFAR-100.
 SHIFT_CLASSES, SHIFT_POWER_OF_CLASSES = 10, 0.1
-# The shift of these classes grows if they have few rows: 66 fits on 100 to 400 classes
-# of CIFAR-100. For 10 classes, it gains on CIFAR-10 and loses on MNIST. expected, "More
-# classes".
-FEW_PER_CLASS, SHIFT_POWER_OF_FEW = 100, 0.15
-# Fraction of the gap for groups with several rows, which are only partly alike: fits on
-# clusters of CIFAR-10's and MNIST's rows. It was 0.1 to 0.9. expected, "Other people".
-GROUP_GAP = 0.45
 # Upper bound of the gap, per free parameter over units; trials with synthetic classes.
 GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to GAP_KNOWN; above, it falls with the root of
 # the gap. expected: 93 % of 264 intervals of 90 % held.
 GAP_RELATIVE_SD, GAP_KNOWN = 0.6, 0.03
-# Above SHIFT_CLASSES classes, the deviation falls with their number, down to half at
-# GAP_CLASSES, because errors of single classes average out. expected, "More classes".
-GAP_POWER_OF_CLASSES, GAP_CLASSES = -0.3, 100
 NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
 

@@ -11,18 +11,13 @@ from scipy.special import ndtr, ndtri
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
-    FEW_PER_CLASS,
-    GAP_CLASSES,
     GAP_KNOWN,
     GAP_PER_PARAMETER,
-    GAP_POWER_OF_CLASSES,
     GAP_RELATIVE_SD,
-    GROUP_GAP,
     MARGIN_SHIFT,
     NORMAL_95,
     SHIFT_CLASSES,
     SHIFT_POWER_OF_CLASSES,
-    SHIFT_POWER_OF_FEW,
     SHIFT_POWER_OF_LENGTH,
     SHIFT_POWER_OF_ROWS,
     SHIFT_POWER_OF_WRONG,
@@ -56,11 +51,7 @@ def on_all_classes(
     """
     chance = 1 / facts.n_classes
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    relative_sd = GAP_RELATIVE_SD
-    if facts.group_cap == 1:  # not measured for groups
-        many = min(facts.n_classes, GAP_CLASSES) / SHIFT_CLASSES
-        relative_sd *= max(1.0, many) ** GAP_POWER_OF_CLASSES
-    middle, sd = on_new(seen, noise, units, gap, relative_sd)
+    middle, sd = on_new(facts, seen, noise, units, gap)
     return interval(middle, sd, NORMAL_95)
 
 
@@ -81,7 +72,7 @@ def expected_of_classes(
         # the head overfits all classes together, so `units` counts all rows
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
-        found.append(on_new(seen, noise, own_units, gap))
+        found.append(on_new(facts, seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
     mean, mean_sd = (sum(values) / len(found) for values in zip(*found, strict=True))
     balanced = interval(mean, mean_sd, NORMAL_95)
@@ -99,16 +90,14 @@ def expected_of_classes(
 
 
 def on_new(
-    seen: float,
-    noise: float,
-    units: float,
-    gap: float,
-    relative_sd: float = GAP_RELATIVE_SD,
+    facts: ProblemInfo, seen: float, noise: float, units: float, gap: float
 ) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.
 
     Parameters
     ----------
+    facts : ProblemInfo
+        Public sizes.
     seen : float
         Share of training rows that the head classifies correctly.
     noise : float
@@ -117,13 +106,14 @@ def on_new(
         Number of independent units among the rows that count.
     gap : float
         Expected loss of accuracy on new rows.
-    relative_sd : float
-        Standard deviation of gaps up to GAP_KNOWN, divided by the gap.
     """
     # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
-    # large gaps are known better, relative to their size
-    gap_variance = relative_sd**2 * gap * min(gap, GAP_KNOWN)
+    # Large gaps are known better, relative to their size. With groups they are not: the
+    # gap is 0.1 to 2 times the gap of independent groups, by how alike a group's rows
+    # are, which is private (benchmarks/results/expected, "Other people").
+    known = GAP_KNOWN if facts.group_cap == 1 else gap
+    gap_variance = GAP_RELATIVE_SD**2 * gap * min(gap, known)
     sd = math.sqrt(noise**2 + sampling + gap_variance)
     return seen - gap, sd
 
@@ -199,8 +189,7 @@ def overfit(
       their effect.
     - A power of the fraction of wrong rows, because correct rows have small gradients.
     - A power of the number of classes above SHIFT_CLASSES, because classes divide the
-      variance of the same features. These classes also have a negative power of the
-      rows per class below FEW_PER_CLASS.
+      variance of the same features.
 
     The gap is at most GAP_PER_PARAMETER times the number of free parameters per unit.
 
@@ -214,14 +203,9 @@ def overfit(
     length = facts.group_cap * pull / facts.n_rows
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
     shift *= (1 - seen) ** SHIFT_POWER_OF_WRONG
-    if facts.n_classes > SHIFT_CLASSES:
-        shift *= (facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
-        few = FEW_PER_CLASS * facts.n_classes / facts.n_rows
-        shift *= max(1.0, few) ** SHIFT_POWER_OF_FEW
+    shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
     # Gaussian margins: a share `seen` of them is positive, and the shift moves all
     lost = seen - float(ndtr(ndtri(seen) - shift))
-    if facts.group_cap > 1:
-        lost *= GROUP_GAP
     # a softmax does not change if all classes get the same weight: m - 1 are free
     n_free = (facts.n_classes - 1) * facts.n_features
     return min(lost, GAP_PER_PARAMETER * n_free / units)

@@ -83,18 +83,18 @@ def test_a_count_that_noise_drowned_expects_anything():
 
 
 @pytest.mark.parametrize(
-    "name, epsilons, widest",
+    "name, epsilons, widest, least",
     [
-        ("classes", (1, 2, 8), 0.025),
-        ("finer", (1, 2, 8), 0.03),
-        ("people", (8,), 0.14),
-        ("other-people", (2, 8), 0.15),
+        ("classes", (1, 2, 8), 0.05, 0.88),
+        ("finer", (1, 2, 8), 0.05, 0.88),
+        ("tailed", (2, 8), 0.065, 0.75),
+        ("people", (8,), 0.26, 0.88),
+        ("other-people", (2, 8), 0.22, 0.88),
+        ("copies", (4, 8), 0.14, 0.88),
     ],
 )
-def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest):
-    """100 classes; 100 to 400 classes of other data sets; 60 to 200 groups, and groups
-    of other data sets. Before, half widths were 0.05, 0.05, 0.26 and 0.15.
-    """
+def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest, least):
+    """100 classes, classes of unequal size, groups of unlike rows and of copies."""
     held, halves = [], []
     for row in read(RESULTS / "expected" / f"{name}.jsonl"):
         few = name == "classes" and row["n_classes"] < 10
@@ -108,7 +108,7 @@ def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest):
         held.append(found.low <= row["accuracy"] <= found.high)
         if row["group_cap"] or facts.n_classes >= 100:
             halves.append((found.high - found.low) / 2)
-    assert np.mean(held) >= 0.88
+    assert np.mean(held) >= least
     assert np.mean(halves) < widest
 
 
