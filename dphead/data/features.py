@@ -284,7 +284,7 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
     if group_cap is not None and file.group is None:
         raise FormatError(
             f"`--group-cap` (`group_cap`) needs a file with groups, got {group_cap} "
-            f"for {file.path}. Extract again with `--column group=NAME`, or drop the "
+            f"for {file.path}. Extract again with `--columns group=NAME`, or drop the "
             "cap."
         )
 

@@ -114,6 +114,11 @@ def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
             f"{str(other.path)!r} is a combination already. Name the files that it was "
             "made of instead."
         )
+    if "shard" in other.config:
+        raise FormatError(
+            f"{str(other.path)!r} is a shard. Join the shards of each backbone first, "
+            "by `dphead features join`."
+        )
     if "mean" not in other.config["transform"]:
         raise FormatError(
             f"{str(other.path)!r} must hold features that `dphead extract` made from "

@@ -96,6 +96,12 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
     because a digest takes longer than reading.
     """
     size = file.config["block_rows"]
+    # otherwise no block would be checked
+    if size < 1 or len(file.block_digest) != -(-file.n_rows // size):
+        raise FormatError(
+            f"{str(file.path)!r} has {len(file.block_digest)} digests for "
+            f"{file.n_rows} rows in blocks of {size}. Extract it again."
+        )
 
     def checked(start: int) -> tuple[int, dict[str, np.ndarray], bool]:
         block = file.block(start, start + size)

@@ -324,7 +324,8 @@ def check_facts(
     key, a, b = _first_difference(facts(one), facts(other))
     if a != b:
         found = f"have {key} {a} and {b}"
-        if key in ("salt", "source_digest"):  # they would confirm guesses about rows
+        # these would confirm guesses about rows
+        if key in ("salt", "source_digest", "rows"):
             found = "come from different extractions or sources"
         raise FormatError(
             f"{str(one.path)!r} and {str(other.path)!r} {found}. {remedy}"

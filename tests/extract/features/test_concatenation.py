@@ -13,6 +13,7 @@ from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.run import extract
+from dphead_extract.shards import Shard
 from numpy.testing import assert_array_equal
 
 from tests.extract.test_run import options
@@ -59,6 +60,7 @@ def test_each_row_has_the_unit_vectors_of_its_own_features(folder):
         ("apart", "have dataset_id"),
         ("again", "different extractions or sources"),
         ("imported", "Concatenate embeddings before"),
+        ("shard", "Join the shards of each backbone first"),
         ("damaged", "damaged from row 64 on"),
     ],
 )
@@ -77,6 +79,10 @@ def test_files_of_other_images_are_refused(folder, digits, tmp_path, name, words
             extract(options(folder / "d.npz", other, dataset_id=file.dataset_id))
     elif name == "imported":
         write_features(other, np.ones((300, 3)), labels[:300], list("0123456789"))
+    elif name == "shard":
+        shard = Shard(0, 2)
+        extract(options(folder / "d.npz", other, shard=shard))
+        other = shard.path(other)
     else:
         shutil.copy(folder / "b.h5", other)
         with open_features(other) as file:

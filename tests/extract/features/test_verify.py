@@ -1,8 +1,10 @@
 """Problems of a features file: equal images and groups."""
 
 import numpy as np
-from dphead_extract.features.format import write_features
-from dphead_extract.features.verify import verify
+import pytest
+from dphead_extract.errors import FormatError
+from dphead_extract.features.format import open_features, write_features
+from dphead_extract.features.verify import check_blocks, verify
 
 
 def test_equal_images_are_reported_within_a_split(tmp_path):
@@ -28,3 +30,13 @@ def test_groups_with_the_name_of_a_missing_value_are_reported(tmp_path):
     write_features(tmp_path / "f.h5", x, np.zeros(5, int), ["a"], group=group)
     (problem,) = verify(tmp_path / "f.h5")
     assert problem.startswith("rows of one group 'NA' (") and "2 (rows 1, 3)" in problem
+
+
+@pytest.mark.parametrize("block_rows", [-1, 0, 2])
+def test_blocks_that_no_digest_covers_are_refused(tmp_path, block_rows):
+    """With a negative size, no block would be compared with its digest."""
+    write_features(tmp_path / "f.h5", np.ones((5, 3)), np.zeros(5, int), ["a"])
+    with open_features(tmp_path / "f.h5") as file:
+        file.config["block_rows"] = block_rows
+        with pytest.raises(FormatError, match="has 1 digests for 5 rows"):
+            check_blocks(file)
