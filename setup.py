@@ -25,9 +25,8 @@ def record(folder: str) -> None:
 
 
 KERNELS = Path("dphead/sums/kernels")
-# Without contraction: a fused multiply-add is rounded once, and the definition of a row
-# twice (privacy/proofs/exactness.md).
-FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+SOURCES = run_path(str(KERNELS / "sources.py"))
+FLAGS, DIGEST = SOURCES["FLAGS"], SOURCES["digest"]()
 AVX512 = ["-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # One library for each instruction set; processor.c names the best one.
 INSTRUCTION_SETS = {"plain": []}
@@ -48,8 +47,10 @@ def extension(name: str, flags: list[str]) -> Extension:
     return Extension(
         f"dphead.sums.kernels.{name}",
         sorted(map(str, KERNELS.glob("*.c"))),
-        depends=[str(KERNELS / "kernels.h"), "setup.py"],
+        define_macros=[("SOURCES", f'"{DIGEST}"')],
         extra_compile_args=FLAGS + flags,
+        # gcc -ffast-math links code that flushes subnormal numbers to zero
+        extra_link_args=FLAGS,
         libraries=["m"],
         py_limited_api=True,
         optional=True,
@@ -79,8 +80,12 @@ readme = Path("README.md").read_text("utf-8")
 setup(
     cmdclass={"build_py": Build, "sdist": Release},
     ext_modules=[extension(*item) for item in INSTRUCTION_SETS.items()],
-    # one wheel for all versions of Python
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={
+        # one wheel for all versions of Python
+        "bdist_wheel": {"py_limited_api": "cp311"},
+        # dates of files do not tell whether a library has the digest
+        "build_ext": {"force": True},
+    },
     long_description=LINK.sub(r"\1", PICTURE.sub("", readme)),
     long_description_content_type="text/markdown",
 )

@@ -1,5 +1,6 @@
 """What a wheel and an sdist hold."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,8 +19,8 @@ BUILD = (
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Names in the sdist, without its top folder, and in the wheel, whose metadata."""
+def folder(tmp_path_factory):
+    """An sdist and a wheel, built where the environment asks for fast math."""
     if not (ROOT / "MANIFEST.in").exists():
         pytest.skip("needs MANIFEST.in, which a clone has")
     folder = tmp_path_factory.mktemp("build")
@@ -29,9 +30,18 @@ def built(tmp_path_factory):
     shutil.copytree(ROOT, folder / "src", ignore=ignored)
     # as if git had told it
     (folder / "src" / "dphead" / "commit.txt").write_text("0123456789ab")
+    env = {**os.environ, "CFLAGS": "-ffast-math -funsafe-math-optimizations"}
     for kind in ("sdist", "wheel"):
         command = [sys.executable, "-c", BUILD, kind, str(folder)]
-        subprocess.run(command, cwd=folder / "src", capture_output=True, check=True)
+        subprocess.run(
+            command, cwd=folder / "src", env=env, capture_output=True, check=True
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(folder):
+    """Names in the sdist, without its top folder, and in the wheel, whose metadata."""
     (sdist,) = folder.glob("*.tar.gz")
     (wheel,) = folder.glob("*-cp311-abi3-*.whl")
     with tarfile.open(sdist) as archive:
@@ -55,6 +65,26 @@ def test_the_wheel_has_two_packages_and_their_data(built):
     assert "dphead/commit.txt" in wheel
     if shutil.which("cc"):
         assert "dphead/sums/kernels/plain.abi3.so" in wheel
+    for path in ROOT.glob("dphead/sums/kernels/*.[ch]"):  # a library is of their digest
+        assert path.relative_to(ROOT).as_posix() in wheel
+
+
+def test_compiled_sums_leave_subnormal_numbers_as_they_are(folder):
+    """gcc -ffast-math links code that flushes them to zero as a library is loaded."""
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(folder / "wheel", names)
+    if not names:
+        pytest.skip("needs a C compiler")
+    code = (
+        "import ctypes, sys; list(map(ctypes.CDLL, sys.argv[1:])); "
+        "print(float('1e-308') / 4)"
+    )
+    paths = [str(folder / "wheel" / name) for name in names]
+    command = [sys.executable, "-c", code, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 1e-308 / 4 > 0
 
 
 def test_the_sdist_has_what_its_tests_need(built):

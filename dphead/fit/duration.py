@@ -48,10 +48,17 @@ def missing_kernels(seconds: float) -> str:
     """Return a warning if a fit of these expected seconds lacks compiled kernels."""
     if kernels.library is not None or seconds < _SHORT_SECONDS:
         return ""
+    if kernels.stale():
+        return (
+            "The compiled kernels of this installation do not fit its C sources, so "
+            "numpy computes the sums, which takes longer. In the folder of dphead's "
+            "setup.py type `pip install --no-deps .`, or `pip install --no-deps -e .` "
+            "if you change the code there."
+        )
     return (
         "This installation has no compiled kernels, so numpy computes the sums, which "
         "takes longer. Install a C compiler, then type `pip install --force-reinstall "
-        "--no-cache-dir dphead`."
+        "--no-deps --no-cache-dir dphead`."
     )
 
 

@@ -2,13 +2,13 @@
 
 The C functions check no bounds. The package's build compiles them once for each
 instruction set, and `library` is the best one for this processor. It is None in an
-installation without a C compiler, where numpy computes all sums. ctypes releases
+installation without a C compiler, or with libraries of other C sources than those of
+this folder. There numpy computes all sums. ctypes releases
 Python's lock during a call, so that threads of a pass run at the same time.
 """
 
 from collections.abc import Iterator
-from ctypes import CDLL, Structure, byref, c_double, c_int, c_int64, c_void_p
-from pathlib import Path
+from ctypes import CDLL, Structure, byref, c_char_p, c_double, c_int, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from dphead.privacy.transform import (
     clipped_bound,
     clipped_step,
 )
+from dphead.sums.kernels import sources
 
 _TABLE = powers_of_two().astype(np.int32)
 
@@ -65,6 +66,7 @@ _CLASSES = (_array(np.int64, 1), _array(np.int64, 1), c_int64)
 _RESIDUALS = (_array(np.int32, 1), _FLOATS, _FLOATS)
 _LIMITS = (c_void_p, c_double, c_double, c_double)
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "sources": (),
     "instruction_set": (),
     "add_gram": (*_Q, _SUM),
     "add_class_rows": (*_Q, *_CLASSES, _SUM),
@@ -76,17 +78,19 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 def load(name: str) -> CDLL | None:
-    """Return the library for an instruction set, or None if it was not built.
+    """Return the library for an instruction set, or None if none fits.
 
-    The name is plain, avx2, avx512 or avx512vnni, as in setup.py.
+    A library fits if it was compiled from the C sources beside it. The name is plain,
+    avx2, avx512 or avx512vnni, as in setup.py.
     """
     try:
-        loaded = CDLL(str(Path(__file__).with_name(f"{name}.abi3.so")))
-    except OSError:
+        loaded = CDLL(str(sources.FOLDER / f"{name}.abi3.so"))
+        for function, arguments in _ARGUMENTS.items():
+            getattr(loaded, function).argtypes = arguments
+        loaded.sources.restype = c_char_p
+    except (OSError, AttributeError):  # no library, or one without a function
         return None
-    for function, arguments in _ARGUMENTS.items():
-        getattr(loaded, function).argtypes = arguments
-    return loaded
+    return loaded if loaded.sources() == sources.digest().encode() else None
 
 
 def libraries() -> Iterator[CDLL]:
@@ -100,6 +104,11 @@ def libraries() -> Iterator[CDLL]:
 
 
 library = next(libraries(), None)
+
+
+def stale() -> bool:
+    """Return whether libraries were built, but do not fit the C sources."""
+    return (sources.FOLDER / "plain.abi3.so").exists() and load("plain") is None
 
 
 def _call(function: str, *arguments: Any) -> None:

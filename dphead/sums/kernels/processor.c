@@ -1,5 +1,12 @@
-/* The instruction sets of this processor, as the names of libraries in setup.py. */
+/* What is asked before a library is used: its sources, and the instruction sets of this
+   processor, as the names of libraries in setup.py. */
 #include "kernels.h"
+
+/* Return the digest of sources.py, as setup.py compiled it in. */
+const char *sources(void)
+{
+    return SOURCES;
+}
 
 /* Return the best library: 0 plain, 1 avx2, 2 avx512, 3 avx512vnni. */
 int instruction_set(void)
