@@ -16,6 +16,10 @@
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
 #error "dphead needs IEEE 754 arithmetic. Compile without -ffast-math."
 #endif
+/* A pair is one int32, with the first int16 in its low half. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "The kernels are for little-endian processors. numpy sums on others."
+#endif
 
 /* Constants of dphead.privacy have its names, and a test compares them. */
 #define RADIUS 4095                       /* longest integer row or residual */
