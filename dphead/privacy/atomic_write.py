@@ -175,8 +175,8 @@ def lock_file(path: Path) -> IO[str] | None:
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError as error:
+        # the file stays: another process may hold it, where flock fails for a moment
         lock.close()
-        path.unlink()
         raise OSError(
             f"The file system of {path.parent} has no locks (flock: {error.strerror}). "
             "Choose a folder on another file system with -o."

@@ -1,11 +1,18 @@
 """Files that are whole, or as they were before."""
 
+import errno
+import fcntl
 import os
 import stat
 
 import pytest
 
-from dphead.privacy.atomic_write import write_atomically, write_folder, write_text
+from dphead.privacy.atomic_write import (
+    lock_file,
+    write_atomically,
+    write_folder,
+    write_text,
+)
 
 
 def full(_):
@@ -84,3 +91,20 @@ def test_an_interruption_leaves_what_was_there(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, interrupted)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_taken_leaves_the_file_to_its_holder(
+    tmp_path, monkeypatch
+):
+    """flock may fail for a moment, while another process holds the file."""
+
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with lock_file(tmp_path / "lock") as held:
+        monkeypatch.setattr(fcntl, "flock", none)
+        with pytest.raises(OSError, match=r"has no locks .*No locks available"):
+            lock_file(tmp_path / "lock")
+        monkeypatch.undo()
+        assert os.path.samestat(os.fstat(held.fileno()), os.stat(tmp_path / "lock"))
+        assert lock_file(tmp_path / "lock") is None
