@@ -10,18 +10,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from dphead.privacy.statistic_base import Statistic
-from dphead.privacy.statistics import ClassSums, Gradient, Gram
 from dphead.solvers.base import PlannedRelease, ProblemInfo
 from dphead.sums import kernels
+from dphead.sums.cpu import kernel_of
 from dphead.sums.passes import cores
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, MAX_SUM_COPY_BYTES
 
 # Entries of a sum times rows, per second and core: measured on one core of an AMD EPYC
 # with 1,280 features. Forecasts were within a factor of 1.6 of fits that took more than
 # a second, and of 1.2 with one matrix per class (results/duration).
-_COMPILED_GRAM = 250e9
-_COMPILED_GRADIENT = 45e9  # 40e9 with 10 classes, 61e9 with 100
-_CLASS_SUMS = 400e9
+_KERNELS = {
+    "gram": 250e9,
+    "class sums": 400e9,
+    "gradient": 45e9,  # 40e9 with 10 classes, 61e9 with 100
+}
 _NUMPY_MATRICES = 20e9  # with _COPIED_ENTRIES: fits of results/duration
 _NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
 _ROW_ENTRIES = 1.5e9  # row entries that become integers
@@ -116,11 +118,5 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
 
 def _rate(statistic: Statistic) -> float:
     """Return the entries times rows that a core adds per second for a statistic."""
-    compiled = kernels.library is not None
-    if statistic.kind == "gram":
-        is_one = type(statistic) is Gram and compiled
-        return _COMPILED_GRAM if is_one else _NUMPY_MATRICES
-    if type(statistic) is ClassSums and compiled:
-        return _CLASS_SUMS
-    softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
-    return _COMPILED_GRADIENT if softmax and compiled else _NUMPY_GRADIENT
+    numpy_rate = _NUMPY_MATRICES if statistic.kind == "gram" else _NUMPY_GRADIENT
+    return _KERNELS.get(kernel_of(statistic), numpy_rate)

@@ -82,18 +82,16 @@ class CpuSums:
         statistic = ask.statistic
         if isinstance(statistic, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
-        if not self._compiled:
-            return _by_numpy(ask, rows, y, used, out)
+        kernel = kernel_of(statistic) if self._compiled else ""
         # `empty_sum` lays out sums so; other layouts are added by numpy
         columns = out.T.flags.c_contiguous
-        softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
-        if softmax and columns:
+        if kernel == "gradient" and columns:
             kernels.add_gradient(ask, rows, y, used, out.T)
             return out
-        if type(statistic) is ClassSums and columns:
+        if kernel == "class sums" and columns:
             kernels.add_class_rows(rows.q, y, counting(statistic, rows, y, used), out.T)
             return out
-        if type(statistic) is Gram:
+        if kernel == "gram":
             keep = counting(statistic, rows, y, used)
             q = rows.q
             # kernels do not know the mask; a row of zeros adds nothing
@@ -102,6 +100,18 @@ class CpuSums:
             kernels.add_gram(q, out)
             return out
         return _by_numpy(ask, rows, y, used, out)
+
+
+def kernel_of(statistic: Statistic) -> str:
+    """Return the name of the kernel that adds a statistic, "" if numpy adds it."""
+    if kernels.library is None:
+        return ""
+    if type(statistic) is Gram:
+        return "gram"
+    if type(statistic) is ClassSums:
+        return "class sums"
+    softmax = isinstance(statistic, Gradient) and statistic.loss == "softmax"
+    return "gradient" if softmax else ""
 
 
 def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
