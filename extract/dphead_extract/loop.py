@@ -214,10 +214,16 @@ class Loop:
         self.settings, self.header = targets[0].settings, targets[0].writer.header
         self.device, self.salt = self.settings.device, targets[0].writer.salt
         self.job_rows = max(target.settings.batch_size for target in targets)
-        # a killed run may have written the last block of some files only
-        self.next_row = min(target.writer.next_row for target in targets)
         for target in targets:
             target.backbone.module.to(self.device)
+
+    @property
+    def behind(self) -> FeaturesWriter:
+        """Return the writer of the file with the fewest rows.
+
+        A killed run may have written the last block of some files only.
+        """
+        return min((one.writer for one in self.targets), key=lambda one: one.next_row)
 
     def run(self) -> None:
         """Append all blocks that the features files do not have yet."""
@@ -227,8 +233,8 @@ class Loop:
             jobs = _in_order(pool, self._batch, self._raw_batches(), ahead)
             try:
                 self._tell()
-                while self.next_row < self.header.n_rows:
-                    self._block(jobs)
+                while self.behind.next_row < self.header.n_rows:
+                    self._block(jobs, *self.behind.next_block())
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -247,7 +253,7 @@ class Loop:
         They are read in order, because a table has no fast access to a single row.
         """
         n, size, block_rows = self.header.n_rows, self.job_rows, self.header.block_rows
-        for block in range(self.next_row, n, block_rows):
+        for block in range(self.behind.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
                 yield [
@@ -256,7 +262,7 @@ class Loop:
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
-            self.progress(self.next_row + extra, self.header.n_rows)
+            self.progress(self.behind.next_row + extra, self.header.n_rows)
 
     def _batch(
         self, raw: list[np.ndarray | bytes | None]
@@ -296,10 +302,8 @@ class Loop:
         pairs = zip(self.targets, pixels, strict=True)
         return [target.features(batch) for target, batch in pairs]
 
-    def _block(self, jobs: Iterator[Any]) -> None:
+    def _block(self, jobs: Iterator[Any], start: int, stop: int) -> None:
         """Append the next block to every file that lacks it."""
-        start = self.next_row
-        stop = min(start + self.header.block_rows, self.header.n_rows)
         batches: list[dict[str, np.ndarray]] = []
         outputs: list[list[torch.Tensor]] = []
         for first in range(start, stop, self.job_rows):
@@ -328,4 +332,3 @@ class Loop:
         for target, parts in zip(self.targets, zip(*outputs, strict=True), strict=True):
             if target.writer.next_row == start:
                 target.writer.append(torch.cat(parts).cpu().numpy(), block)
-        self.next_row = stop
