@@ -205,10 +205,11 @@ def _split_codes(
     without = len(names) - 1
     if values is None:
         return np.full(n_rows, without, np.uint8)
-    found, at = _named(values)
+    array = read_column(values)
+    found, at = _named(array)
     said = ["" if name is None else name.lower() for name in found]
-    items = read_column(values).tolist()
-    unknown = sorted({str(item) for item in items if type(item) in (bool, np.bool_)})
+    booleans = (item for item in array.tolist() if type(item) in (bool, np.bool_))
+    unknown = sorted({str(item) for item in booleans})
     unknown += sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
         raise ExtractError(
