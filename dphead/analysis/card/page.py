@@ -91,13 +91,14 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
     replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)
+    member = "group" if g["group_cap"] else thing
     return {
         "report": report,
         "g": g,
         "private": g["private"],
         "kind": kind_of(report),
         "thing": thing,
-        "member": "group" if g["group_cap"] else thing,
+        "member": member,
         "of_images": made_of_images(report["data"]["extraction"]),
         "backbones": _backbones(report["data"]["extraction"]),
         "sentence": _sentence(report, limits) if limits else "",
@@ -106,6 +107,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "rates": REPORTED_RATES,
         "replaced": replaced,
         "alternative": alternative,
+        "other_case": f"{'no other' if replaced else 'another'} {member}",
         "found": _findings(report),
         "large_delta": large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]),
     }
