@@ -368,9 +368,9 @@ def max_advantage(
 
     Notes
     -----
-    The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If another
-    row would have been used instead, two steps give the advantage of 2 mu for mu-GDP,
-    and otherwise at most twice the advantage of one step.
+    The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If another row
+    would have been used instead, two steps give the advantage of 2 mu for mu-GDP, and
+    otherwise at most twice the advantage of one step.
     """
     mu = total_mu(events)
     if not replaced or relation == "replace_one":

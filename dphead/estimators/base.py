@@ -51,9 +51,9 @@ class DPClassifier(PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, up to a probability delta. At
     epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
-    detects at most 3.68 % of training rows. This bound holds if
-    another row would have been used instead. If no other row would have been used, the
-    bound is 1.98 %. `dphead account` prints these bounds for any epsilon.
+    detects at most 3.68 % of training rows. This bound holds if another row would have
+    been used instead. If no other row would have been used, the bound is 1.98 %.
+    `dphead account` prints these bounds for any epsilon.
 
     A private fit reads the values of rows only through noisy releases. A row with NaN,
     infinity or a value beyond float32 adds zero to every sum.

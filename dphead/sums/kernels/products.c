@@ -286,8 +286,8 @@ static void pack_panel(const int16_t *rows, int64_t k, int64_t step, int64_t col
     }
 }
 
-/* Add sum_i left_i rows_iᵀ to out (m, width), whose rows and the k rows have `step`
-   columns. If `upper`, only the upper triangle is defined.
+/* Add sum_i left_i rows_iᵀ, for k rows, to out (m, width). The rows of both arrays lie
+   `step` entries apart. If `upper`, only the upper triangle is defined.
 
    left (m, PANEL_ROWS) has classes first. Its columns from k on are not used. */
 static void add_panel(const int16_t *left, int64_t m, const int16_t *rows, int64_t k,
