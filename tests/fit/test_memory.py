@@ -77,20 +77,23 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", [LeastSquares(class_grams=True), Newton(), DPFC()])
-def test_what_a_refusal_says_is_needed_is_enough(solver):
+def test_what_a_refusal_says_is_needed_is_enough(solver, monkeypatch):
     with pytest.raises(ValueError, match="cannot hold blocks") as refusal:
         divided(100 * MB, solver)
     need = int(re.search(r"Use --memory (\d+)MB", str(refusal.value))[1])
     assert divided(need * MB, solver).features == 0
-    with pytest.raises(ValueError, match=f"Use --memory {need}MB"):
-        divided((need - 2) * MB, solver)
+    # another start may keep 60 MB more of freed blocks
+    monkeypatch.setattr(memory, "resident", lambda: 210 * MB)
+    assert divided(need * MB, solver).features == 0
+    with pytest.raises(ValueError, match=f"Use --memory {need + 60}MB"):
+        divided((need - 10) * MB, solver)
 
 
 def test_a_refusal_does_not_tell_a_private_n():
     """Its number is the same for half a million rows more; it is still enough."""
     releases = LeastSquares().plan(FACTS)
     said = []
-    for n_rows in (2_000_000, 2_000_001, 2_500_000):
+    for n_rows in (1_000_000, 1_000_001, 1_500_000):
         with pytest.raises(ValueError, match="cannot hold blocks") as refusal:
             share(MB, FACTS, releases, n_rows=n_rows, private_n=True)
         said.append(str(refusal.value))
@@ -155,7 +158,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
     small = python(FIT, *command, "1MB")
     need = int(re.search(r"Use --memory (\d+)MB", small.err)[1])
     assert 1.25 * need * MB < (tmp_path / "f.h5").stat().st_size
-    done = python(FIT, *command, f"{need + 10}MB")
+    done = python(FIT, *command, f"{need}MB")
     assert done.returncode == 0, done.err
     peak = int(done.out.split()[-1]) * 1024
     assert 0.3 * need * MB < peak < need * MB
