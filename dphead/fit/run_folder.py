@@ -211,12 +211,8 @@ def locked(out: Path) -> Iterator[None]:
     if made:
         # sync the folder: if a crash lost it, the same command would charge again
         sync(out.parent)
-    try:
-        # a holder that has just ended may have removed the first file
-        lock = lock_file(out / "lock") or lock_file(out / "lock")
-    except OSError:
-        (out / "lock").unlink(missing_ok=True)
-        raise
+    # a holder that has just ended may have removed the first file
+    lock = lock_file(out / "lock") or lock_file(out / "lock")
     if lock is None:
         raise ValueError(
             f"another process is writing to {out}. Wait until that process ends, or "

@@ -250,4 +250,7 @@ def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
     message = "no locks .*Operation not supported.*another file system with -o"
     with pytest.raises(OSError, match=message), run_folder.locked(run):
         pass
-    assert not (run / "lock").exists()
+    # the file stays: another process may hold it, where flock fails for a moment
+    monkeypatch.undo()
+    with run_folder.locked(run):
+        pass
