@@ -191,6 +191,16 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
     return json.loads(attributes["config"])
 
 
+def _has_known_types(config: dict[str, Any]) -> bool:
+    """Return whether names are text and nested facts are mappings, as dphead writes."""
+    names = [*(config["class_names"] or []), *config["split_names"]]
+    parts = config["backbone_kwargs"].get("parts", [])
+    nested = [part["transform"] for part in [config, *parts]]
+    nested.append(config.get("holdout", {}))
+    texts = all(isinstance(name, str) for name in names)
+    return texts and all(isinstance(fact, dict) for fact in nested)
+
+
 def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
     """Open an HDF5 file without locks, and return whether it is complete.
 
@@ -249,9 +259,12 @@ def open_features(path: str | Path) -> FeaturesFile:
                 "resume."
             )
         columns: Any = file
-        for name, stored in layout(_read_config(file)).items():
+        config = _read_config(file)
+        for name, stored in layout(config).items():
             if (columns[name].shape, columns[name].dtype) != stored:
                 raise FormatError(_damaged(Path(path)))
+        if "block_digest" not in columns or not _has_known_types(config):
+            raise FormatError(_damaged(Path(path)))
         return FeaturesFile(path, file)
     except FormatError:
         file.close()

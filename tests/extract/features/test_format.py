@@ -192,7 +192,21 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
             lambda p: edited(p, lambda f: f.__delitem__("labels"), digests=False),
             "damaged",
         ),
-        (lambda p: edited(p, with_config(backbone=None)), "damaged"),
+        (
+            lambda p: edited(p, lambda f: f.__delitem__("block_digest"), digests=False),
+            "damaged",
+        ),
+        *(
+            (lambda p, fact=fact: edited(p, with_config(**fact)), "damaged")
+            for fact in (
+                {"backbone": None},
+                {"class_names": [1, 2, 3]},
+                {"split_names": [["train"]]},
+                {"holdout": 3},
+                {"transform": None},
+                {"backbone_kwargs": {"parts": "x"}},
+            )
+        ),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, change, message):
