@@ -76,13 +76,19 @@ BACKBONES = {  # public backbones, as HEADS
     "cifar100-mobilenetv2": (
         "half of CIFAR-100, MobileNetV2 at 128 px (25,000 × 1,280)"
     ),
+    "cifar100-mobilenetv2-192": "half of CIFAR-100, MobileNetV2 at 192 px",
     "cifar100-lite2": "half of CIFAR-100, EfficientNet-Lite2 at 128 px",
+    "cifar100-lite2-192": "half of CIFAR-100, EfficientNet-Lite2 at 192 px",
     "cifar100-both": "half of CIFAR-100, both together (25,000 × 2,560)",
+    "cifar100-both-192": "half of CIFAR-100, both together at 192 px",
     "fashion-mnist-mobilenetv2": (
         "Fashion-MNIST, MobileNetV2 at 128 px (60,000 × 1,280)"
     ),
+    "fashion-mnist-mobilenetv2-192": "Fashion-MNIST, MobileNetV2 at 192 px",
     "fashion-mnist-lite2": "Fashion-MNIST, EfficientNet-Lite2 at 128 px",
+    "fashion-mnist-lite2-192": "Fashion-MNIST, EfficientNet-Lite2 at 192 px",
     "fashion-mnist-both": "Fashion-MNIST, both together (60,000 × 2,560)",
+    "fashion-mnist-both-192": "Fashion-MNIST, both together at 192 px",
 }
 TITLES = (
     HEADS
