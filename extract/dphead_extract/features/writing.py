@@ -83,19 +83,20 @@ class FeaturesWriter:
             with FeaturesFile(self.path, open_h5(self.path)[0]) as file:
                 self._take_identifiers(file)
             self.next_row = header.n_rows
-        elif not (self.part.exists() and self._resume()):
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._locked()
+        if not self._resume():
             self.dataset_id = header.dataset_id or uuid.uuid4().hex
             self.salt = header.salt or secrets.token_hex(16)
             self._create()
-            self._file = self._locked()
 
     def _resume(self) -> bool:
-        """Resume the .part file; if it is damaged, remove it and return False.
+        """Resume the .part file. Return False if it is empty or damaged.
 
         The file is damaged if the run was killed before the layout was on the disk. No
         rows are then lost.
         """
-        self._file = self._locked()
         try:
             with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
                 self._take_identifiers(file)
@@ -109,27 +110,40 @@ class FeaturesWriter:
             self.close()
             raise
         except FormatError:
-            self.discard()
             self.next_row = 0
             return False
 
     def _locked(self) -> BinaryIO:
-        """Open the .part and lock it for this process.
+        """Open the .part, or make an empty one, and lock it for this process.
 
-        Raises FormatError if another process writes the file. If the file system has no
-        locks, nothing is locked.
+        Raises FormatError if another process writes the file, or has just finished it.
+        If the file system has no locks, nothing is locked.
         """
-        file = open(self.part, "r+b", buffering=0)  # noqa: SIM115 - until `close`
+        try:
+            # rows are private: only the owner may read them
+            opened = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._full(error) from error
+        file = open(opened, "r+b", buffering=0)  # noqa: SIM115 - until `close`
+        free = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise FormatError(
-                f"Another process is writing {str(self.part)!r}. Wait until it ends."
-            ) from error
+        except BlockingIOError:
+            free = False
         except OSError:
             pass
-        return file
+        # another process may have renamed or removed the file before the lock
+        ours = self.part.exists() and os.path.samestat(
+            os.fstat(opened), self.part.stat()
+        )
+        if free and ours and not self.path.exists():
+            return file
+        if free and ours:
+            self.part.unlink()
+        file.close()
+        raise FormatError(
+            f"Another process is writing {str(self.part)!r}. Wait until it ends."
+        )
 
     def _take_identifiers(self, file: FeaturesFile) -> None:
         """Take the data set's id and salt from a file of the same configuration.
@@ -158,11 +172,8 @@ class FeaturesWriter:
             )
 
     def _create(self) -> None:
-        """Make the .part with room for all rows, and note where each column lies."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Fill the .part with room for all rows, and note where each column lies."""
         try:
-            # rows are private: only the owner may read them
-            os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
             # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
             # file of a killed run opens again.
             with h5py.File(
@@ -249,7 +260,6 @@ class FeaturesWriter:
                 f"`finish` needs {self.header.n_rows} rows, got {self.next_row}. "
                 "Write the missing rows with `append`."
             )
-        self.close()
         try:
             sync_path(self.part)
             write_seal(self.part, self._places.values(), complete=True)
@@ -258,6 +268,7 @@ class FeaturesWriter:
             sync_path(self.path.parent)
         except OSError as error:
             raise self._full(error) from error
+        self.close()  # and unlock: the .part has its final name
 
     def close(self) -> None:
         """Close the file; an unfinished .part stays and can be resumed."""

@@ -145,6 +145,32 @@ def test_one_writer_at_a_time(tmp_path):
     FeaturesWriter(tmp_path / "a.h5", header()).close()
 
 
+def test_nothing_is_written_before_the_lock(tmp_path, monkeypatch):
+    """Two equal commands begin together, and the other one has the lock."""
+
+    def busy(*_):
+        raise BlockingIOError
+
+    monkeypatch.setattr("dphead_extract.features.writing.fcntl.flock", busy)
+    with pytest.raises(FormatError, match="Another process is writing"):
+        FeaturesWriter(tmp_path / "a.h5", header())
+    assert (tmp_path / "a.h5.part").stat().st_size == 0
+
+
+def test_a_file_that_was_finished_before_the_lock_stays(tmp_path, monkeypatch):
+    path, other = tmp_path / "a.h5", tmp_path / "b.h5"
+    write_features(other, *sample(), ["a", "b", "c"])
+
+    def late(*_):
+        other.rename(path)
+
+    monkeypatch.setattr("dphead_extract.features.writing.fcntl.flock", late)
+    with pytest.raises(FormatError, match="Another process is writing"):
+        FeaturesWriter(path, header())
+    assert list(tmp_path.iterdir()) == [path]
+    assert verify(path) == []
+
+
 def test_a_part_with_a_damaged_layout_starts_again(tmp_path):
     x, y = sample()
     part = tmp_path / "a.h5.part"
