@@ -144,6 +144,20 @@ def _items_of_arrow(held: Any) -> list[Any]:
         return [_item(held, row) for row in range(len(held))]
 
 
+def is_text(value: Any) -> bool:
+    """Return whether a value is a string that UTF-8 can encode.
+
+    A surrogate that stands for a byte of a path is encoded as that byte.
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _decoded(text: bytes) -> str:
     """Return bytes as a string, with a surrogate for each byte that is not UTF-8."""
     return text.decode("utf-8", "surrogateescape")

@@ -13,6 +13,7 @@ import numpy as np
 
 from dphead_extract.errors import FormatError
 from dphead_extract.features.seal import read_seal
+from dphead_extract.items import is_text
 
 SCHEMA_VERSION = 2  # version of the format in extract/dphead_extract/features/format.py
 # facts of the configuration that decide what a column of `features` means
@@ -192,13 +193,17 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
 
 
 def _has_known_types(config: dict[str, Any]) -> bool:
-    """Return whether names are text and nested facts are mappings, as dphead writes."""
-    names = [*(config["class_names"] or []), *config["split_names"]]
-    parts = config["backbone_kwargs"].get("parts", [])
-    nested = [part["transform"] for part in [config, *parts]]
+    """Return whether facts have the types of those that dphead writes."""
+    lists = [config["class_names"] or [], config["split_names"]]
+    parts = [config, *config["backbone_kwargs"].get("parts", [])]
+    nested = [part[key] for part in parts for key in ("transform", "normalization")]
     nested.append(config.get("holdout", {}))
-    texts = all(isinstance(name, str) for name in names)
-    return texts and all(isinstance(fact, dict) for fact in nested)
+    return (
+        all(isinstance(names, list) for names in lists)
+        and all(is_text(name) for names in lists for name in names)
+        and all(isinstance(fact, dict) for fact in nested)
+        and isinstance(config["block_rows"], int)
+    )
 
 
 def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
@@ -263,7 +268,8 @@ def open_features(path: str | Path) -> FeaturesFile:
         for name, stored in layout(config).items():
             if (columns[name].shape, columns[name].dtype) != stored:
                 raise FormatError(_damaged(Path(path)))
-        if "block_digest" not in columns or not _has_known_types(config):
+        digests = columns.get("block_digest")
+        if not isinstance(digests, h5py.Dataset) or not _has_known_types(config):
             raise FormatError(_damaged(Path(path)))
         return FeaturesFile(path, file)
     except FormatError:

@@ -15,6 +15,7 @@ from dphead_extract.features.reading import ROW_COLUMNS, layout
 from dphead_extract.items import (
     UNGROUPED,
     declared_dtype,
+    is_text,
     name_of,
     read_column,
     text_group,
@@ -81,6 +82,12 @@ class Header:
                 "--classes must list at least one name, and each name once, got "
                 f"{','.join(map(str, names[:8])) or 'none'}."
             )
+        for name in [*(names or ()), *self.split_names]:
+            if not is_text(name):
+                raise FormatError(
+                    "Names of classes and splits must be text that UTF-8 can encode, "
+                    f"got {name!r}. Choose another name."
+                )
         check_dataset_id(self.dataset_id)
 
 

@@ -223,10 +223,17 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
             "damaged",
         ),
         *(
-            (lambda p, fact=fact: edited(p, with_config(**fact)), "damaged")
+            (
+                lambda p, fact=fact: edited(p, with_config(**fact), digests=False),
+                "damaged",
+            )
             for fact in (
                 {"backbone": None},
                 {"class_names": [1, 2, 3]},
+                {"class_names": ["a", "b", "\ud800"]},
+                {"class_names": "abc"},
+                {"block_rows": "8"},
+                {"normalization": "x"},
                 {"split_names": [["train"]]},
                 {"holdout": 3},
                 {"transform": None},
@@ -241,6 +248,14 @@ def test_files_that_cannot_be_used(tmp_path, change, message):
     change(path)
     with pytest.raises(FormatError, match=message):
         open_features(path)
+
+
+def test_a_name_that_no_report_could_hold_is_refused(tmp_path):
+    """A lone surrogate. A byte of a path that is no UTF-8 is another surrogate."""
+    with pytest.raises(FormatError, match=r"UTF-8 can encode, got 'a.ud800'"):
+        write_features(tmp_path / "f.h5", *sample(), ["a\ud800", "b", "c"])
+    write_features(tmp_path / "f.h5", *sample(), ["a\udc80", "b", "c"])
+    open_features(tmp_path / "f.h5").close()
 
 
 def test_verify_finds_a_changed_value(tmp_path):
