@@ -120,7 +120,8 @@ class Classes:
         Raises
         ------
         ExtractError
-            If classes must be declared, or a label is no declared class.
+            If classes must be declared, a label is no declared class, or two class
+            names differ only by white space around them.
         """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:
@@ -142,6 +143,11 @@ class Classes:
             )
         # white space around a name does not count, as in a label
         index = {name_of(name): code for code, name in enumerate(names or [])}
+        if None in index or len(index) != len(names or []):
+            raise ExtractError(
+                "The source's class names must be distinct without the white space "
+                f"around them, and not empty, got {names}. Rename the source's classes."
+            )
         self.check_known({n for n in present if n not in index and n != _UNLABELED})
         codes = np.array([index.get(name, -1) for name in found], np.int32)
         return codes[at], names, declared

@@ -201,6 +201,13 @@ def test_positions_are_for_a_number_of_classes_alone(tmp_path):
     assert signed.encode(np.array([-1, 1, 0]), 3)[0].tolist() == [0, 1, -1]
 
 
+@pytest.mark.parametrize("names", [[" a", "a ", "c"], ["a", " ", "c"]])
+def test_a_headers_names_are_distinct_without_white_space(names):
+    """Otherwise the rows of two classes would become one class."""
+    with pytest.raises(ExtractError, match="must be distinct"):
+        Classes(names).encode(["a", "c"], 2)
+
+
 def test_a_negative_label_other_than_minus_one_is_refused():
     for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
         with pytest.raises(ExtractError, match="the label '-2'"):
