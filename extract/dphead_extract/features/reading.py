@@ -192,15 +192,20 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
     return json.loads(attributes["config"])
 
 
-def _has_known_types(config: dict[str, Any]) -> bool:
+def has_known_types(config: dict[str, Any]) -> bool:
     """Return whether facts have the types of those that dphead writes."""
     lists = [config["class_names"] or [], config["split_names"]]
-    parts = [config, *config["backbone_kwargs"].get("parts", [])]
+    options = config["backbone_kwargs"]
+    parts = [config]
+    if isinstance(options, dict):
+        parts += options.get("parts", [])
     nested = [part[key] for part in parts for key in ("transform", "normalization")]
-    nested.append(config.get("holdout", {}))
+    nested += [options, config.get("holdout", {})]
+    texts = [name for names in lists for name in names]
+    texts += [part[key] for part in parts for key in ("backbone", "weights_sha256")]
     return (
         all(isinstance(names, list) for names in lists)
-        and all(is_text(name) for names in lists for name in names)
+        and all(map(is_text, texts))
         and all(isinstance(fact, dict) for fact in nested)
         and isinstance(config["block_rows"], int)
     )
@@ -269,7 +274,7 @@ def open_features(path: str | Path) -> FeaturesFile:
             if (columns[name].shape, columns[name].dtype) != stored:
                 raise FormatError(_damaged(Path(path)))
         digests = columns.get("block_digest")
-        if not isinstance(digests, h5py.Dataset) or not _has_known_types(config):
+        if not isinstance(digests, h5py.Dataset) or not has_known_types(config):
             raise FormatError(_damaged(Path(path)))
         return FeaturesFile(path, file)
     except FormatError:

@@ -29,6 +29,7 @@ from dphead_extract.features.reading import (
     SCHEMA_VERSION,
     FeaturesFile,
     canonical_json,
+    has_known_types,
     layout,
     n_blocks,
     open_h5,
@@ -76,6 +77,11 @@ class FeaturesWriter:
         self.path, self.header = Path(path), header
         self.part = self.path.with_name(self.path.name + ".part")
         self.config = json.loads(canonical_json(header.identity()))
+        if not has_known_types(self.config):  # no report could tell of it
+            raise FormatError(
+                "`transform`, `normalization` and `backbone_kwargs` must be dicts, and "
+                "`backbone` and `weights_sha256` text that UTF-8 can encode."
+            )
         self.next_row = 0
         self._file: BinaryIO | None = None
         self.already_complete = self.path.exists()

@@ -258,6 +258,20 @@ def test_a_name_that_no_report_could_hold_is_refused(tmp_path):
     open_features(tmp_path / "f.h5").close()
 
 
+@pytest.mark.parametrize(
+    "fact",
+    [
+        {"normalization": "unit"},
+        {"transform": "none"},
+        {"backbone_kwargs": "x"},
+        {"backbone": "\ud800"},
+    ],
+)
+def test_a_fact_that_no_reader_takes_is_refused(tmp_path, fact):
+    with pytest.raises(FormatError, match="must be dicts"):
+        write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"], **fact)
+
+
 def test_verify_finds_a_changed_value(tmp_path):
     write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"], block_rows=16)
     with h5py.File(tmp_path / "f.h5", "r+") as file:
