@@ -24,9 +24,9 @@ def record(folder: str) -> None:
         (Path(folder) / "dphead" / "commit.txt").write_text(COMMIT)
 
 
-KERNELS = Path("dphead/sums/kernels")
-SOURCES = run_path(str(KERNELS / "sources.py"))
+SOURCES = run_path("dphead/sums/kernels/sources.py")
 FLAGS, DIGEST = SOURCES["FLAGS"], SOURCES["digest"]()
+C_FILES = [str(file) for file in SOURCES["files"]() if file.suffix == ".c"]
 AVX512 = ["-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # One library for each instruction set; processor.c names the best one.
 INSTRUCTION_SETS = {"plain": []}
@@ -46,7 +46,7 @@ def extension(name: str, flags: list[str]) -> Extension:
     """
     return Extension(
         f"dphead.sums.kernels.{name}",
-        sorted(map(str, KERNELS.glob("*.c"))),
+        C_FILES,
         define_macros=[("SOURCES", f'"{DIGEST}"')],
         extra_compile_args=FLAGS + flags,
         # gcc -ffast-math links code that flushes subnormal numbers to zero

@@ -16,9 +16,12 @@ FLAGS = [
 ]
 
 
+def files() -> list[Path]:
+    """Return the C files of this folder, without an editor's hidden lock files."""
+    return sorted(file for file in FOLDER.glob("[!.]*.[ch]") if file.is_file())
+
+
 def digest() -> str:
     """Return 16 hexadecimal digits of the flags and the C files of this folder."""
-    # an editor's lock file, such as .#rows.c, is no source
-    files = sorted(FOLDER.glob("[!.]*.[ch]"))
-    content = [f"{file.name}\n".encode() + file.read_bytes() for file in files]
+    content = [f"{file.name}\n".encode() + file.read_bytes() for file in files()]
     return sha256(b"\0".join([" ".join(FLAGS).encode(), *content])).hexdigest()[:16]

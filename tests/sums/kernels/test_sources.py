@@ -36,6 +36,17 @@ def build(tmp_path, monkeypatch):
     return built
 
 
+def test_hidden_files_and_folders_are_no_sources(tmp_path, monkeypatch):
+    """Emacs locks an edited file by a link to nowhere."""
+    monkeypatch.setattr(sources, "FOLDER", tmp_path)
+    (tmp_path / "rows.c").write_text("int one;")
+    digest = sources.digest()
+    (tmp_path / ".#rows.c").symlink_to("user@host.1")
+    (tmp_path / "old.c").mkdir()
+    assert sources.files() == [tmp_path / "rows.c"]
+    assert sources.digest() == digest
+
+
 def test_a_library_of_these_sources_is_used(build):
     folder = build(sources.digest())
     assert kernels.library is not None and str(folder) in kernels.library._name
