@@ -144,7 +144,7 @@ def _items_of_arrow(held: Any) -> list[Any]:
         return [_item(held, row) for row in range(len(held))]
 
 
-def is_text(value: Any) -> bool:
+def is_encodable(value: Any) -> bool:
     """Return whether a value is a string that UTF-8 can encode.
 
     A surrogate that stands for a byte of a path is encoded as that byte.

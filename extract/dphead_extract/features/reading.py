@@ -13,7 +13,7 @@ import numpy as np
 
 from dphead_extract.errors import FormatError
 from dphead_extract.features.seal import read_seal
-from dphead_extract.items import is_text
+from dphead_extract.items import is_encodable
 
 SCHEMA_VERSION = 2  # version of the format in extract/dphead_extract/features/format.py
 # facts of the configuration that decide what a column of `features` means
@@ -193,7 +193,7 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
 
 
 def has_known_types(config: dict[str, Any]) -> bool:
-    """Return whether facts have the types of those that dphead writes."""
+    """Return whether each fact of a file has the type that readers expect."""
     lists = [config["class_names"] or [], config["split_names"]]
     options = config["backbone_kwargs"]
     parts = [config]
@@ -205,7 +205,7 @@ def has_known_types(config: dict[str, Any]) -> bool:
     texts += [part[key] for part in parts for key in ("backbone", "weights_sha256")]
     return (
         all(isinstance(names, list) for names in lists)
-        and all(map(is_text, texts))
+        and all(map(is_encodable, texts))
         and all(isinstance(fact, dict) for fact in nested)
         and isinstance(config["block_rows"], int)
     )

@@ -15,7 +15,7 @@ from dphead_extract.features.reading import ROW_COLUMNS, layout
 from dphead_extract.items import (
     UNGROUPED,
     declared_dtype,
-    is_text,
+    is_encodable,
     name_of,
     read_column,
     text_group,
@@ -83,7 +83,7 @@ class Header:
                 f"{','.join(map(str, names[:8])) or 'none'}."
             )
         for name in [*(names or ()), *self.split_names]:
-            if not is_text(name):
+            if not is_encodable(name):
                 raise FormatError(
                     "Names of classes and splits must be text that UTF-8 can encode, "
                     f"got {name!r}. Choose another name."

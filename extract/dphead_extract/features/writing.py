@@ -17,6 +17,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,7 +78,7 @@ class FeaturesWriter:
         self.path, self.header = Path(path), header
         self.part = self.path.with_name(self.path.name + ".part")
         self.config = json.loads(canonical_json(header.identity()))
-        if not has_known_types(self.config):  # no report could tell of it
+        if not has_known_types(self.config):
             raise FormatError(
                 "`transform`, `normalization` and `backbone_kwargs` must be dicts, and "
                 "`backbone` and `weights_sha256` text that UTF-8 can encode."
@@ -138,10 +139,9 @@ class FeaturesWriter:
             free = False
         except OSError:
             pass
-        # another process may have renamed or removed the file before the lock
-        ours = self.part.exists() and os.path.samestat(
-            os.fstat(opened), self.part.stat()
-        )
+        ours = False
+        with suppress(FileNotFoundError):  # renamed or removed before the lock
+            ours = os.path.samestat(os.fstat(opened), os.stat(self.part))
         if free and ours and not self.path.exists():
             return file
         if free and ours:
