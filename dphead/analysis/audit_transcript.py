@@ -16,7 +16,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import NO_GROUP
 from dphead.privacy.statistic_base import Params, Statistic, root
-from dphead.solvers.base import ProblemInfo, Response, Solver
+from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
@@ -311,5 +311,5 @@ def transcript(
         )
         yield Seen(ask.statistic, ask.params, spec, released, watched.sample)
         if i + 1 < len(specs):
-            ask = steps.send(Response(released.value, released.noise_sd))
+            ask = steps.send(released)
     steps.close()

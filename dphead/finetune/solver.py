@@ -12,8 +12,9 @@ import numpy as np
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.network import StepParams
 from dphead.finetune.settings import Step
+from dphead.privacy.contract import Released
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.gradient import Moments
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -128,7 +129,7 @@ class NetworkDescent(Step):
         """Return the number of releases before the first gradient."""
         return 2 if self.normalization else 0
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Any]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, Any]:
         """Take all steps, and return the last state. Its `average` has the weights."""
         state = self.resumed
         if state is None:

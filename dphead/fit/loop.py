@@ -24,7 +24,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.solvers.base import ProblemInfo, Request, Response, Solver
+from dphead.solvers.base import ProblemInfo, Request, Solver
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, follow
@@ -181,7 +181,7 @@ def _solved(
     """
     solver, labels = plan.solver, [spec.label for spec in plan.specs]
     steps = solver.solve(plan.budgeted(plan.facts))
-    answer: Response | None = None
+    answer: Released | None = None
     while True:
         try:
             ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
@@ -199,8 +199,7 @@ def _solved(
                 f"release {done} of its plan. Request the planned releases in "
                 "their order."
             )
-        found = released(ask, done)
-        answer = Response(found.value, found.noise_sd)
+        answer = released(ask, done)
         done += 1
 
 

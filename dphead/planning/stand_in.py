@@ -7,7 +7,8 @@ private fit, because its releases are not charged.
 from dataclasses import dataclass, replace
 
 from dphead.planning.plan import FitPlan
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Response, Solver, Steps
+from dphead.privacy.contract import Released
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver, Steps
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class StandIn:
             while True:
                 answer = yield ask
                 ask = steps.send(
-                    Response(times * answer.value, times * answer.noise_sd)
+                    Released(times * answer.value, times * answer.noise_sd)
                 )
         except StopIteration as stop:
             return stop.value

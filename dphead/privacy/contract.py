@@ -187,9 +187,9 @@ class ReleaseSpec:
         return row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Released:
-    """Hold a noisy value.
+    """Hold a noisy value, which answers a solver's request.
 
     Parameters
     ----------
@@ -197,7 +197,8 @@ class Released:
         The noisy sum, in the statistic's shape and real units.
     noise_sd : float
         Standard deviation of the noise of each entry before rounding, in the units of
-        `value`. Off the diagonal of a symmetric sum it is divided by sqrt(2).
+        `value`; 0 without privacy. Off the diagonal of a symmetric sum it is divided
+        by sqrt(2).
     """
 
     value: np.ndarray

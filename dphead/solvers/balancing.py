@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import OFF, Setting
 
@@ -49,7 +50,7 @@ def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
 
 def balanced_head(
     facts: ProblemInfo, head: LinearHead
-) -> Generator[Request, Response, LinearHead]:
+) -> Generator[Request, Released, LinearHead]:
     """Ask for the class counts, and return the head with adjusted intercepts.
 
     Notes
@@ -69,7 +70,7 @@ def balanced_head(
     return replace(head, intercept=head.intercept - np.log(frequencies(answer)))
 
 
-def frequencies(answer: Response) -> np.ndarray:
+def frequencies(answer: Released) -> np.ndarray:
     """Return the share of each class (n_classes,), from noisy counts.
 
     A class with a count below one, or below one standard deviation of its noise, may

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Protocol
 
-import numpy as np
-
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.solvers.head import LinearHead
 
@@ -100,25 +99,7 @@ class Request:
     params: Params
 
 
-@dataclass(frozen=True, eq=False)
-class Response:
-    """Hold the released value that answers a `Request`.
-
-    Parameters
-    ----------
-    value : ndarray of float64
-        Noisy sum, in the shape of the statistic.
-    noise_sd : float
-        Standard deviation of the noise of each entry, 0 without privacy. For a Gram
-        matrix, it is the standard deviation on the diagonal. Off the diagonal, the
-        standard deviation is smaller by the factor sqrt(2).
-    """
-
-    value: np.ndarray
-    noise_sd: float
-
-
-Steps = Generator[Request, Response, LinearHead]
+Steps = Generator[Request, Released, LinearHead]
 
 
 class Solver(Protocol):

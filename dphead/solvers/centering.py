@@ -6,10 +6,11 @@ from typing import Annotated
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment, RowCounts
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
 # Features are scaled from this ratio on: mean of squares over square of the mean, for
@@ -100,7 +101,7 @@ class Centering:
 
     def solve(
         self, facts: ProblemInfo, append: float
-    ) -> Generator[Request, Response, RowTransform]:
+    ) -> Generator[Request, Released, RowTransform]:
         """Ask for the planned releases, and return the transform of all later ones."""
         if not self.unit_norm or self.share <= 0:
             return RowTransform(self.unit_norm, append=append)
@@ -147,7 +148,7 @@ def planned_mean(
 
 def noisy_mean(
     label: str, n_classes: int, n_rows: int, transform: RowTransform
-) -> Generator[Request, Response, tuple[np.ndarray, float]]:
+) -> Generator[Request, Released, tuple[np.ndarray, float]]:
     """Return the shrunk mean (n_features,) of the rows that count, and their number.
 
     Rows beyond a group's cap, rows without a class and unreadable rows add zero to the
@@ -160,7 +161,7 @@ def noisy_mean(
     return _shrunk(answer.value[:, 0], answer.noise_sd) / counted, counted
 
 
-def rows_that_count(answer: Response, n_rows: int) -> float:
+def rows_that_count(answer: Released, n_rows: int) -> float:
     """Return n_rows, or the noisy count if it differs by more than noise.
 
     The result is at least one standard deviation of the noise. A smaller count could

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gram
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.centering import noisy_mean, planned_mean, typical_length
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import (
@@ -62,7 +63,7 @@ class CenteredGram:
 
     def solve(
         self, facts: ProblemInfo
-    ) -> Generator[Request, Response, tuple[np.ndarray, Response, float]]:
+    ) -> Generator[Request, Released, tuple[np.ndarray, Released, float]]:
         """Request the releases, and return the mean (n_features,), G, and row count.
 
         G is the Gram matrix of centered rows before the division. Its `noise_sd` is the
@@ -85,7 +86,7 @@ class CenteredGram:
         gram = yield Request("gram", Gram(1), Params(transform))
         # rows were divided by `unit`, so products of columns i, j regain unit_i unit_j
         value = gram.value * np.outer(unit, unit)
-        return mean, Response(value, gram.noise_sd * unit[0] ** 2), n_rows
+        return mean, Released(value, gram.noise_sd * unit[0] ** 2), n_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ class PrincipalComponents:
             )
         return self._sums.plan()
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, Components]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, Components]:
         """Request the releases, and return the leading eigenvectors."""
         mean, gram, n_rows = yield from self._sums.solve(facts)
         values, vectors = np.linalg.eigh(gram.value)

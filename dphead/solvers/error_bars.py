@@ -8,7 +8,7 @@ and the bias of the ridge.
 
 import numpy as np
 
-from dphead.solvers.base import Response
+from dphead.privacy.contract import Released
 from dphead.solvers.head import center_classes
 
 _BLOCK = 1024  # rows per block; chosen
@@ -19,9 +19,9 @@ class ErrorBars:
 
     Parameters
     ----------
-    gram : Response
+    gram : Released
         Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
-    sums : Response
+    sums : Released
         Released class sums S̃ (d, m).
     ridge, floor : float
         Parameters of h(e) = 1 / (max(e, floor) + ridge).
@@ -32,7 +32,7 @@ class ErrorBars:
     """
 
     def __init__(
-        self, gram: Response, sums: Response, ridge: float, floor: float
+        self, gram: Released, sums: Released, ridge: float, floor: float
     ) -> None:
         # In the eigenbasis of G̃, a function of G̃ is a function of each eigenvalue, and
         # its derivative is the matrix of divided differences [Daleckii, Krein 1965].

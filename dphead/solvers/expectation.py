@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 from scipy.special import ndtr, ndtri
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
@@ -22,14 +23,14 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_ROWS,
     SHIFT_POWER_OF_WRONG,
 )
-from dphead.solvers.base import ProblemInfo, Request, Response
+from dphead.solvers.base import ProblemInfo, Request
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
 
 def expected_accuracy(
     facts: ProblemInfo, descent: GradientDescent, params: Params
-) -> Generator[Request, Response, AccuracyEstimate]:
+) -> Generator[Request, Released, AccuracyEstimate]:
     """Request counts of correct and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     # a noisy share below chance level is noise: a head can always guess
@@ -57,7 +58,7 @@ def on_all_classes(
 
 def expected_of_classes(
     facts: ProblemInfo, descent: GradientDescent, params: Params
-) -> Generator[Request, Response, ClassAccuracy]:
+) -> Generator[Request, Released, ClassAccuracy]:
     """Request the counts of each class, and return their expected accuracies.
 
     The interval of the worst class comes from simultaneous intervals of all classes.
@@ -67,7 +68,7 @@ def expected_of_classes(
     units = max(1.0, float(answer.value.sum()) / facts.group_cap)
     found = []
     for counts in answer.value:
-        own = Response(counts[:, None], answer.noise_sd)
+        own = Released(counts[:, None], answer.noise_sd)
         kept, seen, noise = counted(own, 0.0)
         # the head overfits all classes together, so `units` counts all rows
         gap = overfit(facts, descent, seen, units)
@@ -124,12 +125,12 @@ def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def counted(answer: Response, least: float) -> tuple[float, float, float]:
+def counted(answer: Released, least: float) -> tuple[float, float, float]:
     """Return the number of rows, the fraction of correct rows, and its noise.
 
     Parameters
     ----------
-    answer : Response
+    answer : Released
         Noisy `CorrectCounts`: right and wrong rows.
     least : float
         Lower bound on the share.

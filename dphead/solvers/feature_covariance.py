@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.loss import loss_named
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import Gradient, Gram
@@ -16,7 +17,7 @@ from dphead.solvers.balancing import (
     check_balanced,
     planned_counts,
 )
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
@@ -146,7 +147,7 @@ class DPFC:
 
     def _preconditioner(
         self, facts: ProblemInfo, transform: RowTransform
-    ) -> Generator[Request, Response, RidgeSolver]:
+    ) -> Generator[Request, Released, RidgeSolver]:
         """Release the Gram matrix, and return a solver with its shrunk eigenvalues.
 
         A constant outside the Gram matrix becomes a border, which needs no release. The

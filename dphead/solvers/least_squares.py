@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gram
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.gram_share import gram_share
@@ -169,7 +170,7 @@ class LeastSquares:
         return replace(head, error_bars=errors)
 
     def _shared(
-        self, facts: ProblemInfo, gram: Response, sums: Response
+        self, facts: ProblemInfo, gram: Released, sums: Released
     ) -> tuple[np.ndarray, ErrorBars | None]:
         """Return the weights from one Gram matrix, and their error bars if asked."""
         width = len(gram.value)

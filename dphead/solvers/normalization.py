@@ -9,10 +9,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
     CHOSEN,
@@ -82,7 +83,7 @@ class ChannelNormalization:
 
     def solve(
         self, facts: ProblemInfo, append: float
-    ) -> Generator[Request, Response, RowTransform]:
+    ) -> Generator[Request, Released, RowTransform]:
         """Request both releases, and return the transform of all later ones."""
         means, squares = self._statistics(facts)
         first = yield Request("channel means", means, Params())

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import numpy as np
 
+from dphead.privacy.contract import Released
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Response
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.components import (
     CENTERED_CLIP,
     MEAN_SHARE,
@@ -95,7 +96,7 @@ class RidgeRegression:
         """
         return self._sums.plan()
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Response, LinearHead]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, LinearHead]:
         """Ask for the releases, solve, and return the head that predicts t.
 
         The head has weights (n_features - 1, 1) and intercept (1,), which contains the

@@ -12,7 +12,7 @@ r²).
 
 import numpy as np
 
-from dphead.solvers.base import Response
+from dphead.privacy.contract import Released
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import spectral_edge
 
@@ -46,20 +46,20 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     return np.maximum(values - gram_sd**2 * gaps.sum(axis=1), 0)
 
 
-def shrunk_gram(gram: Response) -> np.ndarray:
+def shrunk_gram(gram: Released) -> np.ndarray:
     """Return the released Gram matrix (d, d) with shrunk eigenvalues, none negative."""
     values, vectors = np.linalg.eigh(gram.value)
     return (vectors * shrunk_spectrum(values, gram.noise_sd)) @ vectors.T
 
 
-def shrunk_weights(gram: Response, sums: Response, ridge: float) -> np.ndarray:
+def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
     """Return the solution W (d, m) of (Ĝ + ridge) W = S̃ H.
 
     Parameters
     ----------
-    gram : Response
+    gram : Released
         Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
-    sums : Response
+    sums : Released
         Released class sums S̃ (d, m).
     ridge : float
         Positive ridge, in units of G̃.

@@ -8,7 +8,7 @@ Then `risk` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the e
 
 import numpy as np
 
-from dphead.solvers.base import Response
+from dphead.privacy.contract import Released
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
@@ -24,9 +24,9 @@ class SpectralRidge:
 
     Parameters
     ----------
-    gram : Response
+    gram : Released
         Released Gram matrix G̃ (d, d): symmetric, with symmetric noise.
-    sums : Response
+    sums : Released
         Released class sums S̃ (d, m).
 
     Notes
@@ -35,7 +35,7 @@ class SpectralRidge:
     noise made G̃ indefinite.
     """
 
-    def __init__(self, gram: Response, sums: Response) -> None:
+    def __init__(self, gram: Released, sums: Released) -> None:
         self._values, self._vectors = np.linalg.eigh(gram.value)
         self._sums = self._vectors.T @ center_classes(sums.value)
         self._energy = (self._sums**2).sum(axis=1)

@@ -14,7 +14,8 @@ from dphead.finetune.solver import NetworkDescent
 from dphead.planning.plan import Target
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.solvers.base import ProblemInfo, Response
+from dphead.privacy.contract import Released
+from dphead.solvers.base import ProblemInfo
 
 TARGET = Target(3.0, 1e-5, accountant="rdp")
 
@@ -151,7 +152,7 @@ def test_steps_are_pytorchs_and_their_average_is_the_papers(given, optimizer):
         theirs.step()
         warm = min(0.15, (1 + t) / (10 + t))
         average = warm * average + (1 - warm) * weight.detach().numpy()
-    sums = (Response(gradient * 5 * 0.2, 0.0) for gradient in gradients)
+    sums = (Released(gradient * 5 * 0.2, 0.0) for gradient in gradients)
     _, ours = answered(solver, ProblemInfo(10, 2, 2), lambda _: next(sums))
     np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)
     np.testing.assert_allclose(ours.average, average, rtol=1e-12)

@@ -11,8 +11,8 @@ from fits import answered
 from dphead.planning import presets
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Released
 from dphead.solvers import ProblemInfo
-from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -32,7 +32,7 @@ def asked(solver):
 
     def zeros(ask):
         width = ask.params.transform.width(FACTS.n_features)
-        return Response(np.zeros(ask.statistic.shape(width)), 1.0)
+        return Released(np.zeros(ask.statistic.shape(width)), 1.0)
 
     return answered(solver, FACTS, zeros)[0]
 

@@ -9,10 +9,10 @@ from fits import WAYS, head_of, partly, plan_and_fit, quick_sums, right
 
 from benchmarks.store import RESULTS, read
 from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Released
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.auto_rules import DESCENT, WIDEST_UNNOISED_GRAM
-from dphead.solvers.base import Response
 from dphead.solvers.expectation import counted, on_all_classes
 
 D, M = 8, 4
@@ -74,12 +74,12 @@ def test_a_count_that_noise_drowned_expects_anything():
     """The counts themselves may be negative."""
     drowned = [[-50.0, -80.0], [3.0, -9.0], [0.0, 0.0], [70.0, -65.0]]
     for values in np.array(drowned):
-        kept, seen, noise = counted(Response(values[:, None], 100.0), 1 / M)
+        kept, seen, noise = counted(Released(values[:, None], 100.0), 1 / M)
         assert kept == 100
         assert 1 / M <= seen <= 1
         assert noise >= 0.5**0.5
     exact = np.array([[60.0], [20.0]])
-    assert counted(Response(exact, 0.0), 1 / M) == (80, 0.75, 0)
+    assert counted(Released(exact, 0.0), 1 / M) == (80, 0.75, 0)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Released
 from dphead.solvers import ProblemInfo
 from dphead.solvers.balancing import COUNTS, frequencies
-from dphead.solvers.base import Response
 
 M, D = 3, 16
 SIZES = np.array([4000, 400, 100])
@@ -78,7 +78,7 @@ numbers = st.floats(-1e6, 1e6)
 
 @given(st.lists(numbers, min_size=2, max_size=9), st.floats(0, 1e4))
 def test_a_class_that_may_have_no_rows_counts_as_the_most_common(counts, sd):
-    found = frequencies(Response(np.array(counts)[:, None], sd))
+    found = frequencies(Released(np.array(counts)[:, None], sd))
     floor = max(sd, 1.0)
     top = max(*counts, 1.0)
     kept = [count if count >= floor else top for count in counts]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from dphead.privacy.contract import Released
 from dphead.privacy.transform import RowTransform, clipped_rows
 from dphead.solvers import (
     DPFC,
@@ -21,7 +22,6 @@ from dphead.solvers import (
     ProblemInfo,
     Prototypes,
 )
-from dphead.solvers.base import Response
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip, check_intercept
@@ -74,7 +74,7 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
         shape = ask.statistic.shape(ask.params.transform.width(D))
         value = rng.standard_normal(shape)
         turned = np.swapaxes(value, -1, -2) if ask.statistic.symmetric else value
-        return Response((value + turned) / 2, 1.0)
+        return Released((value + turned) / 2, 1.0)
 
     asks, head = answered(solver, FACTS, noise)
     asked = [(ask.label, ask.statistic) for ask in asks]
@@ -199,7 +199,7 @@ def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
         centering=Centering(0.0, False),
     )
     gradient = np.arange(9.0).reshape(3, 3)
-    sums = (Response(value, 0.0) for value in (np.eye(2), gradient))
+    sums = (Released(value, 0.0) for value in (np.eye(2), gradient))
     _, head = answered(solver, facts, lambda _: next(sums))
     # ridge: in units of the mean Gram matrix of 100 rows
     assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))

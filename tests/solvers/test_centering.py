@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from fits import WAYS, partly, plan_and_fit, quick_sums
 
+from dphead.privacy.contract import Released
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import ProblemInfo
-from dphead.solvers.base import Response
 from dphead.solvers.centering import COUNT_DEVIATIONS, rows_that_count
 from dphead.solvers.components import Components, PrincipalComponents
 from dphead.solvers.prototypes import Prototypes
@@ -66,4 +66,4 @@ def test_components_are_of_the_rows_that_count(way):
     ],
 )
 def test_a_count_is_believed_where_noise_does_not_explain_it(found, noise_sd, n_rows):
-    assert rows_that_count(Response(np.array([[found]]), noise_sd), 100) == n_rows
+    assert rows_that_count(Released(np.array([[found]]), noise_sd), 100) == n_rows

@@ -16,7 +16,8 @@ from sklearn.linear_model import Ridge
 from dphead.fit.head_file import open_head, save_head
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
-from dphead.solvers.base import ProblemInfo, Response
+from dphead.privacy.contract import Released
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.centering import typical_length
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.head import float_rows
@@ -52,7 +53,7 @@ def exchange(solver, x):
     def exact(ask):
         how = (ask.statistic, ask.params)
         rows = [per_example(*how, row, 0, clips[ask.label]) for row in x]
-        return Response(np.sum(rows, axis=0), 0.0)
+        return Released(np.sum(rows, axis=0), 0.0)
 
     return answered(solver, facts, exact)
 

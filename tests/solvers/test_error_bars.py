@@ -8,8 +8,8 @@ from fits import head_of
 from sklearn.datasets import load_digits
 
 from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Released
 from dphead.solvers import LeastSquares, ProblemInfo
-from dphead.solvers.base import Response
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver
@@ -60,7 +60,7 @@ def drawn(gram, sums, sd, ridge, rows, draws):
         )
         solver = RidgeSolver(noisy[0], ridge)
         bars = ErrorBars(
-            Response(noisy[0], sd), Response(noisy[1], sd), solver.ridge, solver.floor
+            Released(noisy[0], sd), Released(noisy[1], sd), solver.ridge, solver.floor
         )
         scores.append(rows @ solver(center_classes(noisy[1])))
         errors.append(bars.std(rows))
@@ -99,7 +99,7 @@ def test_noise_on_the_class_sums_alone_is_exact():
     """
     gram, sums, rows = problem()
     inverse = np.linalg.inv(gram + 5.0 * np.eye(D))
-    bars = ErrorBars(Response(gram, 0.0), Response(sums, 7.0), 5.0, -np.inf)
+    bars = ErrorBars(Released(gram, 0.0), Released(sums, 7.0), 5.0, -np.inf)
     for classes in (np.eye(M), TWO):
         centered = classes - classes.mean(axis=0)
         exact = (
@@ -176,5 +176,5 @@ def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
             total += (
                 rows @ (weights(gram + move) - weights(gram - move)) @ TWO / (2 * step)
             ) ** 2
-    bars = ErrorBars(Response(gram, 3.0), Response(sums, 0.0), 5.0, floor)
+    bars = ErrorBars(Released(gram, 3.0), Released(sums, 0.0), 5.0, floor)
     np.testing.assert_allclose(bars.std(rows, TWO), 3.0 * np.sqrt(total), rtol=1e-5)

@@ -5,8 +5,8 @@ import pytest
 from fits import head_of, right
 
 from dphead.planning.methods import make_method
+from dphead.privacy.contract import Released
 from dphead.solvers import DPFC, LeastSquares, ProblemInfo
-from dphead.solvers.base import Response
 from dphead.solvers.feature_covariance import SHRUNK_SHARE
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, ridge_for
@@ -49,8 +49,8 @@ def test_preconditioned_steps_are_those_of_the_slow_definition(apart, shrink):
     rng = np.random.default_rng(8)
     center, gradients = rng.normal(size=(d, 1)), rng.normal(size=(2, d + 1, m))
     gram = noisy(np.diag(np.geomspace(300, 0.1, d if apart else d + 1)), sd, rng)
-    given = [Response(np.full((1, 1), n), 1.0), Response(center, 0.1)]
-    given += [Response(gram, sd), *[Response(g, 1.0) for g in gradients]]
+    given = [Released(np.full((1, 1), n), 1.0), Released(center, 0.1)]
+    given += [Released(gram, sd), *[Released(g, 1.0) for g in gradients]]
     facts = ProblemInfo(n, d, m, mu=1.0)
     solver = DPFC(2, intercept=constant, gram_intercept=not apart, shrink=shrink)
     asking = solver.solve(facts)
@@ -77,7 +77,7 @@ def test_preconditioned_steps_are_those_of_the_slow_definition(apart, shrink):
 def test_without_noise_it_is_ridge_regression():
     _, _, gram, sums = problem(np.random.default_rng(3))
     expected = RidgeSolver(gram, 3.0)(center_classes(sums))
-    found = shrunk_weights(Response(gram, 0.0), Response(sums, 0.0), 3.0)
+    found = shrunk_weights(Released(gram, 0.0), Released(sums, 0.0), 3.0)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
 
 
@@ -90,7 +90,7 @@ def test_whatever_the_noise_the_head_is_bounded_by_the_ridge(gram_sd, sums_sd):
         gram = noisy(np.eye(d), gram_sd, rng)
         sums = rng.normal(size=(d, m)) + sums_sd * rng.normal(size=(d, m))
         right = center_classes(sums)
-        weights = shrunk_weights(Response(gram, gram_sd), Response(sums, sums_sd), 2.0)
+        weights = shrunk_weights(Released(gram, gram_sd), Released(sums, sums_sd), 2.0)
         bound = np.linalg.norm(right, 2) / 2
         assert np.linalg.norm(weights, 2) <= bound * (1 + 1e-9)
         off = np.abs(weights.sum(axis=1)).max()

@@ -8,8 +8,8 @@ from fits import head_of, right
 
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
+from dphead.privacy.contract import Released
 from dphead.solvers import LeastSquares, ProblemInfo
-from dphead.solvers.base import Response
 from dphead.solvers.stein import SpectralRidge, candidates
 
 D = 6
@@ -31,7 +31,7 @@ def released(gram, sums, gram_sd, sums_sd, rng):
     z = rng.normal(size=gram.shape)
     noisy = sums + sums_sd * rng.normal(size=sums.shape)
     return SpectralRidge(
-        Response(gram + gram_sd * (z + z.T) / 2, gram_sd), Response(noisy, sums_sd)
+        Released(gram + gram_sd * (z + z.T) / 2, gram_sd), Released(noisy, sums_sd)
     )
 
 
@@ -68,7 +68,7 @@ def test_it_is_unbiased_for_the_true_training_loss_where_the_plug_in_is_not(ridg
 
 def test_without_noise_it_is_the_loss_itself():
     gram, sums = problem()
-    found = SpectralRidge(Response(gram, 0.0), Response(sums, 0.0))
+    found = SpectralRidge(Released(gram, 0.0), Released(sums, 0.0))
     assert found.risk(3.0) == pytest.approx(
         true_loss(found.weights(3.0), gram, sums), rel=1e-9
     )
@@ -123,7 +123,7 @@ def test_the_divergence_is_that_of_finite_differences(ridge):
     total, step = 0.0, 1e-5
 
     def m(matrix):
-        w = SpectralRidge(Response(matrix, 1.0), Response(released_sums, 1.0)).weights(
+        w = SpectralRidge(Released(matrix, 1.0), Released(released_sums, 1.0)).weights(
             ridge
         )
         return w @ w.T
