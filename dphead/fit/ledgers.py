@@ -328,7 +328,7 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
     """Return the fits and budget of a ledger, or None for both if it is unreadable.
 
     A missing ledger counts as unreadable. Raises HeldLedger while another process
-    blocks the file.
+    blocks it or its server does not answer.
     """
     if not (is_on_server(path) or os.path.isfile(path)):
         return None, None
@@ -352,9 +352,13 @@ def _counts_where_it_moved(book: Ledger) -> bool:
     place = book.meta(MOVED)
     if place in (None, book.path) or not is_on_server(place):
         return False
-    with suppress(LedgerError), closing(Ledger(place, read_only=True)) as target:
-        return holds_all(book, target) and not (book.verify() or target.verify())
-    return False
+    try:
+        with closing(Ledger(place, read_only=True)) as target:
+            return holds_all(book, target) and not (book.verify() or target.verify())
+    except HeldLedger:
+        raise
+    except LedgerError:
+        return False
 
 
 def _notes(dataset_id: str) -> Path:

@@ -331,6 +331,7 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
     """
     options, out = run.options, run.options.out
     marker = _marker(out)
+    begun = marker is not None
     store = fit_id = None
     if run.plan.private:
         store = out / "releases"
@@ -361,8 +362,9 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
             fit_id=fit_id,
         )
     except LedgerError as error:
-        # a charge that may stand is found by its id
-        if not isinstance(error, LostAnswer):
+        # A charge that may stand is found by its id, also one of an earlier run that
+        # the server was still writing when this run looked for it.
+        if not (isinstance(error, LostAnswer) or begun):
             (out / "fit.json").unlink(missing_ok=True)
         raise
 

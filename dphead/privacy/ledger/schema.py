@@ -104,14 +104,24 @@ class LedgerError(ValueError):
 
 
 class HeldLedger(LedgerError):
-    """Raised if another process holds the ledger. It is not damaged.
+    """Raised if the ledger cannot be used now. It is not damaged.
 
-    Nothing was charged.
+    Another process holds it, or its server does not answer. Nothing was charged.
     """
 
 
 class LostAnswer(LedgerError):
-    """Raised if a server did not say whether it kept a transaction."""
+    """Raised if a failed COMMIT may have written its transaction.
+
+    `cause` is a sentence that says what failed.
+    """
+
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
+        super().__init__(
+            f"{cause} The ledger did not confirm the charge. The fit is charged at "
+            "most once. Run the same command again: it finds the charge by its id."
+        )
 
 
 def whole_hour(at: float) -> float:

@@ -320,23 +320,52 @@ _WORDS = {
     "0A000": "The team ledger's server is a standby. Name the primary server",
     "53100": "The disk of the team ledger's server is full. Free some space",
 }
+_ACCESS = (
+    "The team ledger's server refuses this user, this machine or this database. "
+    "Correct the URL, or ask its administrator for access"
+)
+# A refused connection has no SQLSTATE. The first expression that the driver's words
+# match decides.
+_CONNECTING = {
+    r"resolve|translate host": "The host of the team ledger's server is unknown. "
+    "Correct the host in its URL",
+    r"pg_hba": _ACCESS,
+    r"SSL|TLS|certificate": "The team ledger's server and its URL do not agree on SSL. "
+    "Correct sslmode in the URL, or the certificates",
+    r"password|authentication": "The team ledger's server refuses this user and "
+    "password. Correct them",
+    r"read-only|standby": "The team ledger's server is a standby. Name the primary "
+    "server",
+    r"shutting down|starting up|not yet accepting|too many": "The team ledger's server "
+    "takes no connections now. Wait a minute",
+    r"FATAL": _ACCESS,
+    r"refused|time|route|unreachable": "No server answers at the team ledger's host "
+    "and port. Start it, or correct its URL",
+}
+_SILENT_SERVER = "The team ledger's server does not answer. Try psql with the same URL"
 
 
 def _error_of(error: exc.DBAPIError) -> LedgerError:
-    """Return the error for a statement that a server refused, by its SQLSTATE."""
-    # Codes only: the driver's own words name hosts and users.
+    """Return the error for a statement or a connection that a server refused."""
+    # The driver's own words name hosts and users: they decide, and are not shown.
     state = getattr(error.orig, "sqlstate", None)
-    if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
-        return LedgerError(
-            "The team ledger's server does not answer, refuses this login, or is "
-            "a standby. Try psql with the same URL, then run this command again."
+    if state is None or state[:2] in ("08", "57") or error.connection_invalidated:
+        kind, found = HeldLedger, _SILENT_SERVER
+        if error.statement is None and not error.connection_invalidated:
+            # without quoted names, which the user chose
+            said = re.sub(r'"[^"]*"|\'[^\']*\'', "", str(error.orig))
+            found = next(
+                (words for form, words in _CONNECTING.items() if re.search(form, said)),
+                found,
+            )
+    else:
+        kind = HeldLedger if state == "55P03" else LedgerError
+        other = (
+            f"The team ledger's server refused a statement (SQLSTATE {state}). Ask its "
+            "administrator to find the cause in the server's log"
         )
-    other = (
-        f"The team ledger's server refused a statement (SQLSTATE {state}). Ask its "
-        "administrator to find the cause in the server's log"
-    )
-    kind = HeldLedger if state == "55P03" else LedgerError
-    return kind(f"{_WORDS.get(state, other)}, then run this command again.")
+        found = _WORDS.get(state, other)
+    return kind(f"{found}, then run this command again.")
 
 
 def is_settled(error: exc.DBAPIError) -> bool:

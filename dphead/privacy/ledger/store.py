@@ -43,6 +43,7 @@ MOVED = "moved"  # the fact that says where a ledger was moved to
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
@@ -280,9 +281,9 @@ class LedgerFile:
 
     def _unsound(self, error: Exception) -> LedgerError:
         """Return the LedgerError that describes a failure of SQLite."""
+        kind = _kind_of(error)
         error = getattr(error, "orig", error)  # SQLite's own, without the statement
-        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its detail
-        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if kind in _BUSY:
             return HeldLedger(
                 f"Another process holds the ledger {self.path}. Nothing was charged. "
                 "Wait for that process or end it, then run this command again."
@@ -320,20 +321,18 @@ class LedgerFile:
         ----------
         kept : callable, optional
             Function that returns whether the ledger holds what the block wrote. It is
-            called on a new connection if a server's answer to COMMIT is lost. The lost
-            transaction holds the lock until it ends. The function is called under this
-            lock, so its answer is final.
+            called in a new transaction if COMMIT failed without saying whether it wrote
+            the block. On a server, the lost transaction holds the lock until it ends.
+            The function is called under this lock, so its answer is final.
 
         Raises
         ------
         LostAnswer
-            If it cannot be known whether a server kept the transaction.
+            If it cannot be known whether the ledger kept the transaction.
         """
         try:
             with self._begun("write"):
-                place = None
-                with suppress(LedgerError):  # damage is found by who looks for it
-                    place = self.meta(MOVED)
+                place = self.meta(MOVED)
                 if place is not None:
                     raise LedgerError(
                         f"This ledger was moved to {place}. Set DPHEAD_LEDGER to the "
@@ -342,20 +341,21 @@ class LedgerFile:
                 yield
                 self.before_commit()
             return
-        # The server may have kept the transaction although its answer is lost.
+        # The transaction may be written although COMMIT failed.
         except LostAnswer as lost:
             if kept is None:
                 raise
             try:
                 with self._begun("write"):
                     found = kept()
-            except LedgerError:
+                self._sync_folder()
+            except (LedgerError, OSError):
                 raise lost from None
-        if not found:
-            raise LedgerError(
-                "The connection to the team ledger was lost. Nothing was charged. "
-                "Run this command again."
-            )
+            if not found:
+                # the cause: a lost connection, or an error of the disk
+                raise LedgerError(
+                    f"{lost.cause} Nothing was charged. Run this command again."
+                ) from None
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -396,23 +396,42 @@ class LedgerFile:
 
     @contextmanager
     def _lost_answer(self, kind: str) -> Iterator[None]:
-        """Raise LostAnswer if a server does not report the result of a COMMIT."""
+        """Raise LostAnswer if a failed COMMIT may have written its transaction."""
         try:
             yield
         except exc.DBAPIError as error:
-            if self._db or kind != "write" or server.is_settled(error):
+            if kind != "write":
                 raise
-            raise LostAnswer(
-                "The team ledger's server did not confirm the charge. The fit is "
-                "charged at most once. Run the same command again: it finds the charge "
-                "by its id."
-            ) from None
+            if self._db is None:
+                settled = server.is_settled(error)
+                cause = "The connection to the team ledger was lost."
+            else:
+                # Readers kept COMMIT from its lock: it has not begun to write.
+                settled = _kind_of(error) in _BUSY
+                cause = f"The disk of the ledger {self.path} is full or failed"
+                cause += f" ({error.orig})."
+            if settled:
+                raise
+            raise LostAnswer(cause) from None
+
+    def _sync_folder(self) -> None:
+        """Make it durable that a journal was removed from a file's folder.
+
+        SQLite may have reported an error of just this step.
+        """
+        if self._db is not None and self.path != IN_MEMORY:
+            sync(Path(self.path).parent)
 
     def close(self) -> None:
         """Close the file or the connection."""
         self._connection.close()
         if self._db is not None:
             self._db.close()
+
+
+def _kind_of(error: Exception) -> int:
+    """Return SQLite's code of an error, without its detail, or 0."""
+    return getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF
 
 
 def _check_whole(path: Path) -> None:
@@ -437,6 +456,8 @@ def _make_whole(path: Path) -> None:
     """
     if path.exists():
         _check_whole(path)
+        # The last writer may have died before it synced the removal of its journal.
+        sync(path.parent)
         return
     # A journal alone means that its ledger was removed or not restored.
     journal = Path(f"{path}-journal")
