@@ -39,6 +39,11 @@ _EXTRA_SAMPLES = 338
 _SAMPLE_FORMAT = 339
 _SUBSAMPLING = 530
 _ORIENTATION = 0x0112  # tag of EXIF and TIFF
+_PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of each file
+_PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")  # chunks of PNG, section 11.3.3
+# An image keeps this many times the length that a crop needs. A choice: without the
+# bound, a strip of 1 x 60,000 pixels would be enlarged to gigabytes before the crop.
+_MOST_BEYOND = 64
 # What brings an image upright, by its orientation (EXIF 2.32, section 4.6.4).
 _TURNS = {
     2: lambda pixels: pixels[:, ::-1],
@@ -130,10 +135,11 @@ class Samples:
 def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     """Decode an image file to uint8 (height, width) for gray or (height, width, 3).
 
-    The orientation in EXIF is applied, and a damaged EXIF block is ignored. Transparent
-    pixels are blended with white. Palettes and CMYK become RGB. Of an animation, only
-    the first frame is read. Samples of more than 8 bits are scaled to 8 bits by the
-    declared range, or by the range of their type. White-is-zero images are inverted.
+    The orientation in EXIF is applied. A damaged EXIF block is ignored, and so are the
+    texts of a PNG if they exceed Pillow's limits. Transparent pixels are blended with
+    white. Palettes and CMYK become RGB. Of an animation, only the first frame is read.
+    Samples of more than 8 bits are scaled to 8 bits by the declared range, or by the
+    range of their type. White-is-zero images are inverted.
 
     Raises
     ------
@@ -141,11 +147,12 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         If the file is damaged, or the meaning of its samples is not certain.
     """
     try:
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            samples = _samples(image, data)
-            image.load()
-            pixels = _canonical_array(image, declared, samples)
-            return np.ascontiguousarray(_upright(pixels, image))
+        try:
+            return _decoded(data, declared)
+        except ValueError:
+            if (plain := _without_texts(data)) == data:
+                raise
+            return _decoded(plain, declared)
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
@@ -154,6 +161,28 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     # Pillow raises many kinds for broken files, bombs included
     except Exception as error:
         raise UnreadableImage(type(error).__name__) from error
+
+
+def _decoded(data: bytes, declared: PixelRange | None) -> np.ndarray:
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        samples = _samples(image, data)
+        image.load()
+        pixels = _canonical_array(image, declared, samples)
+        return np.ascontiguousarray(_upright(pixels, image))
+
+
+def _without_texts(data: bytes) -> bytes:
+    """Return a PNG without its texts, or other bytes unchanged."""
+    kept = [data[: len(_PNG)]]
+    if kept != [_PNG]:
+        return data
+    at = len(_PNG)
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 8] not in _PNG_TEXTS:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
 
 
 def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
@@ -315,9 +344,31 @@ def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:
     return Image.fromarray(pixels).convert("RGB" if channels == 3 else "L")
 
 
+def crops(transform: dict[str, Any]) -> bool:
+    """Return whether a recorded transform cuts off what lies beyond the input."""
+    return transform.get("crop_mode") not in ("squash", "border")
+
+
+def without_ends(picture: Image.Image, height: int, width: int) -> Image.Image:
+    """Return an image without ends that a crop of (height, width) surely removes.
+
+    The crop keeps the middle of the image, after the image was resized to cover the
+    crop. Only images with a far more extreme shape than the crop are changed.
+    """
+    scale = max(height / picture.height, width / picture.width)
+    box = [0, 0, picture.width, picture.height]
+    for axis, needed in enumerate((width / scale, height / scale)):
+        ends = (box[axis + 2] - math.ceil(_MOST_BEYOND * needed)) // 2
+        if ends > 0:  # as many pixels at both ends: the middle stays
+            box[axis], box[axis + 2] = ends, box[axis + 2] - ends
+    whole = box == [0, 0, *picture.size]
+    return picture if whole else picture.crop((box[0], box[1], box[2], box[3]))
+
+
 def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     """Return an image file as the input of an exported backbone, before resizing.
 
+    If the transform crops, ends that it surely removes are cut off (`without_ends`).
     `folder` is the folder of the export. Its head.json has the declared channels and
     the range of gray values.
 
@@ -329,4 +380,8 @@ def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     pixels = decode_image(Path(file).read_bytes(), PixelRange.of(transform))
     if channels == 1 and pixels.ndim == 3:
         raise UnreadableImage("colors, for a network of gray images")
-    return with_channels(pixels, channels)
+    picture = with_channels(pixels, channels)
+    if not crops(transform):
+        return picture
+    height, width = transform.get("image_size") or transform["input_size"][1:]
+    return without_ends(picture, height, width)

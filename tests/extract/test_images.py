@@ -2,15 +2,19 @@
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pictures
 import pytest
+from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import (
     PixelRange,
@@ -45,6 +49,40 @@ def test_broken_files_raise_unreadable_only(junk, cut):
     ):
         with contextlib.suppress(UnreadableImage):  # any other exception is a failure
             assert decode_image(data).dtype == np.uint8
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt"])
+def test_long_texts_of_a_png_do_not_make_its_pixels_unreadable(kind):
+    text = zlib.compress(b"x" * (3 << 20))
+    more = {b"zTXt": b"history\0\0", b"iTXt": b"XML:com.adobe.xmp\0\1\0\0\0"}[kind]
+    data = pictures.png(pictures.GRAY, 0, 8, pictures.chunk(kind, more + text))
+    with pytest.raises(ValueError, match="MAX_TEXT_CHUNK"):  # of Pillow alone
+        Image.open(io.BytesIO(data)).load()
+    assert_array_equal(decode_image(data), pictures.GRAY)
+    with pytest.raises(UnreadableImage):  # damaged beside its texts
+        decode_image(data[:-40])
+
+
+def test_a_thin_strip_is_cut_before_it_is_enlarged(monkeypatch):
+    sizes, resize = [], Image.Image.resize
+
+    def seen(self, size, *args, **kwargs):
+        sizes.append(size)
+        return resize(self, size, *args, **kwargs)
+
+    monkeypatch.setattr(Image.Image, "resize", seen)
+    strip = np.zeros((1, 60_001), np.uint8)
+    strip[0, 29_998:30_003] = 200  # the middle
+    backbones = [
+        BackboneOptions("scatternet", image_size=32),
+        BackboneOptions("test_resnet", image_size=32, random_weights=True),
+    ]
+    for options in backbones:
+        backbone = load_backbone(options, (32, 32), False)
+        for image in (strip, strip.T):
+            assert (backbone.prepare(image) == 200).all()
+    assert len(sizes) == 4
+    assert max(width * height for width, height in sizes) < 100 * 32 * 32
 
 
 # levels that converting colors twice may cost, measured

@@ -16,7 +16,7 @@ from torch import nn
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
 from dphead_extract.backbones.families import traits_of
 from dphead_extract.errors import ExtractError
-from dphead_extract.images import with_channels
+from dphead_extract.images import with_channels, without_ends
 
 # an orthonormal map from RGB, after division by sqrt(12)
 _LUMINANCE = [2.0, 2.0, 2.0]
@@ -86,11 +86,11 @@ class FixedFilters(Family):
         mean, std = (_channel_tensor(v, colors) for v in (options.mean, options.std))
 
         def prepare(image: np.ndarray) -> np.ndarray:
-            image = np.asarray(with_channels(image, colors))
-            if image.shape[:2] != (height, width):
+            picture = with_channels(image, colors)
+            if picture.size != (width, height):
                 how = interpolation or "bicubic"
-                image = _resize_to_cover(image, (height, width), how)
-            return image.reshape(height, width, colors)
+                picture = _resize_to_cover(picture, (height, width), how)
+            return np.asarray(picture).reshape(height, width, colors)
 
         return Backbone(
             name=options.name,
@@ -142,14 +142,14 @@ def _channel_tensor(
 
 
 def _resize_to_cover(
-    image: np.ndarray, size: tuple[int, int], interpolation: str
-) -> np.ndarray:
+    picture: Image.Image, size: tuple[int, int], interpolation: str
+) -> Image.Image:
     """Scale an image to just cover `size` (height, width), and cut the middle."""
-    (height, width), (tall, wide) = image.shape[:2], size
+    tall, wide = size
+    picture = without_ends(picture, tall, wide)
+    width, height = picture.size
     scale = max(tall / height, wide / width)
     shape = (max(wide, round(width * scale)), max(tall, round(height * scale)))
-    resized = np.asarray(
-        Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()])
-    )
-    top, left = (resized.shape[0] - tall) // 2, (resized.shape[1] - wide) // 2
-    return resized[top : top + tall, left : left + wide]
+    resized = picture.resize(shape, Image.Resampling[interpolation.upper()])
+    left, top = (resized.width - wide) // 2, (resized.height - tall) // 2
+    return resized.crop((left, top, left + wide, top + tall))

@@ -23,7 +23,7 @@ from dphead_extract.backbones.weights import (
     state_sha256,
 )
 from dphead_extract.errors import ExtractError
-from dphead_extract.images import with_channels
+from dphead_extract.images import crops, with_channels, without_ends
 
 
 class TimmFamily(Family):
@@ -174,6 +174,8 @@ def _timm_transform(
 
     def prepare(image: np.ndarray) -> np.ndarray:
         picture: Any = with_channels(image, channels)
+        if crops(config):
+            picture = without_ends(picture, height, width)
         for step in steps:
             picture = step(picture)
         return np.asarray(picture).reshape(height, width, channels)

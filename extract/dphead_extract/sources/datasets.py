@@ -29,6 +29,7 @@ from dphead_extract.sources.listing import Row, list_rows
 from dphead_extract.sources.table_files import (
     TableFile,
     check_role,
+    holds_images,
     is_text,
 )
 
@@ -127,7 +128,7 @@ def _dataset(
                 f"{first.path.name}. Write all files with the same schema."
             )
     kind, header = said[0], said[-1]
-    if not str(kind).startswith(("binary", "large_binary", "struct<bytes: binary")):
+    if not holds_images(kind):
         raise ExtractError(
             f"The column {image!r} of {str(first.path)!r} has type {kind}, not bytes "
             "of images. Type --columns image=NAME, or path=NAME for paths."

@@ -240,7 +240,19 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is text, with or without a dictionary."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    types = pa.types
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(matches(kind) for matches in texts)
+
+
+def holds_images(kind: pa.DataType) -> bool:
+    """Return whether a type is bytes, or a struct with bytes under the name "bytes"."""
+    types = pa.types
+    if types.is_struct(kind):
+        place = kind.get_field_index("bytes")
+        return place >= 0 and holds_images(kind.field(place).type)
+    kinds = (types.is_binary, types.is_large_binary, types.is_binary_view)
+    return any(matches(kind) for matches in kinds)
 
 
 def check_role(role: str, kind: pa.DataType, path: Path) -> None:

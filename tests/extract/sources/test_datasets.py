@@ -102,6 +102,23 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
     assert all(one == found[0] for one in found)
 
 
+STRUCTS = (
+    [("path", pa.string()), ("bytes", pa.binary())],
+    [("bytes", pa.large_binary()), ("path", pa.large_string())],
+    [("width", pa.int32()), ("bytes", pa.binary_view())],
+)
+
+
+@pytest.mark.parametrize("kind", [*map(pa.struct, STRUCTS), pa.binary_view()])
+def test_bytes_of_images_are_found_by_name_in_any_binary_type(tmp_path, kind):
+    """pandas, polars and DuckDB order fields and choose types in their own ways."""
+    held = [{"bytes": png(i)} if pa.types.is_struct(kind) else png(i) for i in range(3)]
+    rows = pa.table({"image": pa.array(held, kind), "label": [0, 1, 0]})
+    parquet.write_table(rows, tmp_path / "f.parquet")
+    source = open_source(tmp_path / "f.parquet", Classes(["0", "1"]))
+    assert [source.raw(i) for i in range(3)] == [png(i) for i in range(3)]
+
+
 def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
     with pytest.raises(ExtractError, match="no column 'photo'"):
         open_source(hub, Classes(NAMES), columns=Columns(image="photo"))
