@@ -13,11 +13,13 @@ import torch
 from dphead_extract.backbones.base import Backbone
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.timm_models import timm_model
+from dphead_extract.images import with_channels
 from dphead_extract.normalization import RowNorm
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from dphead.export.heads import write_code
+from dphead.export.pictures import transformed
 from dphead.export.torch_head import Head, NormalizedNetwork, load_model
 from dphead.export.trained import (
     Trained,
@@ -62,6 +64,7 @@ class _Classifier(Answers):
         super().__init__(head)
         self.network, self.norm = backbone.module, norm
         self.mirror, self.input_shape = backbone.mirror, backbone.input_shape
+        self.prepare = backbone.prepare
         for name in ("mean", "std"):
             values = torch.tensor(backbone.transform[name], dtype=torch.float32)
             self.register_buffer(name, values.reshape(-1, 1, 1))
@@ -203,6 +206,7 @@ def write_onnx(trained: Trained, folder: Path) -> str:
     extraction = trained.facts["extraction"]
     if _is_timm(extraction):
         module: nn.Module = _classifier(trained)
+        _check_prepare(module, extraction["transform"])
         given, takes = _random_images(module), "images"
         facts = described(trained, tensors_of(trained.linear))
         write_plain_json(folder / "head.json", facts)
@@ -212,6 +216,22 @@ def write_onnx(trained: Trained, folder: Path) -> str:
         given = torch.randn(TRIED, len(trained.linear.weights))
         takes = "features"
     return write_graph(trained, folder, module, given, takes)
+
+
+def _check_prepare(classifier: Any, transform: dict[str, Any]) -> None:
+    """Raise ValueError unless prepare.py gives the pixels of the extraction."""
+    channels, height, width = classifier.input_shape
+    draw = np.random.default_rng(0)
+    for shape in ((2 * height + 1, 3 * width), (3 * height, width // 2 + 1)):
+        pixels = draw.integers(0, 256, (*shape, 3)[: 3 if channels == 3 else 2])
+        pixels = pixels.astype(np.uint8)
+        ours = classifier.prepare(pixels)
+        theirs = np.asarray(transformed(with_channels(pixels, channels), transform))
+        if not np.array_equal(ours, theirs.reshape(ours.shape)):
+            raise ValueError(
+                "prepare.py does not resize images as the extraction with the "
+                f"transform {transform}. Use --to timm."
+            )
 
 
 def write_graph(

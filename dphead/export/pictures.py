@@ -9,6 +9,7 @@ rows = prepare("picture.png", folder)[None]
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from dphead_extract.images import open_picture
@@ -18,48 +19,55 @@ from PIL import Image
 def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
     """Return an image file as (channels, height, width) float32 from 0 to 1.
 
-    The image is decoded as in the extraction, then resized and center-cropped as timm
-    does for the network in the folder's head.json.
+    The image is decoded, resized and cropped as in the extraction, by the transform in
+    the folder's head.json.
 
     Raises
     ------
-    ValueError
-        If the network needs another crop than the center of a square.
     UnreadableImage
         If the extraction would refuse the file.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
-    transform = facts["features"]["transform"]
-    _, height, width = transform["input_size"]
-    square = height == width and transform["crop_mode"] == "center"
-    if not square and transform["crop_mode"] != "squash":
-        raise ValueError(
-            "prepare() needs a square input and the crop mode center, got "
-            f"{transform['input_size']} and {transform['crop_mode']}. Use "
-            "`timm.data.create_transform` with the transform in head.json."
-        )
-    picture = open_picture(file, folder)
-    if transform["crop_mode"] == "squash":  # a network of `dphead finetune`
-        return _pixels(picture.resize((width, height), Image.Resampling.BICUBIC))
-    shorter = math.floor(height / transform["crop_pct"])
-    picture = _resized(picture, shorter, transform["interpolation"])
-    left = round((picture.width - width) / 2)
-    top = round((picture.height - height) / 2)
-    return _pixels(picture.crop((left, top, left + width, top + height)))
-
-
-def _pixels(picture: Image.Image) -> np.ndarray:
+    picture = transformed(open_picture(file, folder), facts["features"]["transform"])
     pixels = np.asarray(picture, np.float32) / 255
     channels = len(picture.getbands())
     return pixels.reshape(picture.height, picture.width, channels).transpose(2, 0, 1)
 
 
-def _resized(picture: Image.Image, shorter: int, interpolation: str) -> Image.Image:
-    """Resize the shorter side to a length, and the other in proportion."""
-    wide = picture.width > picture.height
-    short, long = sorted(picture.size)
-    longer = int(shorter * long / short)
-    size = (longer, shorter) if wide else (shorter, longer)
-    if picture.size == size:
-        return picture
-    return picture.resize(size, Image.Resampling[interpolation.upper()])
+def transformed(picture: Image.Image, transform: dict[str, Any]) -> Image.Image:
+    """Return an image in the size of the input, as timm's transform does.
+
+    The crop mode "squash" resizes each side by itself. "border" fits the image into the
+    input, and fills the rest with the mean. Otherwise, the image covers the input, and
+    what is beyond is cut off.
+    """
+    _, height, width = transform["input_size"]
+    tall, wide = (math.floor(side / transform["crop_pct"]) for side in (height, width))
+    mode, ratios = transform["crop_mode"], (picture.height / tall, picture.width / wide)
+    fill: Any = 0
+    if mode == "squash":
+        size = wide, tall
+    elif mode == "border":
+        size = _divided(picture, max(ratios))
+        fill = tuple(round(255 * value) for value in transform["mean"])
+    elif tall == wide:
+        short, long = sorted(picture.size)
+        longer = int(tall * long / short)
+        size = (longer, tall) if picture.width > picture.height else (tall, longer)
+    else:
+        size = _divided(picture, min(ratios))
+    resampling = Image.Resampling[transform["interpolation"].upper()]
+    picture = picture if picture.size == size else picture.resize(size, resampling)
+    fill = fill[0] if fill and picture.mode == "L" else fill
+    made = Image.new(picture.mode, (width, height), fill)
+    made.paste(picture, (_begin(width, size[0]), _begin(height, size[1])))
+    return made
+
+
+def _divided(picture: Image.Image, ratio: float) -> tuple[int, int]:
+    return round(picture.width / ratio), round(picture.height / ratio)
+
+
+def _begin(side: int, picture: int) -> int:
+    """Return where a centered picture begins; negative where it is cut off."""
+    return (side - picture) // 2 if side > picture else -round((picture - side) / 2)

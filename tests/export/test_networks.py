@@ -5,6 +5,7 @@ extraction and head give.
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pictures as kinds
@@ -24,7 +25,7 @@ from PIL import Image
 from dphead.analysis.metrics import predicted_classes
 from dphead.export import torch_head
 from dphead.export.exporting import export
-from dphead.export.pictures import prepare
+from dphead.export.pictures import prepare, transformed
 from dphead.fit.files import open_matching
 from dphead.fit.head_file import open_head
 
@@ -202,6 +203,47 @@ for path in sorted(Path("files").rglob("*.*")):
     found["onnx"] += session.run(["probabilities"], {"images": images})[0].tolist()
 print(json.dumps(found))
 """
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_prepare_resizes_as_timm_for_every_crop(mode):
+    """The same pixels, for sizes, shares and interpolations that models have."""
+    from timm import data
+
+    draw = np.random.default_rng(0)
+    for size, share, how, channels in (
+        ((32, 32), 0.9, "bilinear", 3),
+        ((32, 48), 0.875, "bicubic", 3),
+        ((30, 17), 1.0, "nearest", 1),
+        ((32, 32), 1.1, "bicubic", 1),  # beyond the image: padded
+    ):
+        own = {"input_size": (channels, *size), "crop_mode": mode, "crop_pct": share}
+        own |= dict.fromkeys(("mean", "std"), (0.4, 0.5, 0.6)[:channels])
+        own |= {"interpolation": how}
+        made: Any = data.create_transform(**own, is_training=False, normalize=False)
+        for shape in ((50, 70), (71, 33), (32, 32), (10, 200)):
+            pixels = draw.integers(0, 256, (*shape, 3)[: 2 + channels // 3])
+            picture = images.with_channels(pixels.astype(np.uint8), channels)
+            found, expected = transformed(picture, own), picture
+            for step in made.transforms[:-1]:
+                expected = step(expected)
+            assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["squash", "border"])
+def test_an_export_prepares_images_by_the_models_own_crop(
+    pictures, weights, tmp_path, monkeypatch, mode
+):
+    import timm
+
+    resolve = timm.data.resolve_model_data_config
+    own = {"crop_mode": mode, "interpolation": "bilinear"}
+    monkeypatch.setattr(
+        timm.data, "resolve_model_data_config", lambda *args: resolve(*args) | own
+    )
+    run, features = fitted_on(tmp_path, pictures, small(weights))
+    export(run, "onnx", tmp_path / "out", weights)
+    check_onnx(tmp_path / "out", run, features, pictures)
 
 
 def twelve_bits():
