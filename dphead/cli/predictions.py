@@ -75,13 +75,15 @@ def write_predictions(
         from pyarrow import parquet
 
         made = pyarrow.Table.from_pylist(rows)
-        write_atomically(output, lambda file: parquet.write_table(made, file))
+        write_atomically(
+            output, lambda file: parquet.write_table(made, file), typed=True
+        )
         return
     text = json.dumps(rows, indent=1) + "\n" if kind == "json" else _csv(rows)
     if output is None:
         sys.stdout.write(text)
     else:
-        write_text(output, text)
+        write_text(output, text, typed=True)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

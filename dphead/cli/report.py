@@ -61,8 +61,9 @@ def report(
         for other in DERIVED:  # each page states what about.toml says
             if other != name and (folder / other).is_file():
                 write_text(folder / other, rendered(other, finished.report, stated))
+    typed = out is not None
     out = out or folder / name
-    write_text(out, text)
+    write_text(out, text, typed=typed)
     click.echo(f"{out}")
     if "TODO" in text:
         click.echo("Replace each TODO. The report does not have these facts.")

@@ -17,6 +17,7 @@ from dphead_extract.index import ImageIndex, Overlap
 
 from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages
+from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
@@ -234,16 +235,30 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
 def _held_home() -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME, if the file system has locks."""
     lock = None
-    with suppress(OSError):
+    with _writable():
         folder = ledger_home() / "ledgers"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = open_own(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
     finally:
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def _writable() -> Iterator[None]:
+    """Ignore errors of a home that is not writable, but not `ForeignFile`.
+
+    Whoever put a link in a file's place could otherwise switch off a lock or a note.
+    """
+    try:
+        yield
+    except ForeignFile:
+        raise
+    except OSError:
+        pass
 
 
 @contextmanager
@@ -390,10 +405,10 @@ def note_ledger(path: str, dataset_id: str) -> None:
     name = path if is_on_server(path) else os.path.realpath(path)
     if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
         return
-    with suppress(OSError):
+    with _writable():
         notes = _notes(dataset_id)
         notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        file = open_own(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         # one write for the whole line, so that two processes cannot mix their lines
         os.write(file, f"{json.dumps(name)}\n".encode())
         os.fsync(file)

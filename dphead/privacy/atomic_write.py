@@ -1,4 +1,10 @@
-"""Write files atomically and durably, and lock them."""
+"""Write files atomically and durably, and lock them.
+
+dphead chooses the names of most files that it writes, such as RUN/report.json. Whoever
+may write to the same folder could put a link to another file under such a name. So this
+module never opens a file for writing through a link, a second name, a pipe or a device
+(`open_own`). Only a path that the user typed may be one of these.
+"""
 
 import fcntl
 import os
@@ -11,12 +17,75 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
+class ForeignFile(OSError):
+    """Report a link, a folder, a pipe or a device under a name that dphead chose."""
+
+
+def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file for writing, and no other file through its name.
+
+    Parameters
+    ----------
+    path : Path
+        A name that dphead chose.
+    flags : int
+        As for `os.open`.
+    mode : int, default 0o666
+        Access rights of a new file, without those that the umask removes.
+
+    Returns
+    -------
+    int
+        The file descriptor.
+
+    Raises
+    ------
+    ForeignFile
+        If the name belongs to a link, a folder, a pipe or a device.
+    OSError
+        If the file cannot be opened.
+    """
+    try:
+        # A pipe without a reader would wait (O_NONBLOCK).
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    except OSError as error:
+        # The error's number for a link differs between systems.
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            raise _foreign(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise _foreign(path)
+    return opened
+
+
+def own_folder(path: Path) -> None:
+    """Create a folder under a name that dphead chose, accessible to its owner only.
+
+    Raises ForeignFile if the name belongs to a link or a file.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(parents=True, mode=0o700)
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise _foreign(path, "folder")
+
+
+def _foreign(path: Path, own: str = "file") -> ForeignFile:
+    return ForeignFile(
+        f"{path} is a link, a pipe or something else in the place of dphead's own "
+        f"{own}. Nothing was written through it. Remove it, then run the same command "
+        "again."
+    )
+
+
+def write_atomically(
+    path: Path, write: Callable[[Any], object], *, typed: bool = False
+) -> None:
     """Fill a binary file with `write`, durably and completely or not at all.
 
     The file is written next to `path` and renamed. After a crash, `path` is complete or
-    unchanged. An existing file keeps its access rights, and a link stays a link. A pipe
-    or a device is written directly, because a rename cannot replace it.
+    unchanged. An existing file keeps its access rights. A link is replaced by the file,
+    and its target stays as it was.
 
     Parameters
     ----------
@@ -24,27 +93,33 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
         The file.
     write : callable
         Function that writes to an open binary file.
+    typed : bool, default False
+        Whether the user typed this path. Then a link of the user stays a link, and its
+        target is replaced. A pipe or a device is written directly, because a rename
+        cannot replace it.
 
     Raises
     ------
     OSError
-        If the disk cannot hold the file; the message has the path.
+        If the disk cannot hold the file; the message has the path. If a typed path is
+        the link of another user.
     """
-    # Replace a link's target, with a temporary file next to it: a rename cannot cross
-    # disks.
-    final = Path(os.path.realpath(path))
+    final = _target(path) if typed else path
     partial = final.with_name(f"{final.name}.part")
     # A failed write leaves neither a partial file nor a changed one.
     with _whole(path, lambda: partial.unlink(missing_ok=True)):
-        if path.exists() and not path.is_file():
+        if typed and path.exists() and not path.is_file():
             with open(path, "wb") as device:
                 write(device)
             return
-        with open(partial, "wb") as file:
-            if final.exists():
+        # A killed run's partial file, or another's link: a new file gets the name.
+        partial.unlink(missing_ok=True)
+        new = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(new, "wb") as file:
+            if final.is_file() and not final.is_symlink():
                 # Set access rights before any byte is written, so that nobody can read
                 # a private file.
-                os.fchmod(file.fileno(), stat.S_IMODE(final.stat().st_mode))
+                os.fchmod(new, stat.S_IMODE(final.stat().st_mode))
             write(file)
             file.flush()
             # Sync data before the rename: after a crash the name must not lead to an
@@ -55,14 +130,29 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
     sync(final.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def _target(path: Path) -> Path:
+    """Return the file that a typed path leads to.
+
+    Raises OSError for the link of another user, who could have put it into a folder
+    that all may write to, such as /tmp.
+    """
+    if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
+        raise OSError(
+            f"{path} is a link of another user. Type the path that you want to write."
+        )
+    # Replace a link's target, with a temporary file next to it: a rename cannot cross
+    # disks.
+    return Path(os.path.realpath(path))
+
+
+def write_text(path: Path, text: str, *, typed: bool = False) -> None:
     """Write UTF-8 text atomically and durably (`write_atomically`).
 
     File names in the text that are not UTF-8 keep their bytes.
     """
     # A path that is not UTF-8 may be part of a report.
     data = text.encode("utf-8", errors="surrogateescape")
-    write_atomically(path, lambda file: file.write(data))
+    write_atomically(path, lambda file: file.write(data), typed=typed)
 
 
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
@@ -102,8 +192,11 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
     """Call `remove` after a failed write, and raise OSError with the path."""
     try:
         yield
+    except ForeignFile:
+        raise
     except OSError as error:
-        remove()
+        with suppress(OSError):
+            remove()
         raise OSError(
             f"{path} could not be written completely ({error.strerror or error}). "
             "Free some space or choose another folder, then run the same command "
@@ -164,13 +257,13 @@ def lock_file(path: Path) -> IO[str] | None:
     Raises
     ------
     OSError
-        If the file system has no locks.
+        If the file system has no locks, or the name belongs to a link (`open_own`).
     """
-    lock = open(path, "w")  # noqa: SIM115 - held by the caller
+    lock = open(open_own(path, os.O_RDWR | os.O_CREAT), "w")  # noqa: SIM115 - by the caller
     try:
         # Without waiting: two runs of one fit would draw two values.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+        if os.path.samestat(os.fstat(lock.fileno()), os.lstat(path)):
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass

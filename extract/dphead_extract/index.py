@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import write_private
+from dphead_extract.features.disk import open_own, write_private
 from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
@@ -208,7 +208,7 @@ class ImageIndex:
         On a file system without locks, several processes can change it at once.
         """
         _make_private(self.folder)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = open_own(self.folder / "lock")
         try:
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)

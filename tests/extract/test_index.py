@@ -157,3 +157,12 @@ def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkey
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(FormatError, match="is not writable"):
         ImageIndex(tmp_path / "home" / "images").digest(images(1)[0])
+
+
+def test_a_link_in_the_place_of_the_indexs_lock_is_refused(index, tmp_path):
+    index.add(A, digests(index, images(4)))
+    (index.folder / "lock").unlink()
+    (index.folder / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ExtractError, match="lock' is a link"):
+        index.add(A, digests(index, images(4, seed=1)))
+    assert not (tmp_path / "elsewhere").exists()

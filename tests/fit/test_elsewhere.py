@@ -4,6 +4,7 @@ they were charged, and settings are never said to be no choice then.
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.fit.ledgers import (
     charged_elsewhere,
+    charging,
     data_set_of,
     default_ledger_path,
     image_index,
@@ -32,6 +34,7 @@ from dphead.fit.ledgers import (
     note_ledger,
     noted_ledgers,
 )
+from dphead.privacy.atomic_write import ForeignFile
 from dphead.privacy.ledger import Ledger
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
@@ -210,6 +213,21 @@ def test_notes_are_the_owners_and_a_line_each(tmp_path):
     notes.write_text("no JSON\n")
     with pytest.raises(ValueError, match="each line must be a ledger"):
         noted_ledgers("ab12")
+
+
+@pytest.mark.parametrize("name", ["lock", "ab12.others"])
+def test_a_link_in_the_homes_folder_is_refused_and_switches_nothing_off(name, tmp_path):
+    """A home that is not writable keeps no notes, but a link must be told."""
+    folder = ledger_home() / "ledgers"
+    folder.mkdir(parents=True)
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with (
+        closing(Ledger(tmp_path / "own.sqlite", "ab12")) as book,
+        pytest.raises(ForeignFile, match=f"{name} is a link"),
+        charging(book),
+    ):
+        pytest.fail("nothing may be charged")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_whose_a_ledger_is(tmp_path):

@@ -254,3 +254,35 @@ def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
     monkeypatch.undo()
     with run_folder.locked(run):
         pass
+
+
+@pytest.mark.parametrize("name", ["lock", "releases"])
+def test_a_link_in_a_run_folder_is_refused_before_the_charge(
+    name, features, run, tmp_path
+):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (victim := elsewhere / "000000.npy").write_text("another program's file")
+    run.mkdir()
+    (run / name).symlink_to(victim if name == "lock" else elsewhere)
+    said = refusal("fit", features, "-o", run, *LS)
+    assert f"{run / name} is a link" in said
+    assert charges() == 0
+    assert victim.read_text() == "another program's file"
+    (run / name).unlink()
+    fitted("fit", features, "-o", run, *LS)
+
+
+def test_links_under_the_names_of_a_runs_files_are_replaced(features, run, tmp_path):
+    """The files of a finished run are the names that a run can have."""
+    fitted("fit", features, "-o", run, *LS)
+    names = [path.name for path in run.iterdir()] + ["fit.json"]
+    (other := tmp_path / "other").mkdir()
+    victims = tmp_path / "victims"
+    victims.mkdir()
+    for name in [n for n in names if n != "report.json"]:
+        (other / name).symlink_to(victims / name)  # dangling, so that a run can begin
+        (other / f"{name}.part").symlink_to(victims / name)
+    (other / "report.json.part").symlink_to(victims / "report.json")
+    fitted("fit", features, "-o", other, *LS)
+    assert list(victims.iterdir()) == []
+    assert not any(path.is_symlink() for path in other.iterdir())

@@ -17,7 +17,12 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from dphead.privacy.atomic_write import lock_file, write_atomically, write_text
+from dphead.privacy.atomic_write import (
+    lock_file,
+    own_folder,
+    write_atomically,
+    write_text,
+)
 from dphead.privacy.ledger.schema import (
     PROGRESS,
     RELEASES,
@@ -55,7 +60,8 @@ class Charge(Generic[_Book]):
     Raises
     ------
     LedgerError
-        If another process holds `store`, or if its file system has no locks.
+        If another process holds `store`, if it is a link, or if its file system has no
+        locks.
     """
 
     def __init__(self, ledger: _Book, fit_id: str, store: Path | None) -> None:
@@ -63,8 +69,8 @@ class Charge(Generic[_Book]):
         self.allocation = Allocation()
         if store is not None:
             # Noisy values of an unfinished fit are for the data holder alone.
-            store.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
+                own_folder(store)
                 lock = lock_file(store / "lock")
             except OSError as error:
                 raise LedgerError(str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,31 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_own(path: Path) -> int:
+    """Open a file to change it, or create one, and return its descriptor.
+
+    Only the owner can read a new file. Whoever may write to the same folder could put a
+    link to another file under this name. Raises ExtractError for a link, a file with a
+    second name, a folder, a pipe or a device.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        opened = os.open(path, flags, 0o600)
+        status = os.fstat(opened)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink < 2:
+            return opened
+        os.close(opened)
+    except OSError:
+        # The error's number for a link differs between systems.
+        if not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode):
+            raise
+    raise ExtractError(
+        f"{str(path)!r} is a link, a pipe or something else in the place of dphead's "
+        "own file. Nothing was written through it. Remove it, then run the same "
+        "command again."
+    )
 
 
 def write_private(path: Path, data: bytes, once: bool = False) -> None:

@@ -228,9 +228,33 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
         raise FormatError(f"{str(path)!r} is not a features file. {todo}")
     try:
         complete = read_seal(path)
-        return h5py.File(path, "r", locking=False), complete
+        file = h5py.File(path, "r", locking=False)
     except OSError as error:
         raise FormatError(_damaged(path)) from error
+    if not _holds_its_columns(file):
+        file.close()
+        raise FormatError(
+            f"{str(path)!r} is damaged or forged: some columns are links, or lie in "
+            "other files. Extract it again."
+        )
+    return file, complete
+
+
+def _holds_its_columns(file: h5py.File) -> bool:
+    """Return whether every entry of a file is a dataset whose bytes lie in this file.
+
+    A forged file could name any file of the reader: by an external or soft link, a
+    virtual dataset, or a dataset with external storage. Its bytes would then count as
+    features. No link is followed here.
+    """
+    root: Any = file
+    for name in file:
+        if not isinstance(root.get(name, getlink=True), h5py.HardLink):
+            return False
+        column = root[name]
+        if not isinstance(column, h5py.Dataset) or column.id.get_offset() is None:
+            return False
+    return True
 
 
 def open_features(path: str | Path) -> FeaturesFile:

@@ -25,7 +25,7 @@ import h5py
 import numpy as np
 
 from dphead_extract.errors import FormatError, ResumableError
-from dphead_extract.features.disk import sync_path
+from dphead_extract.features.disk import open_own, sync_path
 from dphead_extract.features.reading import (
     SCHEMA_VERSION,
     FeaturesFile,
@@ -127,8 +127,7 @@ class FeaturesWriter:
         If the file system has no locks, nothing is locked.
         """
         try:
-            # rows are private: only the owner may read them
-            opened = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600)
+            opened = open_own(self.part)
         except OSError as error:
             raise self._full(error) from error
         file = open(opened, "r+b", buffering=0)  # noqa: SIM115 - until `close`
@@ -141,7 +140,7 @@ class FeaturesWriter:
             pass
         ours = False
         with suppress(FileNotFoundError):  # renamed or removed before the lock
-            ours = os.path.samestat(os.fstat(opened), os.stat(self.part))
+            ours = os.path.samestat(os.fstat(opened), os.lstat(self.part))
         if free and ours and not self.path.exists():
             return file
         if free and ours:
@@ -183,7 +182,7 @@ class FeaturesWriter:
             # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
             # file of a killed run opens again.
             with h5py.File(
-                self.part,
+                self._opened(),
                 "w",
                 libver=("earliest", "v108"),
                 locking=False,
@@ -199,10 +198,23 @@ class FeaturesWriter:
                 shape = (n_blocks(self.config), 32)
                 _allocate(file, "block_digest", shape, "uint8")
                 self._places = extents(file)
-            write_seal(self.part, self._places.values(), complete=False)
-            sync_path(self.part)
+            self._seal(complete=False)
         except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
             raise self._full(error) from error
+
+    def _opened(self) -> Path:
+        """Return a path of the locked file itself, whose name may be a link by now.
+
+        Without /proc, as on macOS, return its name.
+        """
+        assert self._file is not None
+        path = Path(f"/proc/self/fd/{self._file.fileno()}")
+        return path if path.exists() else self.part
+
+    def _seal(self, complete: bool) -> None:
+        """Write the seal of the .part, durably."""
+        write_seal(self._opened(), self._places.values(), complete)
+        sync_path(self.part)
 
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
@@ -268,8 +280,7 @@ class FeaturesWriter:
             )
         try:
             sync_path(self.part)
-            write_seal(self.part, self._places.values(), complete=True)
-            sync_path(self.part)
+            self._seal(complete=True)
             os.replace(self.part, self.path)
             sync_path(self.path.parent)
         except OSError as error:

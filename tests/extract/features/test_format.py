@@ -1,6 +1,7 @@
 """Features files: what is written is read back, and what is damaged is refused."""
 
 import os
+from contextlib import suppress
 
 import h5py
 import numpy as np
@@ -429,11 +430,28 @@ def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path, lost):
     assert verify(tmp_path / "a.h5") == []
 
 
+def virtual(file):
+    rows = h5py.VirtualLayout((50, 7), "f4")
+    rows[:] = h5py.VirtualSource("other.h5", "x", (50, 7))
+    file.create_virtual_dataset("features", rows)
+
+
+def soft_link(file):
+    file.create_dataset("rows", data=np.zeros((50, 7), "f4"))
+    file["features"] = h5py.SoftLink("/rows")
+
+
 @pytest.mark.parametrize(
     "hostile",
     [
         lambda f: f.__setitem__("features", h5py.ExternalLink("other.h5", "x")),
         lambda f: f.__setitem__("features", h5py.SoftLink("/labels")),
+        lambda f: f.create_dataset(
+            "features", (50, 7), "f4", external=[("other.bin", 0, h5py.h5f.UNLIMITED)]
+        ),
+        lambda f: f.create_dataset("features", (50, 7), "f4", chunks=(10, 7)),
+        virtual,
+        soft_link,
         lambda f: f.create_dataset("features", (10**9, 10**5), "float32"),
         lambda f: f.create_dataset("features", (50, 4), "f4", compression="gzip"),
         lambda f: f.create_dataset(
@@ -442,18 +460,53 @@ def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path, lost):
         lambda f: f.create_group("features"),
     ],
 )
-def test_columns_that_are_not_in_the_file_are_refused_unread(tmp_path, hostile):
+def test_columns_that_are_not_in_the_file_are_refused_unread(
+    tmp_path, hostile, monkeypatch
+):
     path = tmp_path / "f.h5"
     write_features(path, *sample(), ["a", "b", "c"])
-
-    def change(file):
-        del file["features"]
-        hostile(file)
+    # sound rows in other files, which a reader that follows links would take
+    monkeypatch.chdir(tmp_path)
+    sample()[0].tofile("other.bin")
+    with h5py.File("other.h5", "w") as other:
+        other["x"] = sample()[0]
 
     with h5py.File(path, "r+") as file:
-        change(file)
-        here = {k: v for k, v in file.items() if k != "features"}
+        del file["features"]
+        hostile(file)
+        here = {k: v for k, v in file.items() if k not in ("features", "rows")}
         columns = [(v.id.get_offset(), v.nbytes) for v in here.values()]
     write_seal(path, columns, complete=True)
     with pytest.raises(FormatError, match="damaged"):
         open_features(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "second name", "pipe"])
+def test_what_lies_in_the_place_of_the_part_is_never_written(tmp_path, kind):
+    """Whoever may write to the folder could have a victim's file truncated."""
+    (victim := tmp_path / "victim").write_text("another program's file")
+    part = tmp_path / "f.h5.part"
+    if kind == "second name":
+        part.hardlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.symlink_to(victim if kind == "link" else tmp_path / "missing")
+    with pytest.raises(FormatError, match=r"f.h5.part' is a link, a pipe"):
+        write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"])
+    assert victim.read_text() == "another program's file"
+    assert {p.name for p in tmp_path.iterdir()} == {"victim", "f.h5.part"}
+
+
+def test_a_part_that_becomes_a_link_is_not_followed(tmp_path, monkeypatch):
+    (victim := tmp_path / "victim").write_text("another program's file")
+
+    def replaced(self):
+        self.part.unlink()
+        self.part.symlink_to(victim)
+        return False
+
+    monkeypatch.setattr(FeaturesWriter, "_resume", replaced)
+    with suppress(OSError, FormatError):
+        write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"])
+    assert victim.read_text() == "another program's file"
