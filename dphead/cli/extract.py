@@ -63,7 +63,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--limit",
         type=values.NATURAL,
-        help="Use only the first N images. Default: all images.",
+        help="Use only the first N images, for trials. `dphead fit --relation "
+        "add_remove` refuses such a file. Default: all images.",
     ),
     click.option(
         "--skip-unreadable",

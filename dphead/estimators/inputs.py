@@ -36,7 +36,7 @@ from dphead.estimators.labels import (
 )
 from dphead.fit.files import (
     SourceFacts,
-    check_split,
+    check_selection,
     source_of,
     source_of_arrays,
 )
@@ -254,7 +254,7 @@ def from_file(
     split, cap, mean = estimator.split, estimator.group_cap, estimator.group_mean
     with open_features(Path(path)) as file:
         check_groups(file, cap)
-        check_split(file, estimator.relation)
+        check_selection(file, estimator.relation, cap)
         n_rows = len(split_slots(file, split))
         if label_sets is None:
             names = _names_of(file, classes)

@@ -28,6 +28,11 @@ _REPEATED = (
     "ensemble. Each fit spends its own epsilon, and fits on overlapping rows add up. "
     "privacy_ covers one fit. "
 )
+_FOLDS = (
+    "Under relation={relation!r}, epsilon holds only if no row decides which other "
+    "rows a fit gets. scikit-learn chooses folds by positions or labels. Use "
+    'relation="zero_out". '
+)
 _MAIN = "MainProcess"  # Python's name for the main process
 _UNCOUNTED = "No ledger adds these fits up. Pass `ledger` to add them up."
 _fits: Counter[str | None] = Counter()  # by family of clones, in this process
@@ -65,7 +70,10 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
                 f"With this fit, the ledger's total is epsilon {total:.4g}. Each "
                 "further fit adds to this total."
             )
-        found["clones"] = f"{_CHANGED if changed else ''}{_REPEATED}{count}"
+        folds = ""
+        if estimator.relation != "zero_out":
+            folds = _FOLDS.format(relation=estimator.relation)
+        found["clones"] = f"{_CHANGED if changed else ''}{_REPEATED}{folds}{count}"
     steps = _fitted_before(estimator, sys._getframe(1))
     if steps:
         found["pipeline"] = (

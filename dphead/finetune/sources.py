@@ -89,7 +89,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
                 f"got {options.shape or 'none'}. Pass the shape of the maps in {path}."
             )
         given = tuple(options.classes.names or ()) or None
-        files.check_split(file, options.relation)
+        files.check_selection(file, options.relation)
         return Data(
             rows=rows,
             measured=Opened(rows.features(), rows.measured_labels(), rows.valid),

@@ -138,15 +138,46 @@ def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
     return SourceFacts(n_features, classes, None, "", _DECLARED_IN_FIT, made, False)
 
 
-def check_split(file: FeaturesFile, relation: str) -> None:
-    """Raise ValueError if adding a row could change the splits of other rows."""
-    by_position = file.holdout and file.holdout.get("positions", True)
-    if relation == "add_remove" and by_position:
-        raise ValueError(
-            f"--relation add_remove cannot be used with {file.path}: --test-fraction "
-            "chose its test rows by their positions, which change if a row is removed. "
-            "Use --relation zero_out, or give the splits in a column of the table."
-        )
+def check_selection(
+    file: FeaturesFile, relation: str, group_cap: int | None = None
+) -> None:
+    """Raise ValueError if one row or group can decide which others were chosen.
+
+    A choice by positions shifts if a row is added or removed, or if a group is replaced
+    by a larger one. If rows keep their positions, it does not (proofs/sensitivity.md).
+    """
+    if relation != "add_remove" and (relation == "zero_out" or group_cap is None):
+        return
+    config, holdout = file.config, file.holdout
+    chosen = {
+        "--limit": config.get("limit") is not None,
+        "--shard": "shard" in config,
+        "--test-fraction": bool(holdout) and holdout.get("positions", True),
+    }
+    by = [option for option, used in chosen.items() if used]
+    if not by and "limit" in config:
+        return
+    with_groups = "" if relation == "add_remove" else " with --group-cap"
+    why = "an earlier version of dphead did not record how it chose the rows"
+    todo = (
+        "repeat the command that wrote the file, with another -o and with --dataset-id "
+        f"{file.dataset_id}"
+    )
+    if by:
+        change = "row is removed" if relation == "add_remove" else "group is replaced"
+        why = f"{by[0]} chose its rows by positions, which change if a {change}"
+        todo = _WITHOUT_POSITIONS[by[0]]
+    raise ValueError(
+        f"--relation {relation}{with_groups} cannot be used with {file.path}: {why}. "
+        f"Use --relation zero_out, or {todo}."
+    )
+
+
+_WITHOUT_POSITIONS = {
+    "--limit": "extract all images, without --limit",
+    "--shard": "join all shards by `dphead features join`",
+    "--test-fraction": "give the splits in a column of the table",
+}
 
 
 def check_features(

@@ -19,7 +19,7 @@ from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.duration import check_duration
 from dphead.fit.files import (
     check_features,
-    check_split,
+    check_selection,
     class_names,
     evaluate_head,
     measured_rows,
@@ -207,7 +207,7 @@ def prepare_head(
     Raises ValueError if the options do not match the file.
     """
     source = source_of(file, class_names(file, options.classes))
-    check_split(file, options.relation)
+    check_selection(file, options.relation, options.group_cap)
     ungrouped = check_unit(
         source.grouped,
         options.protect,

@@ -183,6 +183,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
             "source_digest": _digest(options),
             "ignore_labels": options.classes.ignore_labels,
             "allow_unlabeled": options.classes.allow_unlabeled,
+            "limit": None,
             **options.holdout.record(grouped, positions=True),
             **({"attested": True} if options.attested else {}),
         },

@@ -101,7 +101,7 @@ class ExtractOptions:
         Index of the images that were seen before. Such images keep the id of their data
         set. None disables the search.
     limit : int or None
-        Use only the first rows, for trials.
+        Use only the first rows, for trials. The file records this.
     check : bool
         Verify the file at the end.
     shard : Shard
@@ -487,6 +487,7 @@ def _make_header(
             "device": settings.device.type,
             "amp": options.amp or False,
             "skip_unreadable": options.skip_unreadable,
+            "limit": options.limit,
             **options.holdout.record(source.group is not None, source.by_position),
             **options.shard.record(n_rows),
         },

@@ -102,6 +102,15 @@ def test_several_fits_of_clones_are_warned_of_once(blobs, fit):
     assert "No ledger adds these fits up" in text
 
 
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
+def test_folds_that_one_row_decides_are_warned_of(blobs, relation):
+    """Without the first row, the folds of nearly all others change."""
+    hidden = {"nominal_n": 200} if relation == "add_remove" else {}
+    model = make(relation=relation, **hidden)
+    (text,) = warned(lambda: cross_val_score(model, *blobs, cv=2))
+    assert ("chooses folds by positions or labels" in text) == (relation != "zero_out")
+
+
 def test_a_seed_in_clones_is_warned_of_once(blobs):
     """An ensemble seeds its clones itself, and then they are not private."""
     x, y = blobs

@@ -29,9 +29,10 @@ JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,
 ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``split_names``,
 ``backbone``, ``backbone_kwargs``, ``weights_sha256``, ``transform``, ``normalization``
 and ``library_versions``. It also holds every option that can change a value in the
-file. ``holdout`` has the ``fraction`` of test images that hashes of names set apart,
-``by`` ("group" or "image"), and ``positions`` (whether an image without a group is
-named by its position).
+file. ``limit`` is the number of rows if only the first rows of the source were taken,
+else null. Files of earlier versions do not have this key. ``holdout`` has the
+``fraction`` of test images that hashes of names set apart, ``by`` ("group" or "image"),
+and ``positions`` (whether an image without a group is named by its position).
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

@@ -200,7 +200,7 @@ def has_known_types(config: dict[str, Any]) -> bool:
     if isinstance(options, dict):
         parts += options.get("parts", [])
     nested = [part[key] for part in parts for key in ("transform", "normalization")]
-    nested += [options, config.get("holdout", {})]
+    nested += [options, config.get("holdout", {}), config.get("shard", {})]
     texts = [name for names in lists for name in names]
     texts += [part[key] for part in parts for key in ("backbone", "weights_sha256")]
     return (
@@ -208,6 +208,7 @@ def has_known_types(config: dict[str, Any]) -> bool:
         and all(map(is_encodable, texts))
         and all(isinstance(fact, dict) for fact in nested)
         and isinstance(config["block_rows"], int)
+        and isinstance(config.get("limit"), int | None)
     )
 
 

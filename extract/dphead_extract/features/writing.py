@@ -374,6 +374,8 @@ def write_features(
 ) -> str:
     """Write arrays as a features file and return its dataset_id.
 
+    All rows of the arrays are written. How the caller chose these rows is not recorded.
+
     Parameters
     ----------
     path : str or Path
@@ -425,7 +427,7 @@ def write_features(
         classes_declared="classes-flag" if class_names is not None else "",
         split_names=split_names,
         has_group=group is not None,
-        config={"source_digest": content.hexdigest()},
+        config={"source_digest": content.hexdigest(), "limit": None},
         **header,
     )
     with FeaturesWriter(path, head) as writer:
