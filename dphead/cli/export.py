@@ -8,7 +8,7 @@ import click
 from dphead.cli import values
 from dphead.cli.text import filled
 
-_FORMATS = values.KeptChoice("dphead.export.exporting:WRITERS")
+_FORMATS = values.KeptChoice("dphead.export.exporting:FORMATS")
 
 
 @click.command()
@@ -53,6 +53,8 @@ def export(
     g = done.guarantee
     click.echo(filled(f"{done.folder}: {' '.join(done.files)}"))
     click.echo(f"takes {done.takes}\n")
+    if done.not_compared:
+        click.echo(filled(f"! not compared with dphead: {done.not_compared}") + "\n")
     click.echo(textwrap.indent(done.example, "    "))
     if g["private"]:
         amount = f"epsilon {g['epsilon']:.5g}, delta {g['delta']:g}"

@@ -5,27 +5,27 @@ contents of the run folder and the backbone's public weights.
 """
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from dphead_extract import images
 
 from dphead.analysis.sealed import read_json, read_sealed
-from dphead.export.trained import Trained, guarantee_of, write_plain_json
+from dphead.export.trained import Format, Trained, guarantee_of, write_plain_json
 from dphead.export.words import example, input_in_words, readme
 from dphead.fit.head_file import open_head
 from dphead.privacy.atomic_write import write_folder
 
-WRITERS = {  # format: module:function(trained, folder), imported on first use
-    "torch": "dphead.export.heads:write_torch",
-    "timm": "dphead.export.networks:write_timm",
-    "onnx": "dphead.export.networks:write_onnx",
-    "sklearn": "dphead.export.heads:write_sklearn",
+FORMATS = {  # module:Format of heads, and of networks; imported on first use
+    "torch": ("dphead.export.heads:TORCH", "dphead.export.finetuned:TORCH"),
+    "timm": ("dphead.export.networks:TIMM", "dphead.export.finetuned:TIMM"),
+    "onnx": ("dphead.export.networks:ONNX", "dphead.export.finetuned:ONNX"),
+    "sklearn": ("dphead.export.heads:SKLEARN", None),
 }
-_NETWORKS = "dphead.export.finetuned"  # has `write_network_FORMAT`
+_TOLERANCE = 1e-4  # largest error of answers, relative to answers above one; chosen
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Exported:
         Python code that loads the export.
     guarantee : dict
         The contents of guarantee.json.
+    not_compared : str
+        Reason why the files were not compared with dphead's scores, or "".
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class Exported:
     takes: str
     example: str
     guarantee: dict[str, Any]
+    not_compared: str = ""
 
 
 def export(
@@ -62,12 +65,14 @@ def export(
 ) -> Exported:
     """Write the head or the network of a run folder to the new folder `out`.
 
+    The written files are loaded again, and compared with dphead's own scores.
+
     Parameters
     ----------
     run : str or Path
         The run folder.
     to : str
-        A key of WRITERS.
+        A key of FORMATS.
     out : str or Path
         A new or empty folder.
     weights : str or Path, optional
@@ -83,13 +88,13 @@ def export(
     Raises
     ------
     ValueError
-        If the folder holds no head, was modified, or cannot be exported to this format.
-        Then no files remain.
+        If the folder holds no head, was modified, or cannot be exported to this format,
+        or if the written files have other scores. Then no files remain.
     """
     run, out = Path(run), Path(out)
-    if to not in WRITERS:
+    if to not in FORMATS:
         raise ValueError(
-            f"--to must be a format, got {to}. Use one of {', '.join(WRITERS)}."
+            f"--to must be a format, got {to}. Use one of {', '.join(FORMATS)}."
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
@@ -98,11 +103,19 @@ def export(
         )
     path = None if weights is None else Path(weights)
     trained = _read(run, path, model)
-    takes = code = ""
+    form = _format(to, trained.kind)
+    takes = code = not_compared = ""
 
     def fill(folder: Path) -> None:
-        nonlocal takes, code
-        takes = _writer(to, trained.kind)(trained, folder)
+        nonlocal takes, code, not_compared
+        written = form.write(trained, folder)
+        takes = written.takes
+        try:
+            answer = form.load(trained, folder)
+        except ModuleNotFoundError as error:
+            not_compared = f"{error.name} is not installed"
+        else:
+            _compare(written.answers, np.asarray(answer(written.given)))
         code = example(trained, to, takes, out.name)
         text = readme(trained, takes, code)
         (folder / "README.md").write_text(text, encoding="utf-8")
@@ -112,7 +125,20 @@ def export(
 
     write_folder(out, fill)
     files = sorted(path.name for path in out.iterdir())
-    return Exported(out, files, input_in_words(trained, takes), code, trained.guarantee)
+    words = input_in_words(trained, takes)
+    return Exported(out, files, words, code, trained.guarantee, not_compared)
+
+
+def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Raise ValueError unless written files give dphead's own answers."""
+    size = max(1.0, float(np.abs(ours).max()))
+    moved = float(np.abs(ours - theirs).max())
+    if not moved <= _TOLERANCE * size:
+        raise ValueError(
+            "the scores of the exported files differ from dphead's, got a difference "
+            f"of {moved:.3g} for scores up to {size:.3g}. Use another format (--to), "
+            "and report this as a bug, with the run's report.json."
+        )
 
 
 def _read(run: Path, weights: Path | None, model: Any) -> Trained:
@@ -126,17 +152,12 @@ def _read(run: Path, weights: Path | None, model: Any) -> Trained:
     return Trained(run, None, facts, guarantee_of(run, facts), weights, model)
 
 
-def _writer(to: str, kind: str) -> Callable[[Trained, Path], str]:
-    """Return the function that writes a format's own files.
-
-    The function returns the input that these files take: "images" or "features".
-    """
-    module, name = WRITERS[to].split(":")
-    if kind == "network":
-        module, name = _NETWORKS, f"write_network_{to}"
-    writer = getattr(import_module(module), name, None)
-    if writer is None:
+def _format(to: str, kind: str) -> Format:
+    """Return a format of heads or of networks."""
+    place = FORMATS[to][kind == "network"]
+    if place is None:
         raise ValueError(
             f"--to {to} is for heads, got a network. Use --to torch, timm or onnx."
         )
-    return writer
+    module, name = place.split(":")
+    return getattr(import_module(module), name)

@@ -1,8 +1,6 @@
-"""Export a network of `dphead finetune`, from images or feature maps to scores.
+"""Export a network of `dphead finetune`, from images or feature maps to scores."""
 
-Each writer loads its files again. It compares their scores with the network's.
-"""
-
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,19 @@ from dphead.export.heads import write_code
 from dphead.export.networks import (
     TRIED,
     Answers,
-    compare,
+    answered,
+    load_graph,
     save_tensors,
     timm_config,
     write_graph,
 )
 from dphead.export.torch_head import NormalizedNetwork, load_network
-from dphead.export.trained import Trained, write_plain_json
+from dphead.export.trained import (
+    Format,
+    Trained,
+    Written,
+    write_plain_json,
+)
 from dphead.finetune import saved
 
 
@@ -53,43 +57,43 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     return network.eval(), named
 
 
-def _given(network: NormalizedNetwork, pixels: bool) -> Tensor:
-    """Return random input for the network."""
+def _answered(network: NormalizedNetwork, takes: str) -> Written:
+    """Return random input for the network, with its scores."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand((TRIED, *network.shape), generator=generator)
-    return rows if pixels else rows.flatten(1)
+    given = rows if takes == "images" else rows.flatten(1)
+    return answered(Answers(network), given, takes)
 
 
-def write_network_torch(trained: Trained, folder: Path) -> str:
+def _write_torch(trained: Trained, folder: Path) -> Written:
     """Write model.safetensors, head.json, and a head.py that loads them."""
     network, facts = _network(trained)
     takes = _write_facts(trained, folder, facts)
     save_tensors(network, trained, folder)
     write_code("torch_head.py", folder / "head.py")
     write_code("../finetune/architectures.py", folder / "architectures.py")
-    own = network.model if ":" in facts["network"]["model"] else None
-    loaded, _ = load_network(folder, own)
-    given = _given(network, takes == "images")
-    with torch.inference_mode():
-        compare(network(given), loaded(given), "--to onnx")
-    return takes
+    return _answered(network, takes)
 
 
-def write_network_onnx(trained: Trained, folder: Path) -> str:
+def _load_torch(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
+    model = None
+    if trained.is_own:  # the files do not hold the module's code
+        model = saved.read_network(trained.run, model=trained.model)[0].model
+    return _in_inference(load_network(folder, model)[0])
+
+
+def _write_onnx(trained: Trained, folder: Path) -> Written:
     """Write model.onnx, which also normalizes its input."""
     network, facts = _network(trained)
-    takes = _write_facts(trained, folder, facts)
-    given = _given(network, takes == "images")
-    return write_graph(trained, folder, Answers(network), given, takes)
+    written = _answered(network, _write_facts(trained, folder, facts))
+    write_graph(trained, folder, Answers(network), written)
+    return written
 
 
-def write_network_timm(trained: Trained, folder: Path) -> str:
+def _write_timm(trained: Trained, folder: Path) -> Written:
     """Write config.json and model.safetensors, for `timm.create_model`.
 
-    Raises
-    ------
-    ValueError
-        If the network is not a timm model.
+    Raises ValueError if the network is not a timm model.
     """
     import timm
 
@@ -118,12 +122,31 @@ def write_network_timm(trained: Trained, folder: Path) -> str:
     write_plain_json(
         folder / "config.json", timm_config(made, facts["class_names"], model)
     )
-    loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    given = _given(network, pixels=True)
-    with torch.inference_mode():
-        theirs = loaded((given - network.mean) / network.std)
-        compare(network(given), theirs, "--to onnx")
-    return takes
+    return _answered(network, takes)
+
+
+def _load_timm(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
+    import timm
+
+    loaded: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    config = loaded.pretrained_cfg
+    mean, std = (torch.tensor(config[k]).reshape(-1, 1, 1) for k in ("mean", "std"))
+    return _in_inference(NormalizedNetwork(loaded, config["input_size"], mean, std))
+
+
+def _in_inference(network: NormalizedNetwork) -> Callable[[np.ndarray], Any]:
+    network.eval()
+
+    def scores(given: np.ndarray) -> Tensor:
+        with torch.inference_mode():
+            return network(torch.from_numpy(given))
+
+    return scores
+
+
+TORCH = Format(_write_torch, _load_torch)
+ONNX = Format(_write_onnx, load_graph)
+TIMM = Format(_write_timm, _load_timm)
 
 
 def _write_facts(trained: Trained, folder: Path, facts: dict[str, Any]) -> str:

@@ -5,9 +5,10 @@ All numbers come from the run folder.
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,6 +70,11 @@ class Trained:
         return "network" if self.head is None else "head"
 
     @property
+    def is_own(self) -> bool:
+        """Return whether the network is a module of the user's own code."""
+        return self.head is None and ":" in self.facts["network"]["model"]["model"]
+
+    @property
     def has_decoder(self) -> bool:
         """Return whether the export contains the image decoder, decode.py.
 
@@ -83,6 +89,41 @@ class Trained:
         if self.head is None:
             return int(np.prod(self.facts["network"]["shape"]))
         return len(self.head.weights)
+
+
+class Written(NamedTuple):
+    """Hold what a format's files take, and dphead's own answers for random input.
+
+    Attributes
+    ----------
+    takes : str
+        The input of the files: "images" or "features".
+    given : ndarray of float32
+        Random input: rows (n, n_features), or images (n, channels, height, width) with
+        values from 0 to 1.
+    answers : ndarray of shape (n, n_classes)
+        dphead's scores for this input. Probabilities if the format has no scores.
+    """
+
+    takes: str
+    given: np.ndarray
+    answers: np.ndarray
+
+
+class Format(NamedTuple):
+    """Describe a format of exports.
+
+    Attributes
+    ----------
+    write : callable
+        Function of (trained, folder) that writes the files.
+    load : callable
+        Function of (trained, folder) that loads the files. It returns a function from
+        input to answers, as `Written` describes them.
+    """
+
+    write: Callable[[Trained, Path], Written]
+    load: Callable[[Trained, Path], Callable[[np.ndarray], Any]]
 
 
 def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:

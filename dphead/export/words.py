@@ -10,9 +10,9 @@ import sys
 import torch
 
 sys.path.insert(0, "{folder}")
-from head import load_head  # needs torch and safetensors, not dphead
+from head import load_head  # needs torch and safetensors, not dphead{code}
 
-head, classes = load_head("{folder}")
+head, classes = load_head("{folder}"{model})
 features = torch.randn(3, {n_features})  # yours
 best = head.classes(head(features))
 # -1: a row that is not finite has no class
@@ -78,9 +78,9 @@ import torch
 
 sys.path.insert(0, "{folder}")
 from head import load_network  # needs torch and safetensors, not dphead
-from prepare import prepare  # needs numpy and Pillow
+from prepare import prepare  # needs numpy and Pillow{code}
 
-network, classes = load_network("{folder}")
+network, classes = load_network("{folder}"{model})
 images = torch.from_numpy(prepare("picture.png", "{folder}"))[None]
 best = network.classes(network(images))
 # -1: a row that is not finite has no class
@@ -128,7 +128,25 @@ def example(trained: Trained, to: str, takes: str, folder: str) -> str:
     """
     examples = _EXAMPLES if trained.kind == "head" else _OF_NETWORKS
     text = examples[to, takes].strip()
-    return text.format(folder=folder, n_features=trained.n_features)
+    code, model = _own_code(trained)
+    return text.format(
+        folder=folder, n_features=trained.n_features, code=code, model=model
+    )
+
+
+def _own_code(trained: Trained) -> tuple[str, str]:
+    """Return code that makes a module of the user's own, and its argument.
+
+    Both are "" for other networks and for heads.
+    """
+    if not trained.is_own:
+        return "", ""
+    if not isinstance(trained.model, str):  # the estimator got the module itself
+        return "\nmodel = ...  # your module, built as in training", ", model"
+    module, function = trained.model.split(":")
+    n_classes = len(trained.facts["class_names"])
+    code = f"from {module} import {function}  # your code"
+    return f"\n{code}", f", {function}({n_classes})"
 
 
 def input_in_words(trained: Trained, takes: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import (
+    fitted,
     report_of,
     rows,
     run_of,
@@ -220,3 +221,33 @@ def test_written_files_that_differ_from_the_head_are_refused(
     with pytest.raises(ValueError, match="differ from dphead's"):
         export(run, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["torch", "sklearn"])
+def test_a_format_that_writes_other_weights_and_compares_nothing_is_refused(
+    run, tmp_path, monkeypatch, to
+):
+    """The comparison is not the format's own: a new format cannot forget it."""
+    from safetensors.numpy import load_file, save_file
+
+    found = getattr(heads, to.upper())
+
+    def doubled(trained, folder):
+        written = found.write(trained, folder)
+        path = folder / "head.safetensors"
+        save_file({k: 2 * v for k, v in load_file(path).items()}, path)
+        return written
+
+    monkeypatch.setattr(heads, to.upper(), found._replace(write=doubled))
+    with pytest.raises(ValueError, match="differ from dphead's"):
+        export(run, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_says_why_it_was_not_compared(run, tmp_path, monkeypatch):
+    def no_torch(trained, folder):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(heads, "TORCH", heads.TORCH._replace(load=no_torch))
+    done = fitted("export", run, "--to", "torch", "-o", tmp_path / "out")
+    assert "! not compared with dphead: torch is not installed" in done.out

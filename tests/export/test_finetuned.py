@@ -91,13 +91,11 @@ def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Pass --model ones_own:network"):
         export(run, "torch", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    fitted("export", run, "--to", "torch", "-o", "out", "--model", "ones_own:network")
-    code = (
-        "import sys; sys.path.insert(0, 'out')\n"
-        "from head import load_network\nfrom ones_own import network\n"
-        "print(load_network('out', network(3))[1])"
-    )
-    assert without_dphead(tmp_path, code).strip() == str(NAMES)
+    done = export(run, "torch", tmp_path / "t1", model="ones_own:network")
+    pixels = images(1, size=8)[0][0].transpose(1, 2, 0)
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    said = without_dphead(tmp_path, done.example)
+    assert any(name in said for name in NAMES)
 
 
 def test_a_format_that_cannot_hold_the_network_is_refused(trained, tmp_path):
