@@ -244,10 +244,11 @@ def hostile(n, d, m, seed):
     return x, rng.integers(-1, m + 1, n)
 
 
-def python(script: str, *args, wait=True):
-    """Run a script in a fresh interpreter."""
+def python(script: str, *args, wait=True, **variables):
+    """Run a script in a fresh interpreter, with more environment variables."""
     paths = [os.path.dirname(os.path.dirname(__file__)), os.path.dirname(__file__)]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), OPENBLAS_NUM_THREADS="1")
+    env |= variables
     process = subprocess.Popen(
         [sys.executable, "-c", script, *map(str, args)],
         env=env,

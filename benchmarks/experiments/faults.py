@@ -80,6 +80,12 @@ PROBES = {
         60,
         team.cuts,
     ),
+    "server-drops": Probe(
+        "on a team's server: every connection cut 20 to 350 ms after it begins",
+        "one charge, and the same command ends right",
+        200,
+        team.drops,
+    ),
     "server-stops": Probe(
         "a team's server that loses its power at a random moment of a fit",
         "one charge, and the same command ends right",

@@ -124,10 +124,13 @@ class Cutter:
     """A network between a client and a server, which breaks at the client's COMMIT.
 
     answered: whether the COMMIT reaches the server; its answer never arrives.
+    seconds: after which it breaks every connection, whatever it carries.
     """
 
-    def __init__(self, server: int, answered: bool) -> None:
-        self._server, self._answered = server, answered
+    def __init__(
+        self, server: int, answered: bool = False, seconds: float | None = None
+    ) -> None:
+        self._server, self._answered, self._seconds = server, answered, seconds
         self.armed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -139,6 +142,8 @@ class Cutter:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server))
                 cut = threading.Event()
+                if self._seconds is not None:
+                    threading.Timer(self._seconds, _break, (client, server)).start()
                 for ends in ((client, server), (server, client)):
                     threading.Thread(
                         target=self._pass, args=(*ends, ends[0] is client, cut)
@@ -163,9 +168,8 @@ class Cutter:
                 if cut.is_set():
                     break
                 target.sendall(data)
+        _break(source, target)
         for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
             end.close()
 
     def close(self) -> None:
@@ -173,3 +177,10 @@ class Cutter:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+
+def _break(*ends: socket.socket) -> None:
+    """End a connection at once, in both directions."""
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -52,6 +52,16 @@ def cuts(tries: int, seed: int = 0) -> Iterator[list[str]]:
             yield _broken("connection cut", url, arm.join, cutter.close)
 
 
+def drops(tries: int, seed: int = 0) -> Iterator[list[str]]:
+    """Problems of fits whose connections all break 20 to 350 ms after they begin."""
+    rng = random.Random(seed)
+    with served() as server:
+        for _ in range(tries):
+            cutter = Cutter(server.port, seconds=rng.uniform(0.02, 0.35))
+            url = server.url(CLIENT, cutter.port)
+            yield _broken("connections cut", url, lambda: None, cutter.close)
+
+
 def stops(tries: int, seed: int = 0) -> Iterator[list[str]]:
     """Problems of fits whose server loses its power at a random moment."""
     rng = random.Random(seed)
@@ -83,5 +93,7 @@ def _broken(
         first = ended(process)
         mend()
         if first.code not in (0, 2) or "Traceback" in first.said:
-            return [f"{what}: exit code {first.code}: {first.said[-300:]}"]
+            return [f"{what}: exit code {first.code}: {first.said[-3000:]}"]
+        if "othing was charged" in first.said and cases.fits_of(folder):
+            return [f"{what}: a charge is denied: {first.said[-3000:]}"]
         return [f"{what}: {text}" for text in cases.again(folder, case, run_to_end)]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from commands import (
     refusal,
     report_of,
 )
+from sqlalchemy.engine.default import DefaultDialect
 
 from dphead.analysis.sealed import write_json
 from dphead.fit import run as fit_files
 from dphead.fit import run_folder
 from dphead.privacy import atomic_write
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, seals
+from dphead.privacy.ledger.store import LedgerFile
 
 
 class Crash(BaseException):
@@ -56,6 +59,61 @@ def test_a_run_that_dies_at_its_charge_is_charged_once(
     fitted(*command)
     assert [fit["fit_id"] for fit in ledger_of(features).fits()] == [held]
     assert report_of(run)["ledger"]["fit_id"] == held
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_charge_whose_commit_failed_is_looked_up_by_its_id(
+    features, run, monkeypatch, written, settled
+):
+    """COMMIT raised although it wrote the charge, or did not. Where the disk answers
+    again, this run knows; otherwise the next one.
+    """
+    command = ("fit", features, "-o", run, *LS)
+    commit, seal = DefaultDialect.do_commit, seals.seal
+    struck = []
+
+    def failing(self, connection):
+        if struck != ["charge"]:
+            return commit(self, connection)
+        struck.append("COMMIT")
+        if written:
+            commit(self, connection)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def unsynced(self):
+        raise OSError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seals, "seal", lambda book: struck.append(seal(book) or "charge"))
+        patch.setattr(DefaultDialect, "do_commit", failing)
+        if not settled:
+            patch.setattr(LedgerFile, "_sync_folder", unsynced)
+        if settled and written:
+            fitted(*command)
+            assert not (run / "fit.json").exists()
+        else:
+            said = refusal(*command)
+            assert ("Nothing was charged" in said) == settled
+            assert ("charged at most once" in said) == (not settled)
+            assert (run / "fit.json").exists() == (not settled)
+    assert struck[:2] == ["charge", "COMMIT"] and charges() == written
+    if not (settled and written):
+        fitted(*command)
+    assert charges() == 1
+
+
+def test_a_charge_that_the_ledger_still_wrote_when_it_was_looked_for_is_kept(
+    features, run, monkeypatch
+):
+    """A server may write a lost charge after the next run has asked for its id."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "reserve", "after", *command)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "holds", lambda self, fit_id: False)
+        assert "already charged" in refusal(*command)
+    fitted(*command)
+    assert charges() == 1
 
 
 def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(

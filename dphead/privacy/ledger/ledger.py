@@ -38,8 +38,8 @@ from dphead.privacy.ledger.schema import (
     PROGRESS,
     RELEASES,
     TABLES,
+    HeldLedger,
     LedgerError,
-    LostAnswer,
     canonical,
     whole_hour,
 )
@@ -354,8 +354,9 @@ class Ledger(LedgerFile):
                     "Another process charged this ledger at the same moment. Nothing "
                     "was charged. Run this command again."
                 ) from None
-            if self.url and not isinstance(error, LostAnswer):
-                error.add_note("Nothing was charged.")
+            # The transaction was not written (`LedgerFile.transaction`).
+            if isinstance(error, HeldLedger):
+                raise HeldLedger(f"{error} Nothing was charged.") from None
             raise
         return reserved
 

@@ -106,7 +106,8 @@ class LedgerError(ValueError):
 class HeldLedger(LedgerError):
     """Raised if the ledger cannot be used now. It is not damaged.
 
-    Another process holds it, or its server does not answer. Nothing was charged.
+    Another process holds it, its server does not answer, or its disk failed. Nothing
+    was written.
     """
 
 

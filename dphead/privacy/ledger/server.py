@@ -9,7 +9,7 @@ They do not quote the driver's messages, because these contain such names.
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def url_of(path: str) -> str:
 @contextmanager
 def session(url: str) -> Iterator[Connection]:
     """Run a block in one transaction on a new connection to a team's server."""
-    with closing(_connect(url)) as connection, one_error(), connection.begin():
+    with _connection(url) as connection, one_error(), connection.begin():
         for statement in (text(_WRITES), _settings("")):
             connection.execute(statement)
         yield connection
@@ -194,7 +194,7 @@ def held(url: str) -> Iterator[Callable[[], None]]:
             connection.exec_driver_sql("SELECT 1")
 
     # The lock ends with this connection, also if this process dies.
-    with closing(_connect(url)) as connection:
+    with _connection(url) as connection:
         with one_error():
             for statement in beginning("write", ""):
                 connection.execute(statement)
@@ -203,7 +203,7 @@ def held(url: str) -> Iterator[Callable[[], None]]:
 
 def data_sets(url: str) -> list[str]:
     """Return the ids of the data sets that have a ledger on a server."""
-    with closing(_connect(url)) as connection, one_error():
+    with _connection(url) as connection, one_error():
         rows = connection.exec_driver_sql(f"SELECT dataset_id FROM {VIEWS}.data_sets")
         return sorted(rows.scalars())
 
@@ -237,7 +237,7 @@ def connected(url: str) -> Connection:
         durable = connection.exec_driver_sql("SHOW fsync").scalar()
         connection.rollback()
     if durable != "on":
-        connection.close()
+        close(connection)
         raise LedgerError(
             "The ledger's server does not flush what it commits (fsync = "
             f"{durable}). Set fsync = on in postgresql.conf, and reload the server."
@@ -284,6 +284,23 @@ def _engine(url: str) -> Engine:
             "A ledger on a PostgreSQL server needs psycopg, which is not "
             "installed. Run: pip install 'dphead[postgres]'"
         ) from None
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Connection]:
+    """Close a new connection at the end of a block, also if it was lost meanwhile."""
+    connection = _connect(url)
+    try:
+        yield connection
+    finally:
+        close(connection)
+
+
+def close(connection: Connection) -> None:
+    """Close a connection. An open transaction ends, by the server if need be."""
+    # A rollback on a lost connection fails, after what the connection was for.
+    with suppress(exc.DBAPIError):
+        connection.close()
 
 
 def _connect(url: str) -> Connection:
@@ -339,8 +356,8 @@ _CONNECTING = {
     r"shutting down|starting up|not yet accepting|too many": "The team ledger's server "
     "takes no connections now. Wait a minute",
     r"FATAL": _ACCESS,
-    r"refused|time|route|unreachable": "No server answers at the team ledger's host "
-    "and port. Start it, or correct its URL",
+    r"refused|time|route|unreachable": "The team ledger's server does not answer at "
+    "its host and port. Start it, or correct the URL",
 }
 _SILENT_SERVER = "The team ledger's server does not answer. Try psql with the same URL"
 
@@ -380,7 +397,7 @@ def init(url: str) -> str:
     The role of `url` owns the tables. Other roles get privileges by GRANT on schema
     `dphead` (docs/team-ledger.md), and none of them can change or delete a row.
     """
-    with closing(_connect(url)) as connection, one_error(), connection.begin():
+    with _connection(url) as connection, one_error(), connection.begin():
         for statement in beginning("write", ""):
             connection.execute(statement)
         # Under the lock, so that two owners cannot make the tables at once.

@@ -285,8 +285,8 @@ class LedgerFile:
         error = getattr(error, "orig", error)  # SQLite's own, without the statement
         if kind in _BUSY:
             return HeldLedger(
-                f"Another process holds the ledger {self.path}. Nothing was charged. "
-                "Wait for that process or end it, then run this command again."
+                f"Another process holds the ledger {self.path}. Wait for that process "
+                "or end it, then run this command again."
             )
         if kind in (
             sqlite3.SQLITE_READONLY,
@@ -352,10 +352,7 @@ class LedgerFile:
             except (LedgerError, OSError):
                 raise lost from None
             if not found:
-                # the cause: a lost connection, or an error of the disk
-                raise LedgerError(
-                    f"{lost.cause} Nothing was charged. Run this command again."
-                ) from None
+                raise HeldLedger(f"{lost.cause} Run this command again.") from None
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -408,8 +405,8 @@ class LedgerFile:
             else:
                 # Readers kept COMMIT from its lock: it has not begun to write.
                 settled = _kind_of(error) in _BUSY
-                cause = f"The disk of the ledger {self.path} is full or failed"
-                cause += f" ({error.orig})."
+                cause = f"The disk of the ledger {self.path} is full or failed "
+                cause += f"({error.orig}). Free some space or repair the disk."
             if settled:
                 raise
             raise LostAnswer(cause) from None
@@ -424,7 +421,7 @@ class LedgerFile:
 
     def close(self) -> None:
         """Close the file or the connection."""
-        self._connection.close()
+        server.close(self._connection)
         if self._db is not None:
             self._db.close()
 

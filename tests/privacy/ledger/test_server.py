@@ -26,6 +26,7 @@ from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.ledger import server as module
 from dphead.privacy.ledger.schema import FITS, HeldLedger, LostAnswer
+from dphead.privacy.ledger.store import MOVED
 
 FORKS = multiprocessing.get_context("fork")
 
@@ -374,6 +375,72 @@ def test_no_error_names_the_server_or_its_users(team, dataset_id):
     path = Ledger(team.url(CLIENT), dataset_id).path
     assert path.startswith("postgresql:") and path.endswith(dataset_id)
     assert CLIENT not in path and "127.0" not in path
+
+
+def test_what_keeps_a_client_from_the_server_has_a_sentence_each(team, dataset_id):
+    """A wrong password, a closed port, an unknown host, no SSL, and no database."""
+    rules = team.data / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"host all {CLIENT} 127.0.0.1/32 scram-sha-256\n{before}")
+    team.run("SELECT pg_reload_conf()")
+    url = team.url(CLIENT)
+    said = {
+        "user and password": url.replace("secret", "wrong"),
+        "does not answer at its host and port": team.url(CLIENT, free_port()),
+        "host of the team ledger's server is unknown": url.replace(
+            "127.0.0.1", "x.invalid"
+        ),
+        "do not agree on SSL": f"{url}?sslmode=require",
+        "this machine or this database": url.replace("/postgres", "/ssl"),
+    }
+    try:
+        # until the server has read its rules
+        while refused(said["user and password"], dataset_id) is None:
+            time.sleep(0.05)
+        for words, wrong in said.items():
+            error = refused(wrong, dataset_id)
+            assert isinstance(error, HeldLedger) and words in str(error)
+        assert refused(url, dataset_id) is None
+    finally:
+        rules.write_text(before)
+        team.run("SELECT pg_reload_conf()")
+
+
+def refused(url, dataset_id):
+    """The error that opens a ledger, or None."""
+    try:
+        Ledger(url, dataset_id).close()
+    except LedgerError as error:
+        return error
+
+
+def test_a_connection_that_is_lost_before_a_ledgers_mark_is_read_is_one_error(
+    team, dataset_id, ledger, monkeypatch
+):
+    """A mark that cannot be read is not taken for none."""
+    charge(ledger, "first")
+    read = Ledger.meta
+
+    def lost(self, key):
+        if key == MOVED:
+            team.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                f"WHERE usename = '{CLIENT}'"
+            )
+        return read(self, key)
+
+    monkeypatch.setattr(Ledger, "meta", lost)
+    with pytest.raises(HeldLedger, match="Nothing was charged"):
+        charge(ledger, "second")
+    monkeypatch.undo()
+    assert [fit["fit_id"] for fit in ledger.fits()] == ["first"]
+
+
+def test_a_lock_whose_connection_broke_is_left_without_an_error(team):
+    """An error after a charge would be told as one of the charge."""
+    cutter = Cutter(team.port, seconds=0.3)
+    with module.held(team.url(CLIENT, cutter.port)):
+        time.sleep(0.4)
 
 
 def test_a_role_that_may_charge_can_change_and_delete_nothing(team, dataset_id, ledger):
