@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dphead_extract.backbones.weights import first_line, read_state
+from dphead_extract.backbones.weights import check_finite, first_line, read_state
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -239,13 +239,15 @@ def refuse_moving(
     Raises
     ------
     ValueError
-        With the layer's name, if a row's output depends on other rows or on chance.
+        If scores are not finite. With the layer's name, if a row's output depends on
+        other rows or on chance.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((3, *shape), generator=generator).to(device)
     other = x.clone()
     other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
     first, scores = _outputs(model, x)
+    check_finite(model, scores, "scores")
     second, _ = _outputs(model, other)
     for name, value in first.items():
         # far above float32's rounding
@@ -290,13 +292,7 @@ def load_public_weights(model: nn.Module, path: str) -> None:
     initial weights. Raises ValueError if the file is unreadable, or another parameter
     is missing or has another shape.
     """
-    try:
-        state = read_state(Path(path))
-    except Exception as error:  # torch raises many types for damaged files
-        raise ValueError(
-            f"--weights must be a safetensors or pth file, got {path}: "
-            f"{first_line(error)}. Save them with safetensors.torch.save_file."
-        ) from error
+    state = read_state(Path(path))
     own = model.state_dict()
     shapes = {name: value.shape for name, value in own.items()}
     fitting = {k: v for k, v in state.items() if shapes.get(k) == v.shape}

@@ -65,12 +65,18 @@ class RowNorm:
     def fitted(self, backbone: Backbone) -> RowNorm:
         """Return the normalization for a backbone's rows.
 
-        Raises ExtractError unless the groups divide the channels.
+        Raises ExtractError unless the groups divide the channels, or if the network
+        returns tokens and the normalization needs channels.
         """
         import torch
 
         from dphead_extract.synthetic import synthetic_features
 
+        if backbone.channels_last and self.kind not in ("none", "unit"):
+            raise ExtractError(
+                f"--normalize {self.kind} needs a map of channels, and {backbone.name} "
+                "returns tokens, or channels last. Type --normalize none or unit."
+            )
         statistics = []
         for channels, _ in backbone.parts:
             self._check_channels(channels)

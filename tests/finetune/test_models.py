@@ -89,7 +89,13 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer 1 with"):
         refuse_moving(model, (3, 8, 8))
-    refuse_moving(build_network(ModelSpec("wrn-10-1"), 3), (3, 8, 8))
+    network = build_network(ModelSpec("wrn-10-1"), 3)
+    refuse_moving(network, (3, 8, 8))
+    last = [p for p in network.parameters() if p.dim() == 2][-1]
+    with torch.no_grad():
+        last[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="of its weights has NaN or infinity"):
+        refuse_moving(network, (3, 8, 8))
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ class Backbone:
         Channels, height and width of the input.
     parts : tuple
         (channels, places) of the parts of a row's flattened output.
+    channels_last : bool
+        Whether the network returns tokens or maps with channels last.
     mirror : bool
         Whether rows are means over an image and its mirror image.
     axes : (columns, features) tensor or None
@@ -138,6 +140,7 @@ class Backbone:
     std: Tensor | None = None
     basis: Tensor | None = None
     parts: tuple[tuple[int, int], ...] = ()
+    channels_last: bool = False
     mirror: bool = False
     axes: Tensor | None = None
 

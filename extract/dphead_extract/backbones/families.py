@@ -15,6 +15,8 @@ from dphead_extract.errors import ExtractError
 if TYPE_CHECKING:
     from dphead_extract.backbones.base import BackboneOptions
 
+_MOST_SCALE = 1e6  # of a mean, and of 1 / std, as in `finetune`; a choice
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -60,8 +62,20 @@ def settings_of_families() -> dict[str, Any]:
     return {k: v for traits in TRAITS.values() for k, v in traits.settings.items()}
 
 
+def _check_scale(options: BackboneOptions) -> None:
+    """Raise ExtractError for a mean or std by which inputs would not be finite."""
+    for name, least in (("mean", -_MOST_SCALE), ("std", 1 / _MOST_SCALE)):
+        for value in getattr(options, name) or ():
+            if not least <= value <= _MOST_SCALE:
+                raise ExtractError(
+                    f"--{name} must be from {least:g} to {_MOST_SCALE:g}, for pixels "
+                    f"from 0 to 1, got {value:g}. Remove --{name} for the model's own."
+                )
+
+
 def check_options(options: BackboneOptions) -> None:
     """Raise ExtractError for an option that the backbone does not have."""
+    _check_scale(options)
     usual = type(options)(options.name)
     some = _TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))
     given: dict[str, Any] = {

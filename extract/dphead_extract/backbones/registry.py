@@ -19,7 +19,7 @@ from dphead_extract.backbones.base import FAMILIES, Backbone, BackboneOptions, F
 from dphead_extract.backbones.families import check_options
 from dphead_extract.backbones.fixed_filters import Scales
 from dphead_extract.backbones.timm_models import TimmFamily
-from dphead_extract.backbones.weights import first_line
+from dphead_extract.backbones.weights import check_finite, first_line
 from dphead_extract.errors import ExtractError
 from dphead_extract.threads import one_thread
 
@@ -67,6 +67,7 @@ def load_backbone(
     check_options(options)
     backbone = family.build(options, size, has_color)
     backbone.module.eval().requires_grad_(False)
+    width = getattr(backbone.module, "num_features", None)
     with one_thread():  # a few small batches: several threads would wait for each other
         check_rows_alone(backbone.module, backbone.input_shape)
         module = family.optimized(backbone.module, backbone.input_shape)
@@ -77,6 +78,10 @@ def load_backbone(
         with torch.inference_mode():
             shapes = [net(torch.zeros(1, *backbone.input_shape)).shape for net in nets]
     backbone.module = module
+    # timm's transformers return tokens, and some networks maps with channels last
+    backbone.channels_last = width is not None and any(
+        len(shape) > 2 and shape[1] != width for shape in shapes
+    )
     backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
     backbone.transform |= options.pixels.record()
     if options.mirror:
@@ -105,6 +110,7 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
                 f"The backbone does not run on inputs of shape {input_shape}: "
                 f"{first_line(error)}. Set --image-size."
             ) from error
+    check_finite(module, plain, "features")
     scale = plain.abs().amax().clamp_min(1e-12)
     moved = max(
         float((plain - beside).abs().amax() / scale),

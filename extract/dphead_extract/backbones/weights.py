@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from torch import nn
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from dphead_extract.bounds import is_plain
 from dphead_extract.errors import ExtractError
+
+# what torch's wrappers (DataParallel, compile, averages) put before a tensor's name
+_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
+
+
+class _Ignored:
+    """Stand for an object of a checkpoint that is no tensor, such as options."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
 
 
 def first_line(error: BaseException) -> str:
@@ -27,13 +42,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     ExtractError
         If the file is damaged, or its tensors do not fit.
     """
-    try:
-        state = read_state(path)
-    except Exception as error:
-        raise ExtractError(
-            f"--weights must be a safetensors or pth file. Reading {str(path)!r} "
-            f"failed: {first_line(error)}."
-        ) from error
+    state = read_state(path)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -47,24 +56,73 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors or pth file by name.
+    """Return the tensors of a safetensors or pth file by name, without wrappers' names.
 
-    Pickled code is never run. An unusable file can raise any exception.
+    Pickled code is never run. Other objects of a checkpoint, such as a trainer's
+    options, are not built.
+
+    Raises
+    ------
+    ExtractError
+        If the file is damaged, or holds anything else.
     """
+    try:
+        return {_WRAPPERS.sub("", key): value for key, value in _read(path).items()}
+    except Exception as error:  # libraries raise many types for damaged files
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        if found and isinstance(error, UnpicklingError):
+            raise ExtractError(
+                f"--weights must hold tensors only, and {str(path)!r} also holds "
+                f"{found[1]}. If you trust the file, read it with `torch.load(FILE, "
+                "weights_only=False)`, and write its tensors with "
+                "`safetensors.torch.save_file`."
+            ) from error
+        raise ExtractError(
+            f"--weights must be a safetensors or pth file. Reading {str(path)!r} "
+            f"failed: {first_line(error)}. Save the tensors with "
+            "`safetensors.torch.save_file`."
+        ) from error
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
     if not is_plain(path):
         raise ValueError("no plain file")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         return load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        others = get_unsafe_globals_in_checkpoint(path)
+    except ValueError:  # a file from before torch 1.6
+        others = []
+    with safe_globals([(_Ignored, name) for name in others]):
+        state = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict_ema", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    found = {key.removeprefix("module."): value for key, value in state.items()}
-    if not all(isinstance(value, torch.Tensor) for value in found.values()):
+    if not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ValueError("values that are no tensors")
-    return found
+    return state
+
+
+def check_finite(model: nn.Module, outputs: Any, what: str) -> None:
+    """Raise ExtractError if a model's outputs of public inputs are not finite.
+
+    The message names the first tensor of weights that is not finite.
+    """
+    if not isinstance(outputs, torch.Tensor) or bool(outputs.isfinite().all()):
+        return
+    bad = [
+        name
+        for name, value in model.state_dict().items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+    remedy = "although its weights are. Choose another model."
+    if bad:
+        remedy = f"as {bad[0]} of its weights has NaN or infinity. Use other weights."
+    raise ExtractError(
+        f"The network's {what} of random images are not finite, {remedy}"
+    )
 
 
 def file_sha256(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Networks are frozen, have no classifier, and are loaded from any weights file."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.registry import check_rows_alone, load_backbone
 from dphead_extract.errors import ExtractError
+from dphead_extract.normalization import RowNorm
 from exports import resnet
 from torch import nn
 
@@ -196,3 +198,38 @@ def test_opponent_colors_turn_the_colors_and_gray_has_only_the_first():
     torch.testing.assert_close(y[0], x.sum(0) / 3**0.5)
     gray = np.repeat(image[:, :, :1], 3, axis=2)
     assert inputs(turned, gray)[0, 1:].abs().max() < 1e-6
+
+
+def test_weights_that_are_not_finite_are_named(weights, tmp_path):
+    """Every comparison with NaN fails, also the one that looks for mixed rows."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(weights / "w.safetensors")
+    state["layer1.0.conv1.weight"][0] = torch.nan
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ExtractError, match=r"as layer1\.0\.conv1\.weight of its"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scatternet", "resnet18"])
+@pytest.mark.parametrize("key, value", [("std", 0.0), ("std", -1.0), ("mean", 1e9)])
+def test_a_scale_that_no_pixels_have_is_refused_by_its_name(name, key, value):
+    options = BackboneOptions(name, image_size=32, **{key: (0.5, value, 0.5)})
+    with pytest.raises(
+        ExtractError, match=f"--{key} must be from .*got {re.escape(f'{value:g}')}"
+    ):
+        load_backbone(options, (32, 32), True)
+
+
+def test_tokens_are_not_normalized_as_channels():
+    arguments = {"global_pool": ""}
+    for name, last in (("test_vit", True), ("test_resnet", False)):
+        options = BackboneOptions(name, model_args=arguments, random_weights=True)
+        backbone = load_backbone(options, (0, 0), True)
+        assert backbone.channels_last == last
+        RowNorm("unit").fitted(backbone)
+    options = BackboneOptions("test_vit", model_args=arguments, random_weights=True)
+    backbone = load_backbone(options, (0, 0), True)
+    for norm in (RowNorm("local"), RowNorm("synthetic"), RowNorm("group", 1)):
+        with pytest.raises(ExtractError, match="returns tokens"):
+            norm.fitted(backbone)
