@@ -18,6 +18,7 @@ from dphead_extract.features.format import (
     check_blocks,
     open_features,
 )
+from dphead_extract.items import name_of
 
 from dphead.data.arrays import ArrayRows, capped, held_labels, within_group_cap
 from dphead.data.blocks import (
@@ -295,7 +296,7 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     A file without class names holds only positions. Numbers as class names would
     contradict these positions, unless they are 0, 1, 2, ...
     """
-    names = [str(name) for name in classes]
+    names = [name_of(str(name)) or "" for name in classes]
     counted = [str(position) for position in range(len(names))]
     if not file.class_names and names != counted and all(map(str.isdecimal, names)):
         raise FormatError(
@@ -303,10 +304,11 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
             f"classes {_listed(names)}. Extract again with `--classes`, or name the "
             f"classes {_listed(counted)}."
         )
-    if file.class_names and file.class_names != names:
+    own = [name_of(name) or "" for name in file.class_names or []]
+    if own and own != names:
         raise FormatError(
             f"The classes must be the classes of {file.path} in the same order, "
-            f"{_listed(file.class_names)}, got {_listed(names)}. Use these classes, or "
+            f"{_listed(own)}, got {_listed(names)}. Use these classes, or "
             "a file with the other classes."
         )
 

@@ -27,6 +27,7 @@ from dphead.estimators.inputs import (
     from_file,
     is_path,
 )
+from dphead.estimators.labels import label_column, positions
 from dphead.fit.files import check_features
 from dphead.fit.head_file import save_head
 from dphead.fit.run import tuning_of
@@ -395,8 +396,8 @@ class DPClassifier(PrivateClassifier):
             return accuracy(labels[known], predicted_classes(scores[known]))[0]
         X, y, weight = as_arrays(X, y, sample_weight)
         scores = self._scores(X, None)
-        predicted = self.classes_[scores.argmax(axis=1)]
-        return share_right(y, predicted, classified(scores), weight)
+        y = positions(label_column(y), self.classes_)
+        return share_right(y, scores.argmax(axis=1), classified(scores), weight)
 
     def _method(self, facts: ProblemInfo) -> Method:
         return make_method(self.method, facts, self._options(), self.preset)

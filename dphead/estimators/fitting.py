@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
-from dphead.estimators.inputs import TrainingData, as_arrays, of_arrays, unmasked
+from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
 from dphead.fit.loop import (
@@ -45,6 +45,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.python_values import python_value
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 from dphead.sums.verified import VerifiedSum
@@ -142,7 +143,9 @@ class PrivateEstimator(BaseEstimator):
                 "`ledger` must be a path or a `Ledger`, got a server's URL. Set the "
                 "environment variable DPHEAD_LEDGER to the URL, and leave `ledger` out."
             )
-        super().__setattr__(name, value)
+        # a fitted attribute is no declared value
+        fitted = name.startswith("_") or name.endswith("_")
+        super().__setattr__(name, value if fitted else python_value(value))
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, and mark a clone with changed settings as part of a search.
@@ -183,7 +186,7 @@ class PrivateEstimator(BaseEstimator):
     def _new_rows(self, x: Any) -> Any:
         """Return checked rows. After a fit without privacy, NaN is an error."""
         check_is_fitted(self)
-        (x,) = map(unmasked, as_arrays(x))
+        (x,) = map(dense, as_arrays(x))
         finite = not self.__sklearn_tags__().input_tags.allow_nan
         return validate_data(self, x, reset=False, ensure_all_finite=finite)
 
@@ -253,7 +256,7 @@ class PrivateEstimator(BaseEstimator):
         ValueError, LedgerError
             If the fit is refused. Nothing is charged then.
         """
-        seed = None if self.random_state is None else int(self.random_state)
+        seed = self.random_state
         noise = NoiseSource(seed)
         large = self._confirmed_delta(data.facts.n_rows)
         plan, summer = prepare()

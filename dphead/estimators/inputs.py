@@ -5,7 +5,7 @@ one exception: a list that is not an array of numbers stops the fit here.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -27,6 +27,7 @@ from dphead.data.features import (
     split_slots,
 )
 from dphead.estimators.labels import (
+    class_name,
     label_column,
     positions,
     require_same_kind,
@@ -42,6 +43,7 @@ from dphead.fit.files import (
 )
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
+from dphead.privacy.python_values import python_value
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import typed
 
@@ -289,21 +291,24 @@ def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
 def declared(classes: Any) -> np.ndarray:
     """Return the sorted public classes.
 
-    Raises ValueError unless the classes are distinct finite numbers or strings.
+    Raises ValueError unless the classes are distinct finite numbers, or strings that
+    differ in more than the white space around them.
     """
     given = class_list(classes)
-    try:
+    plain = python_value(given)
+    with suppress(ValueError, TypeError):  # lists, or items without an order
         array = np.asarray(given)
-    except ValueError:  # some of the classes are lists
-        array = np.empty((0, 0))
-    plain = array.ndim == 1 and array.dtype.kind in _LABELS
-    if plain and (array.dtype.kind != "f" or np.isfinite(array).all()):
-        names = np.unique(array)
-        if len(names) == len(given) > 0:
-            return names
+        array = np.asarray(plain) if array.dtype.kind == "O" else array
+        names = {class_name(one) for one in plain}
+        known = array.ndim == 1 and array.dtype.kind in _LABELS
+        finite = known and (array.dtype.kind != "f" or np.isfinite(array).all())
+        # numpy turns numbers beside strings into strings, and drops a last "\0"
+        same = finite and array.tolist() == plain and None not in names
+        if same and len(names) == len(given) > 0:
+            return np.unique(array)
     raise ValueError(
-        "`classes` must be distinct finite numbers or strings, got "
-        f"{typed(given)}. Pass each class once, as in `classes=[0, 1]`."
+        "`classes` must be distinct finite numbers, or distinct strings that are not "
+        f"empty, got {typed(given)}. Pass each class once, as in `classes=[0, 1]`."
     )
 
 
@@ -333,6 +338,7 @@ def _numbers(x: Any) -> Any:
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint
+    x = dense(x)
     dtypes: list[Any] = (
         list(x.dtypes)
         if hasattr(x, "iloc") and np.ndim(x) == 2
@@ -340,9 +346,6 @@ def _numbers(x: Any) -> Any:
     )
     if any(d is None for d in dtypes):
         x = _listed(x)
-        dtypes = [x.dtype]
-    if isinstance(x, np.ma.MaskedArray):
-        x = unmasked(x)
         dtypes = [x.dtype]
     for dtype in dtypes:
         kind = getattr(dtype, "kind", "O")
@@ -357,8 +360,12 @@ def _numbers(x: Any) -> Any:
     return x if exact else x.astype(np.float64)
 
 
-def unmasked(x: Any) -> Any:
-    """Return rows with NaN in place of numpy's masked values."""
+def dense(x: Any) -> Any:
+    """Return rows without pandas' sparse columns, and NaN for numpy's masked values."""
+    if hasattr(x, "iloc") and np.ndim(x) == 2:
+        kinds = dict(x.dtypes)
+        sparse = {c: d for c, d in kinds.items() if type(d).__name__ == "SparseDtype"}
+        return x.astype({c: d.subtype for c, d in sparse.items()}) if sparse else x
     if not isinstance(x, np.ma.MaskedArray) or x.dtype.kind not in "biuf":
         return x
     return np.ma.filled(x.astype(np.result_type(x, np.float16)), np.nan)

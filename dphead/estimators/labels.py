@@ -4,14 +4,18 @@ Each item is read independently of the others. No item stops a fit or causes a w
 The code of an item never runs.
 """
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from dphead_extract.items import name_of
 from sklearn.utils.validation import column_or_1d
 
 from dphead.data.arrays import declared_dtype, is_missing, read_column
 
-_REAL = {bool, int, float} | {
+_EXACT = {Decimal, Fraction}
+_REAL = {bool, int, float, *_EXACT} | {
     np.dtype(code).type
     for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
 }
@@ -101,9 +105,15 @@ def unread_rows(x: np.ndarray) -> str:
 
 def is_given(y: np.ndarray) -> np.ndarray:
     """Return (n,) bool: True for each item of a `label_column` that is not missing."""
-    if y.dtype.kind == "O":
-        return np.array([not is_missing(item) for item in y.tolist()], bool)
+    if y.dtype.kind in "OUS":
+        items = map(class_name, y.tolist())
+        return np.array([not is_missing(item) for item in items], bool)
     return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
+
+
+def class_name(item: Any) -> Any:
+    """Return the name of a string (`name_of`), or any other item unchanged."""
+    return name_of(item) if issubclass(type(item), str | bytes) else item
 
 
 def numbers(y: Any) -> np.ndarray:
@@ -128,18 +138,19 @@ def as_number(item: Any) -> float:
     """Return an item as a float, or NaN, without running the item's code."""
     try:
         return float(item) if type(item) in _REAL else np.nan
-    except OverflowError:
+    except (OverflowError, ValueError):  # ValueError: a signaling NaN of Decimal
         return np.nan
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the indices (n,) of labels in sorted `classes`, or -1 for other labels.
 
-    No value causes an error or a warning.
+    A string is the class of the same name, as in a features file. No value causes an
+    error or a warning.
     """
     with np.errstate(all="ignore"):  # a signaling NaN would warn
-        if y.dtype.kind == "O" or _would_round(y.dtype, classes.dtype):
-            table = {c: i for i, c in enumerate(classes.tolist())}
+        if y.dtype.kind in "OUS" or _would_round(y.dtype, classes.dtype):
+            table = {class_name(c): i for i, c in enumerate(classes.tolist())}
             kinds = _TEXTS.get(classes.dtype.kind, _NUMBERS)
             return np.array(
                 [_look_up(table, kinds, label) for label in y.tolist()], np.int64
@@ -164,7 +175,13 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
     """
     if type(label) not in kinds:
         return -1
-    return table.get(label.item() if isinstance(label, np.generic) else label, -1)
+    if type(label) in _EXACT:
+        number = as_number(label)
+        label = int(label) if number.is_integer() else number
+    label = label.item() if isinstance(label, np.generic) else label
+    # a name is its own name, so most labels are found at once
+    found = table.get(label, -1)
+    return found if found >= 0 else table.get(class_name(label), -1)
 
 
 def _would_round(one: np.dtype, other: np.dtype) -> bool:

@@ -24,6 +24,7 @@ from dphead.estimators.labels import (
     told,
     unread_rows,
 )
+from dphead.privacy.python_values import python_value
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import float_rows
 from dphead.solvers.regression import RidgeRegression
@@ -156,7 +157,7 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
             bounds = (float(target.min()), float(target.max()))
             bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
         try:
-            lower, upper = map(float, bounds)  # type: ignore[arg-type]
+            lower, upper = map(python_value, bounds)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             lower = upper = np.nan
         # infinite if the range is too long

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from dphead.finetune.architectures import by_name
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
+from dphead.privacy.python_values import python_value
 from dphead.solvers.settings import is_a, typed
 
 # Layers that mix the rows of a batch, or keep statistics of rows between calls.
@@ -182,6 +183,7 @@ def pixel_scale(
         tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own
     ]
     found = own[0] if mean is None else mean, own[1] if std is None else std
+    found = python_value(found)
     _check_scale("mean", found[0], channels, -_MOST_SCALE)
     _check_scale("std", found[1], channels, _LEAST_STD)
     return found

@@ -14,6 +14,7 @@ from dphead_extract.features.disk import read_names
 from dphead_extract.features.format import FeaturesFile, open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.seal import MAGIC
+from dphead_extract.items import name_of
 from dphead_extract.sources.columns import Columns
 
 from dphead.analysis.metrics import evaluate_scores
@@ -58,14 +59,14 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     ValueError
         If the given classes differ from the file's, or if there are fewer than two.
     """
-    if file.class_names and given and list(given) != file.class_names:
+    classes = [name_of(name) or "" for name in given or ()]
+    own = [name_of(name) or "" for name in file.class_names or ()]
+    if own and classes and classes != own:
         raise ValueError(
-            f"--classes {','.join(given[:5])} differs from the file's classes "
-            f"{','.join(file.class_names[:5])}. Drop --classes."
+            f"--classes {','.join(classes[:5])} differs from the file's classes "
+            f"{','.join(own[:5])}. Drop --classes."
         )
-    classes = (
-        list(given or ()) or (file.class_names if file.classes_public else None) or []
-    )
+    classes = classes or (file.class_names if file.classes_public else None) or []
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
             "--classes must name at least two distinct public classes, got "

@@ -7,6 +7,7 @@ from typing import Any
 from dphead.fit.processes import Place
 from dphead.planning import presets
 from dphead.planning.plan import Target
+from dphead.privacy.python_values import python_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,9 @@ class RunOptions:
     config: str | None = None
 
     def __post_init__(self) -> None:
-        found = presets.delta_of(self.preset, self.delta)
-        object.__setattr__(self, "delta", found)  # the class is frozen
+        found = {name: python_value(value) for name, value in vars(self).items()}
+        found["delta"] = presets.delta_of(self.preset, found["delta"])
+        vars(self).update(found)  # the class is frozen
 
     def target(self, accountant: str, *groups: Any) -> Target:
         """Return the target of the noise calibration.

@@ -16,6 +16,7 @@ from dphead.planning.calibration import calibrate, epsilon_by, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.python_values import python_value
 from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 
@@ -53,6 +54,11 @@ class Target:
     accountant: str = "auto"
     group_cap: int | None = None
     group_mean: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta", "group_cap"):
+            value = python_value(getattr(self, name))
+            object.__setattr__(self, name, value)  # the class is frozen
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
         """Return a copy of the facts with this target's μ, group cap and group mean."""
@@ -193,7 +199,9 @@ def make_plan(
         group_cap, if fixed noise alone exceeds the budget, or if a release does not fit
         64-bit integers.
     """
-    check_budget(epsilon, delta)
+    target = Target(epsilon, delta, relation, accountant, group_cap, group_mean)
+    epsilon, group_cap = target.epsilon, target.group_cap
+    check_budget(epsilon, target.delta)
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
             "`--group-cap` (`group_cap`) must be a whole number of at least 1, got "
@@ -204,7 +212,6 @@ def make_plan(
             "`--group-mean` (`group_mean`) needs `--group-cap`, got no group cap. Use "
             "1 if a group has one class, or 2 if it has two."
         )
-    target = Target(epsilon, delta, relation, accountant, group_cap, group_mean)
     wanted = solver.plan(target.budgeted(facts))
     sigmas = [0.0] * len(wanted) if np.isinf(epsilon) else _calibrated(wanted, target)
     specs = [

@@ -11,13 +11,11 @@ The declaration gives the check in the solver (`check_settings`), the options of
 import reprlib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
-from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from dphead.privacy.loss import LOSSES
+from dphead.privacy.python_values import python_value
 
 CHOSEN = "chosen, not measured"
 # on held-out training rows of CIFAR-10 (MobileNetV2) and digits: commit 135ded1
@@ -200,14 +198,16 @@ def settings_of(kind: type) -> dict[str, Declared]:
 
 
 def check_settings(settings: Any) -> None:
-    """Raise ValueError if a setting has the wrong type or is out of its range.
+    """Replace settings by their `python_value`, and check their types and ranges.
 
-    Call it in `__post_init__` of a dataclass of settings.
+    Call it in `__post_init__` of a dataclass of settings. Raises ValueError for an
+    invalid setting.
     """
     for name, declared in settings_of(type(settings)).items():
-        value = getattr(settings, name)
+        value = python_value(getattr(settings, name))
         if not declared.holds(value):
             raise ValueError(f"{name} must be {declared.must_be}, got {typed(value)}.")
+        object.__setattr__(settings, name, value)  # the class may be frozen
 
 
 def typed(value: Any) -> str:
@@ -229,15 +229,14 @@ def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value has a type. Numbers of numpy count as numbers.
+    """Return whether a `python_value` has a type.
 
     Booleans, and whole numbers that are too large for a float, are not numbers.
     """
     if kind in (int, float):
-        number = Integral if kind is int else Real
-        known = isinstance(value, number) and not isinstance(value, bool)
+        known = type(value) is int or (kind is float and type(value) is float)
         return known and _fits_float(value)
-    return isinstance(value, (bool, np.bool_) if kind is bool else kind)
+    return isinstance(value, kind)
 
 
 def _fits_float(value: Any) -> bool:

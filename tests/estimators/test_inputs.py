@@ -1,5 +1,8 @@
 """What estimators take for rows, labels and groups, and what they refuse."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -52,3 +55,28 @@ def test_what_is_no_tensor_stays_as_it_is():
 
     given = [[1, 2]], Tensor(), None, "path.h5"
     assert all(a is b for a, b in zip(inputs.as_arrays(*given), given, strict=True))
+
+
+@pytest.mark.parametrize(
+    "epsilon", [np.float32(0.7), np.float16(8), Decimal("0.7"), Fraction(7, 10)]
+)
+def test_a_declared_epsilon_of_any_type_is_never_exceeded(blobs, epsilon):
+    x, y = blobs
+    model = make(epsilon=epsilon, delta=Decimal("1e-4"), random_state=None)
+    assert clone(model).epsilon == model.epsilon <= epsilon
+    assert model.fit(x, y).privacy_.epsilon <= Fraction(*epsilon.as_integer_ratio())
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_sparse_columns_of_pandas_are_rows_like_others(blobs, kind):
+    pandas = pytest.importorskip("pandas")
+    x, y = blobs
+    frame = pandas.DataFrame(np.round(4 * x).astype(kind))
+    frame.columns = [f"f{i}" for i in range(x.shape[1])]
+    sparse = frame.astype(pandas.SparseDtype(kind, 0))
+    one = frame.astype({"f0": sparse.dtypes["f0"]})
+    wanted = make().fit(frame, y)
+    for other in (sparse, one):
+        found = make().fit(other, y)
+        assert_array_equal(found.coef_, wanted.coef_)
+        assert_array_equal(found.predict(other), wanted.predict(frame))

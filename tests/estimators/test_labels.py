@@ -319,3 +319,44 @@ def test_a_row_that_numpy_masks_has_no_class_at_prediction_either():
     assert np.isnan(fitted.predict_proba(hidden)).any(axis=1).sum() == 2
     assert np.isnan(DPPCA(n_components=1).fit(x).transform(hidden)[:2]).all()
     assert fitted.score(np.full((2, 2), np.nan), ["cat", "dog"]) == 0
+
+
+@pytest.mark.parametrize(
+    "classes", [[0, "unknown"], [True, "a"], [b"a", "b"], ["cat", "cat "], ["", "a"]]
+)
+def test_classes_of_two_types_or_of_one_name_are_refused(classes):
+    """numpy would turn the number into a string, which no label equals."""
+    with pytest.raises(ValueError, match="`classes` must be distinct"):
+        inputs.declared(classes)
+
+
+@pytest.mark.parametrize("kind", [Decimal, Fraction])
+def test_exact_numbers_are_labels_targets_and_classes(kind):
+    """As a database returns them."""
+    large = 2**53 + 1  # no float
+    names = inputs.declared([kind(0), kind(1), kind(large)])
+    given = labels.label_column([kind(1), kind(large), kind(large - 1), kind("0.5")])
+    assert labels.positions(given, names).tolist() == [1, 2, -1, -1]
+    assert labels.positions(given[3:], np.array([0.5, 1.0])).tolist() == [0]
+    assert labels.numbers(given).tolist() == [1, 2**53, 2**53, 0.5]
+    odd = labels.label_column([Decimal("sNaN"), Decimal("inf"), Decimal("1e999999")])
+    assert (labels.positions(odd, names) == -1).all()
+
+
+def test_white_space_and_the_form_of_an_accent_make_no_other_class():
+    """One rule: `features import` reads labels by the same names."""
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    given = np.array(["cat ", decomposed, "", " "])
+    for classes in (["cat", composed], [" cat", decomposed]):
+        names = inputs.declared(classes)
+        for column in (given, given.astype(object), given.tolist()):
+            found = labels.positions(labels.label_column(column), names)
+            at = [names.tolist().index(one) for one in classes]
+            assert found.tolist() == [*at, -1, -1]
+    notice = labels.unmatched_labels(np.array(["", "dog"]), names)
+    assert "only: 1 of 2 labels match no class" in notice
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    model = DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3)
+    y = ["cat ", "dog"] * 30
+    fitted = model.fit(x, y)
+    assert fitted.score(x, y) == fitted.score(x, ["cat", "dog"] * 30)

@@ -17,6 +17,7 @@ from dphead.privacy.accounting.events import (
 )
 from dphead.privacy.accounting.gdp import epsilon_from_mu, total_mu
 from dphead.privacy.accounting.rdp import RDP_ORDERS, epsilon_from_rdp, rdp_curve
+from dphead.privacy.python_values import python_value
 
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp")
 
@@ -63,6 +64,7 @@ def compose_epsilon(
     An upper bound, if noise multipliers and sampling rates were fixed before the data
     were read.
     """
+    delta = python_value(delta)
     check(delta, relation)
     known = f"accountant must be one of {', '.join(ACCOUNTANTS)}"
     require(accountant in ACCOUNTANTS, known, "accountant", accountant, "Use auto.")

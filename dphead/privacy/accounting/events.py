@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dphead.privacy.python_values import python_value
+
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 
 
@@ -44,6 +46,9 @@ class GaussianEvent:
     epoch_steps: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "sampling_prob", "count"):
+            value = python_value(getattr(self, name))
+            object.__setattr__(self, name, value)  # The class is frozen.
         sd, q, count = self.noise_multiplier, self.sampling_prob, self.count
         known, none = "noise_multiplier must be at least 0", "Use 0 for no noise."
         require(sd >= 0, known, "noise_multiplier", sd, none)

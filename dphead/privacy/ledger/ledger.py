@@ -44,6 +44,7 @@ from dphead.privacy.ledger.schema import (
     whole_hour,
 )
 from dphead.privacy.ledger.store import LedgerFile
+from dphead.privacy.python_values import python_value
 
 
 class Tried(NamedTuple):
@@ -115,6 +116,7 @@ class Ledger(LedgerFile):
         A privacy filter is valid only for a budget that is fixed beforehand. So a later
         or a second budget is refused.
         """
+        epsilon, delta = python_value(epsilon), python_value(delta)
         if not (0 < epsilon < math.inf and 0 < delta < 1):
             raise LedgerError(
                 "A budget needs a finite positive epsilon and a delta between 0 and 1, "
