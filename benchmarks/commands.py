@@ -237,7 +237,7 @@ def pictures() -> None:
 
 @main.command()
 def tour() -> None:
-    """The README's five commands, run as they stand there; writes what they print."""
+    """Run the five commands of docs/tour.md, and write what they print."""
     from benchmarks import tour as module
 
     module.write()

@@ -122,9 +122,7 @@ files of such features (`docs/patches.md`). Each option was chosen on held-out t
 rows. On the test rows of Fashion-MNIST, patches (one scale) have a lower
 accuracy than ScatterNet. Rows with per-image normalization or patches were measured
 with the current `auto`. The other rows were measured with an earlier `auto`, which took
-fewer and shorter steps above ε = 0.5. At ε = 3, these rows may be a point too low. (On
-held-out rows of CIFAR-10, the accuracy was 66.2 % with 91 steps, 66.8 % with 200 steps
-and 67.2 % with 400 steps.)"""
+fewer and shorter steps above ε = 0.5, so these rows may be too low."""
 BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± standard
 deviation over noise draws. ε = inf is one run without noise or clipping. Both backbones
 were trained on ImageNet-1k. TABLES.md has every method on each of them."""

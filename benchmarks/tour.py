@@ -1,4 +1,4 @@
-"""`make tour`: the README's commands, typed as a user would, and what they print.
+"""`make tour`: the five commands of docs/tour.md, and what they print.
 
 1,347 of scikit-learn's digits as image files, and 450 to measure on; each run draws new
 noise, so numbers differ.
@@ -68,8 +68,8 @@ def typed(command: str) -> list[str]:
     return lines
 
 
-def write(readme: Path = Path("README.md")) -> None:
-    """Put the output of a run between the markers in the README."""
+def write(page: Path = Path("docs/tour.md")) -> None:
+    """Put the output of a run between the markers in the page."""
     block = run()
-    text = readme.read_text()
-    readme.write_text(BLOCK.sub(lambda m: m.group(1) + block + m.group(2), text))
+    text = page.read_text()
+    page.write_text(BLOCK.sub(lambda m: m.group(1) + block + m.group(2), text))

@@ -109,7 +109,7 @@ def test_the_sdist_has_what_its_tests_need(built):
 
 def test_what_a_package_index_shows_has_no_relative_link(built):
     *_, about = built
-    assert "## Two commands" in about
+    assert "## From images to a head" in about
     links = re.findall(r"\]\(([^)]*)\)", about)
     assert links and all(link.startswith("https://") for link in links), links
 
