@@ -12,7 +12,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.command import Sectioned, option_group
-from dphead.cli.options import AS_JSON, COLUMNS, ENCODING, LAYOUT
+from dphead.cli.options import AS_JSON, COLUMNS, ENCODING, FEATURE_NAMES, LAYOUT
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, say, tied
 
@@ -26,6 +26,7 @@ READING = option_group(
     ),
     LAYOUT,
     COLUMNS,
+    FEATURE_NAMES,
     ENCODING,
     click.option(
         "--weights",
@@ -53,6 +54,7 @@ class Asked:
     split: str | None
     layout: str | None
     columns: dict[str, Any]
+    feature_names: tuple[str, ...]
     encoding: str
     weights: tuple[Path, ...]
     model: str | None
@@ -68,12 +70,16 @@ class Asked:
                 "`--weights`."
             )
 
-    @property
-    def roles(self) -> Any:
-        """Return the `Columns` of a table of images or embeddings."""
+    def roles(self, embeddings: bool = False) -> Any:
+        """Return the `Columns` of a table of images, or of embeddings."""
         from dphead_extract.sources.columns import Columns
 
-        return Columns(**self.columns, encoding=self.encoding)
+        if self.feature_names and not embeddings:
+            raise ValueError(
+                "--features names the columns of a file of embeddings, got "
+                f"{self.source}. Drop --features."
+            )
+        return Columns(self.feature_names, **self.columns, encoding=self.encoding)
 
     @property
     def of_network(self) -> bool:
@@ -153,7 +159,7 @@ def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], d
     from dphead.finetune import saved
 
     network, state, facts = saved.read_network(asked.run, asked.device, asked.model)
-    read = (asked.source, asked.split, asked.layout, measured, asked.roles)
+    read = (asked.source, asked.split, asked.layout, measured, asked.roles())
     return (network, state, saved.open_rows(network, facts, *read)), facts
 
 
@@ -212,11 +218,11 @@ def _features(
 
     made = open_head(asked.run)[1].get("extraction") or {}
     if files.is_features_file(asked.source):
-        files.check_layout(asked.source, asked.layout, asked.roles)
+        files.check_layout(asked.source, asked.layout, asked.roles())
         return asked.source, asked.split
     output = Path(folder, "features.h5")
     if asked.source.is_file() and not made_of_images(made):
-        given = (asked.source, output, labeled, asked.roles)
+        given = (asked.source, output, labeled, asked.roles(embeddings=True))
         backbone = files.import_like(asked.run, *given)
         said = f"{asked.source}: read as embeddings by {backbone}, the head's model"
         say("Rows", said, err=True)
@@ -231,7 +237,7 @@ def _features(
         progress,
         split=asked.split,
         layout=asked.layout,
-        columns=asked.roles,
+        columns=asked.roles(),
         device=asked.device,
     )
     return output, None

@@ -19,6 +19,7 @@ from dphead.cli.options import (
     COLUMNS,
     DATASET_ID,
     ENCODING,
+    FEATURE_NAMES,
     FEATURES_FILE,
     IGNORE_LABELS,
     SAME_DATA_AS,
@@ -39,14 +40,7 @@ def features() -> None:
 @features.command("import")
 @click.argument("source", metavar="FILE", type=values.PATH)
 @FEATURES_FILE
-@click.option(
-    "--features",
-    "features_",
-    metavar="NAMES",
-    help='Columns of features, separated by commas. "emb_*" selects all columns '
-    "with this prefix. Default: all columns except label, group and split, or "
-    "the array `features` of an .npz.",
-)
+@FEATURE_NAMES
 @COLUMNS
 @ENCODING
 @TEST_FRACTION
@@ -115,14 +109,13 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
     from dphead_extract.sources.columns import Columns
     from dphead_extract.sources.holdout import Holdout
 
-    names = given["features_"] or ""
     direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
     direct = (*direct, "attested")
     return ImportOptions(
         source,
         output,
         Columns(
-            tuple(name.strip() for name in names.split(",") if name.strip()),
+            given["feature_names"],
             **given["columns"],
             width=given["width"],
             encoding=given["encoding"],

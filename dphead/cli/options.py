@@ -205,6 +205,15 @@ COLUMNS = click.option(
     help="Names of the columns that hold path or image, label, group and split. "
     "Default: columns with the names of these roles.",
 )
+FEATURE_NAMES = click.option(
+    "--features",
+    "feature_names",
+    callback=values.stripped_names,
+    metavar="NAMES",
+    help='Columns of features, separated by commas. "emb_*" selects all columns '
+    "with this prefix. Default: all columns except label, group and split, or "
+    "the array `features` of an .npz.",
+)
 ENCODING = click.option(
     "--encoding",
     type=click.Choice(["utf-8", "windows-1252", "latin-1"]),

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from dphead.cli import COMMANDS
+
 _WIDTH = 80  # columns, as of a terminal
 INDENT = 11  # columns of a label: the longest one and two spaces
 _RELEASES = (
@@ -29,7 +31,7 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
     """Return a label with its paragraphs beside it.
 
     A paragraph that begins with "! " has its mark in the margin. A paragraph that
-    begins with "dphead " is a command.
+    begins with "dphead " and a command's name is a command.
     """
     found: list[str] = []
     for text in paragraphs:
@@ -51,7 +53,8 @@ def filled(text: str, lead: str = "") -> str:
     The lines of a command end with a backslash, so that all can be copied. A command
     with quotes, or with a path too long for a line, stays on one line.
     """
-    command = text.startswith("dphead ")
+    first, _, rest = text.partition(" ")
+    command = first == "dphead" and rest.partition(" ")[0] in COMMANDS
     longest = len(lead) + max(map(len, text.split()), default=0)
     if command and ("'" in text or longest + 4 > _WIDTH or len(lead + text) <= _WIDTH):
         return lead + text

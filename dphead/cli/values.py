@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 from dphead_extract.bounds import check_ends
+from dphead_extract.numerals import typed_number
 
 _Given = Any  # click's context and parameter, not used here
 _BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -166,10 +167,12 @@ class Number(click.ParamType):
     def parsed(self, value: Any) -> Any:
         """Return the number in a text, or None."""
         try:
+            if isinstance(value, str):
+                return typed_number(value, self.kind)
             found = None if isinstance(value, bool) else self.kind(value)
         except (TypeError, ValueError, OverflowError):
             return None
-        return found if isinstance(value, str) or found == value else None
+        return found if found == value else None
 
 
 class Whole(Number):
@@ -226,6 +229,11 @@ def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
+def stripped_names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
+    """Return the comma-separated names that are not empty, without white space."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
 def several_names(
     ctx: _Given, option: _Given, text: str | None
 ) -> tuple[str, ...] | None:
@@ -245,7 +253,7 @@ def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
         return None
     number, unit = text[:-2], text[-2:].upper()
     try:
-        size = int(float(number) * _BYTES[unit])
+        size = int(typed_number(number, float) * _BYTES[unit])
     except (KeyError, ValueError, OverflowError):
         size = 0
     if size < 1:

@@ -4,7 +4,7 @@ Images are first turned into the head's features.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -500,6 +500,7 @@ def import_like(
         backbone = facts["extraction"]["backbone"]
     names = facts["class_names"] if labeled else None
     classes = Classes(names, False, not labeled, allow_unlabeled=True)
+    columns = replace(columns, width=len(head.weights))
     options = ImportOptions(source, output, columns, classes, backbone=backbone)
     if (width := import_features(options).n_features) != len(head.weights):
         raise ValueError(

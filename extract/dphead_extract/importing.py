@@ -96,8 +96,8 @@ def import_features(
     ------
     ExtractError, FormatError
         Before anything is written: for an unusable file, labels without declared
-        classes, or undeclared labels or splits. Later: if all rows are masked. The
-        unfinished file is then removed.
+        classes, or undeclared labels or splits. Later: if all rows are masked, or
+        a text is not clearly a number. The unfinished file is then removed.
     """
     table = open_embeddings(options.source, options.columns)
     n_rows = _survey(table, options)
@@ -232,7 +232,8 @@ def _fill(
         raise ExtractError(
             f"Each of the {n_rows} rows has a number that is not finite in "
             f"{writer.header.dtype}. Leave out the columns with such numbers by "
-            "--features, or use --dtype float32."
+            "--features"
+            + (", or use --dtype float32." if writer.header.dtype == "float16" else ".")
         )
 
 

@@ -61,7 +61,9 @@ def numbers():
                 yield words, option
 
 
-@pytest.mark.parametrize("value", ["nan", "-inf", "1e30", "9" * 5000, "x", "", True])
+@pytest.mark.parametrize(
+    "value", ["nan", "-inf", "1e30", "9" * 5000, "x", "", True, "1_0", "\uff11"]
+)
 def test_no_option_takes_what_is_no_number_or_beyond_all_meaning(value):
     for words, option in numbers():
         with pytest.raises(click.BadParameter, match=r"write a (whole )?number from"):

@@ -298,6 +298,9 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data):
         (",a\n0,1\n", "a column ''"),
         ("a,Label\n1,0\n", "label=NAME is required, .* columns Label"),
         ("a,group,GROUPS\n1,0,1\n", "columns group, GROUPS"),
+        ("a;b\n1;2\n0,5;1\n", "column 'a' .* has '0,5', which is not a number"),
+        ("a,b\n1,2\n1,12_5\n", "column 'b' .* has '12_5', which is not a number"),
+        ("a,b\n1,2\n1,1 000.5\n", "has '1 000.5', which is not a number"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):

@@ -80,7 +80,7 @@ class Classes:
             )
         if text.startswith("@"):
             names = _listed_names(Path(text[1:]))
-        elif text.strip().isdecimal():
+        elif text.isascii() and text.strip().isdigit():
             names = _numbered(text.strip())
         else:
             names = text.split(",")

@@ -19,10 +19,13 @@ from pyarrow import compute, parquet
 from pyarrow import csv as pacsv
 
 from dphead_extract.errors import ExtractError
+from dphead_extract.numerals import typed_number
 from dphead_extract.sources.columns import check_columns
 
 _pc: Any = compute  # it makes its functions when it is imported
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
+# digits with separators between them: a decimal comma, thousands, a misread 12.5
+_SEPARATED = re.compile(r"[-+]?\d+([.,'’_\s]\d+)+([eE][-+]?\d+)?")
 MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
 
 
@@ -231,7 +234,7 @@ def _cells(line: str, separator: str) -> list[str]:
 def _cell_number(cell: str) -> float:
     """Return the number in a cell of a CSV, or NaN."""
     try:
-        return float(cell)
+        return typed_number(cell, float)
     except ValueError:
         return float("nan")
 
@@ -331,7 +334,9 @@ def _is_number(kind: pa.DataType) -> bool:
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def floats(column: Any, width: int | None = None) -> np.ndarray:
+def floats(
+    column: Any, width: int | None = None, where: str = "The column"
+) -> np.ndarray:
     """Return a column of a table as features, one row at a time.
 
     Parameters
@@ -340,32 +345,46 @@ def floats(column: Any, width: int | None = None) -> np.ndarray:
         Numbers, texts of numbers, or lists of numbers.
     width : int, optional
         Number of entries of a list. Default: the column holds no lists.
+    where : str, default "The column"
+        The column in words, for errors.
 
     Returns
     -------
     (k, width) or (k, 1) float64
         The features. An entry is NaN if it is missing or no number, and so are all
         entries of a list of another length.
+
+    Raises
+    ------
+    ExtractError
+        For a text such as 0,5 or 1'000: each reader would see another number.
     """
     if width is None:
-        return _numbers(column)[:, None]
+        return _numbers(column, where)[:, None]
     out = np.full((len(column), width), np.nan)
     fits = _pc.fill_null(_pc.equal(_pc.list_value_length(column), width), False)
     # flatten only these lists: a missing list may still span numbers
-    entries = _numbers(_pc.list_flatten(column.filter(fits)))
+    entries = _numbers(_pc.list_flatten(column.filter(fits)), where)
     out[fits.to_numpy()] = entries.reshape(-1, width)
     return out
 
 
-def _numbers(column: Any) -> np.ndarray:
+def _numbers(column: Any, where: str) -> np.ndarray:
     """Return numbers as float64, NaN where there is none."""
     if is_text(column.type):
         try:
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:  # Python also reads " 1.5", and tells which are none
-            return np.array(
-                [_cell_number(cell or "") for cell in column.to_pylist()], float
-            )
+            cells = [cell or "" for cell in column.to_pylist()]
+            numbers = np.array([_cell_number(cell) for cell in cells], float)
+            for at in np.flatnonzero(np.isnan(numbers)):
+                if _SEPARATED.fullmatch(cells[at].strip()):
+                    raise ExtractError(
+                        f"{where} has {cells[at][:40]!r}, which is not a number. Write "
+                        "a decimal point and no other separator, such as 0.5 for 0,5, "
+                        "or leave the column out by --features."
+                    ) from None
+            return numbers
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if column.null_count:

@@ -166,7 +166,11 @@ def open_embeddings(path: Path, columns: Columns) -> Table:
             block: RowBlock = {role: table.column(name) for role, name in roles.items()}
             if extra:
                 parts = [
-                    floats(table.column(name), width if is_list else None)
+                    floats(
+                        table.column(name),
+                        width if is_list else None,
+                        f"The column {name!r} of {str(path)!r}",
+                    )
                     for name in extra
                 ]
                 block["features"] = np.concatenate(parts, axis=1)

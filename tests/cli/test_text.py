@@ -1,0 +1,14 @@
+"""The layout of what commands print."""
+
+from dphead.cli.text import filled, section
+
+_SENTENCE = "dphead did not extract these rows from images, and cannot tell whether "
+_COMMAND = "dphead fit features.h5 --split train --test-split test --epsilon 1 -o run"
+
+
+def test_only_a_command_ends_its_lines_with_a_backslash():
+    """All lines of a command can be copied; a sentence has other line ends."""
+    assert "\\" not in section("Note", [_SENTENCE * 3])
+    assert section("Next", [_COMMAND]).count(" \\\n") == 1
+    copied = filled(_COMMAND, " " * 11).replace(" \\\n", " ")
+    assert copied.split() == _COMMAND.split()
