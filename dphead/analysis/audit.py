@@ -10,7 +10,7 @@ Rows must be synthetic, because thousands of releases go uncharged.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,16 +21,23 @@ from threadpoolctl import threadpool_limits
 from dphead.analysis.audit_accounting import RELATIVE_ERROR, recomputed_epsilon
 from dphead.analysis.audit_bounds import Claim, statements
 from dphead.analysis.audit_laws import Evidence, LawResult, judge
-from dphead.analysis.audit_rows import UnrecordedSpec
-from dphead.analysis.audit_transcript import Problem, Seen, Witness, transcript
+from dphead.analysis.audit_places import exact_findings
+from dphead.analysis.audit_rows import Sums
+from dphead.analysis.audit_transcript import (
+    NoiseAlone,
+    Problem,
+    Seen,
+    Witness,
+    planned,
+    transcript,
+    uncharged,
+)
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
-# relative tolerance for the rounding of a sum's unit and of two square roots
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # relative tolerance for the rounding of a closed form
 
 
 class AuditRecord:
@@ -44,8 +51,12 @@ class AuditRecord:
         The canary's own mu squared.
     evidence : Evidence
         Noise and samples of all releases.
+    alone : Evidence
+        Noise of the large releases without rows.
     share : float
         Largest movement of a sum by the canary, divided by the sensitivity.
+    broken : int
+        Released entries that are not whole numbers of units.
     """
 
     def __init__(self, problem: Problem, fits: int) -> None:
@@ -54,7 +65,9 @@ class AuditRecord:
         self.evidence = Evidence(
             problem.facts.n_rows - (problem.copies if private_n else 0)
         )
+        self.alone = Evidence(0)
         self.share = 0.0
+        self.broken = 0
 
     def fit(
         self, fit: int, inside: bool, witness: Witness, transcript: Iterator[Seen]
@@ -68,20 +81,20 @@ class AuditRecord:
             reading = witness.read(seen, inside)
             self.own[world, fit] += reading.own
             self.share = max(self.share, reading.share)
+            self.broken += reading.broken
             if spec.epoch_steps > 1:
                 epoch = spec.epoch_steps
                 allocated.append(reading.ratio)
             else:
                 self.scores[world, fit] += reading.ratio
-            unit = statistic.unit(spec.clip_norm, seen.params.transform.append)
             kind = (spec.label, statistic.name)
             self.evidence.add(
                 kind,
                 reading.noise,
                 reading.score,
-                inside,
+                inside and reading.has_canary,
                 symmetric=statistic.symmetric,
-                sd_units=reading.sd / unit,
+                sd_units=reading.sd,
             )
             if seen.sample is not None:
                 prob = spec.sampling_prob / spec.epoch_steps
@@ -96,17 +109,37 @@ class AuditRecord:
             ratios[: len(made)] = made
             self.scores[world, fit] += float(logsumexp(ratios)) - math.log(epoch)
 
+    def noise_alone(self, releases: NoiseAlone, inside: bool) -> None:
+        """Read one release of each large sum without rows."""
+        self.alone.begin()
+        for seen in releases:
+            units, broken = seen.units()
+            self.broken += broken
+            sd = planned(seen)[1]
+            self.alone.add(
+                (seen.spec.label, seen.statistic.name),
+                units / sd,
+                None,
+                inside,
+                symmetric=seen.statistic.symmetric,
+                sd_units=sd,
+            )
+
 
 def _scores(
     solver: Solver,
     plan: Plan,
     problems: Sequence[Problem],
     fits: int,
+    kinds: Iterable[Seen] = (),
     progress: Callable[[int], None] | None = None,
 ) -> AuditRecord:
-    """Run `fits` fits in each of the two worlds, divided among the problems."""
-    specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
-    noise = NoiseSource()
+    """Run `fits` fits in each of the two worlds, divided among the problems.
+
+    A large release without rows, with the noise of `kinds`, follows each fit.
+    """
+    specs, noise = uncharged(plan), NoiseSource()
+    alone = NoiseAlone(kinds, noise)
     record = AuditRecord(problems[0], fits)
     # starting a thread takes longer than a small product
     small = problems[0].facts.n_features <= 64
@@ -120,6 +153,7 @@ def _scores(
                     sums = witness.worlds[inside]
                     made = transcript(solver, facts, specs, noise, sums)
                     record.fit(int(k), inside, witness, made)
+                    record.noise_alone(alone, inside)
                 if progress is not None:
                     progress(int(k) + 1)
     return record
@@ -185,10 +219,16 @@ def attack(
         own = float(np.sqrt(_scores(solver, plan, problems[:1], 1).own[0, 0]))
         aimed = replace(claim, events=(GaussianEvent(1 / max(own, 1e-9)),))
     threshold = aimed.best(fits, (1 - confidence) / 2)[0]
-    record = _scores(solver, plan, problems, fits, progress)
+    kinds = [_kinds(solver, plan, problem) for problem in problems]
+    record = _scores(solver, plan, problems, fits, kinds[0].values(), progress)
     bounds = statements(record.scores, record.own, claim, threshold, confidence)
     again = recomputed_epsilon(plan.specs, plan.delta, plan.relation)
-    findings = [*record.evidence.findings(), *_certain(record, claim, again)]
+    findings = [
+        *record.evidence.findings(),
+        *record.alone.findings(),
+        *exact_findings(problems, kinds, record.share, record.broken),
+        *_accounting(claim, again),
+    ]
     tests = judge(findings, 1 - confidence)
     return {
         **bounds,
@@ -199,13 +239,15 @@ def attack(
     }
 
 
-def _certain(
-    record: AuditRecord, claim: Claim, again: float | None
-) -> Iterator[LawResult]:
-    """Yield the findings that do not depend on noise. Their p-values are 0 or 1."""
-    ok = record.share <= 1 + _ROUNDING
-    shown = f"{record.share:.6g} of the sensitivity"
-    yield LawResult("movement by the canary", "all releases", float(ok), shown)
+def _kinds(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, Seen]:
+    """Return the last release of each kind in a fit with the canary."""
+    facts, sums = plan.budgeted(problem.facts), Sums(problem.world(True))
+    seen = transcript(solver, facts, uncharged(plan), NoiseSource(), sums)
+    return {(one.spec.label, one.statistic.name): one for one in seen}
+
+
+def _accounting(claim: Claim, again: float | None) -> Iterator[LawResult]:
+    """Compare the claim with the recomputed epsilon. The p-value is 0 or 1."""
     if again is not None:
         slack = _ROUNDING if claim.mu is not None else RELATIVE_ERROR
         ok = again <= claim.epsilon * (1 + slack)

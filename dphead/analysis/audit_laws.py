@@ -13,6 +13,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
+from scipy.linalg import hadamard
 from scipy.stats import binom, chi2, kstest, norm, poisson, t
 
 # Chosen, not measured.
@@ -20,6 +21,9 @@ _MAX_WATCHED = 64  # entries kept for each release
 _MAX_KEPT = 10_000_000  # values kept for each kind of release
 _MAX_COMPARED = 200_000  # sample size of a Kolmogorov-Smirnov test
 _TAILS = np.array([1.0, 2.0, 3.0, 4.0])  # deviations beyond which draws are counted
+# bits of a number that are tested together, and bits by which the deviation must exceed
+# them. Modulo 2**k, noise with a deviation of 2**(k + 1.5) is uniform to 1e-60.
+_BYTE, _MARGIN_BITS = 8, 2
 _LIKELY_REPEATS = 1e-3  # above this number of expected repeats, repeats are not tested
 
 
@@ -65,20 +69,41 @@ def _correlation(
         yield LawResult("correlation of the noise", about, _bonferroni(ps), shown)
 
 
-def _normality(about: str, values: np.ndarray) -> LawResult:
-    """Test the distribution, the tails and the largest of standard normal values."""
+class _Tails:
+    """Count values beyond each of _TAILS, and keep the largest absolute value."""
+
+    def __init__(self, values: np.ndarray | None = None) -> None:
+        self.count, self.largest = 0, 0.0
+        self.beyond = np.zeros(len(_TAILS), int)
+        if values is not None:
+            self.add(values)
+
+    def add(self, values: np.ndarray) -> None:
+        """Count values."""
+        sizes = np.abs(values)
+        self.count += len(sizes)
+        self.beyond += np.count_nonzero(sizes[:, None] > _TAILS, axis=0)
+        self.largest = max(self.largest, float(sizes.max()))
+
+
+def _normality(
+    about: str, values: np.ndarray, tails: _Tails | None = None
+) -> LawResult:
+    """Test the distribution, the tails and the largest of standard normal values.
+
+    `tails` may be those of more values.
+    """
     distance = kstest(values[:: -(-len(values) // _MAX_COMPARED)], "norm")
-    sizes = np.abs(values)
-    beyond = [np.count_nonzero(sizes > tail) for tail in _TAILS]
+    seen = _Tails(values) if tails is None else tails
     chances = 2 * norm.sf(_TAILS)
-    tails = _two_sided(binom(len(values), chances), beyond)
-    largest = sizes.max()
+    ps = _two_sided(binom(seen.count, chances), seen.beyond)
+    largest = seen.largest
     found = [
         (distance.pvalue, f"distance {distance.statistic:.2g} from normal"),
-        (len(values) * 2 * norm.sf(largest), f"largest is {largest:.3g} deviations"),
+        (seen.count * 2 * norm.sf(largest), f"largest is {largest:.3g} deviations"),
     ]
-    expected = len(values) * chances
-    for tail, p, count, wanted in zip(_TAILS, tails, beyond, expected, strict=True):
+    expected = seen.count * chances
+    for tail, p, count, wanted in zip(_TAILS, ps, seen.beyond, expected, strict=True):
         found.append((p, f"{count} of {wanted:.3g} beyond {tail:g} deviations"))
     p, shown = min(found)
     p = min(1.0, len(found) * float(p))
@@ -118,6 +143,11 @@ class _NoiseRecord:
             corner = np.all(np.indices(shape) < side, axis=0)
             self.watched = np.flatnonzero(corner[used])
         self._sums, self._squares = np.zeros((2, self.entries))
+        self._tails = _Tails()
+        bits = int(math.log2(sd_units)) - _MARGIN_BITS
+        # (worlds, bytes, values of a byte)
+        self._bytes = np.zeros((2, max(0, -(-bits // _BYTE)), 2**_BYTE), int)
+        self._bits = bits
         self.kept: list[np.ndarray] = []
         self.lengths: list[float] = []
         self._scores: list[float] = []
@@ -140,11 +170,16 @@ class _NoiseRecord:
         if self.symmetric:
             # an attacker would average the two halves
             noise = (noise + np.swapaxes(noise, -1, -2)) / 2
+        units = np.rint(noise[self._used] * self.sd_units).astype(np.int64)
+        for counts in self._bytes[int(inside)]:
+            counts += np.bincount(units & 2**_BYTE - 1, minlength=2**_BYTE)
+            units >>= _BYTE
         # undo the rounding to integers, or a draw of exactly 0 would have p = 0
         spread = self._random.uniform(-0.5, 0.5, self.entries) / self.sd_units
         own = (noise[self._used] + spread) * self._scale
         self._sums += own
         self._squares += own * own
+        self._tails.add(own)
         self.lengths.append(float(own @ own))
         self._insides.append(inside)
         self._scores.append(np.nan if score is None else score)
@@ -168,6 +203,31 @@ class _NoiseRecord:
         flat = [(x.ravel(), y[: len(x)].ravel()) for x, y in pairs if len(x)]
         yield from _correlation(f"{self.label}, successive fits", flat)
         yield from self._repeats(draws)
+        yield from self._parities()
+
+    def _parities(self) -> Iterator[LawResult]:
+        """Test that the noise is uniform modulo powers of two, in each world.
+
+        It is uniform if the parity of each set of its low bits is odd with probability
+        1/2. So each number of odd parities has a binomial distribution.
+        """
+        found = []
+        for world, each in zip(("without", "with"), self._bytes, strict=True):
+            for i, counts in enumerate(each):
+                n = counts.sum()
+                odd = (n - hadamard(2**_BYTE) @ counts) // 2
+                # the parity of the bits of k is entry k; the last byte may be a part
+                odd = odd[1 : 2 ** min(_BYTE, self._bits - _BYTE * i)]
+                ps = _two_sided(binom(n, 0.5), odd)
+                worst = int(np.argmin(ps))
+                bits = [_BYTE * i + b for b in range(_BYTE) if worst + 1 >> b & 1]
+                named = "+".join(map(str, bits))
+                shown = f"{odd[worst]:,} of {n:,} odd in bits {named}, {world}"
+                found.append((_bonferroni(ps), f"{shown} the canary"))
+        if found:
+            p, shown = min(found)
+            p = min(1.0, len(found) * p)
+            yield LawResult("low bits of the noise", self.label, p, shown)
 
     def _deviations(self, releases: int) -> Iterator[LawResult]:
         """Compare sums of squares with chi-squared, in several groupings."""
@@ -202,7 +262,8 @@ class _NoiseRecord:
             norm.ppf(law.cdf(lengths)),
             norm.isf(law.sf(lengths)),
         )
-        yield _normality(f"{self.label}, draws", np.array(self.kept).ravel())
+        draws = np.array(self.kept).ravel()
+        yield _normality(f"{self.label}, draws", draws, self._tails)
         yield _normality(f"{self.label}, lengths", normal)
         means = self._sums / math.sqrt(len(lengths))
         yield _normality(f"{self.label}, mean of each entry", means)

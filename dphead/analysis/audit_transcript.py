@@ -3,24 +3,32 @@
 Fits here are not charged, so no private row may be audited.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums
+from dphead.analysis.audit_rows import (
+    NO_CLASS,
+    AuditRows,
+    NoLedger,
+    Sums,
+    UnrecordedSpec,
+)
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.privacy.sampling import NO_GROUP
 from dphead.privacy.statistic_base import Params, Statistic, root
+from dphead.privacy.statistics import ClassSums, Gram
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
-_SHARED_ROWS = 15  # rows beside the canary; the other slots are unreadable images
+SHARED_ROWS = 15  # rows beside the canary; the other slots are unreadable images
+# entries of large releases without rows: 64 x 8, and 24 x 25 / 2 of a symmetric sum
+_ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
 ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
@@ -47,6 +55,8 @@ class Problem:
         Group cap of the plan. With a cap, the canary is a group of `copies` equal rows.
     copies : int
         Number of the canary's rows.
+    slots, groups : (n + copies,) int
+        Slots and group ids of the shared rows, then of the canary's rows.
     """
 
     facts: ProblemInfo
@@ -54,24 +64,50 @@ class Problem:
     x: np.ndarray
     y: np.ndarray
     canary: tuple[np.ndarray, int]
-    neighbor: tuple[np.ndarray, int] | None = None
-    group_cap: int | None = None
-    copies: int = 1
+    neighbor: tuple[np.ndarray, int] | None
+    group_cap: int | None
+    copies: int
+    slots: np.ndarray
+    groups: np.ndarray
 
     def world(self, inside: bool) -> AuditRows:
-        """Return the rows with the canary in the last slots, or without it.
+        """Return the rows with the canary, or without it.
 
         Under add_remove, the canary's slots are missing.
         """
         n_rows, copies = self.facts.n_rows, self.copies
+        slots, groups = self.slots, self.groups
         row = self.canary if inside else self.neighbor
         if row is None and self.relation == "add_remove":
+            removed = np.sort(slots[-copies:])
+            slots, groups = slots[:-copies], groups[:-copies]
+            slots = slots - np.searchsorted(removed, slots)
             n_rows, copies = n_rows - copies, 0
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
         all_x = np.vstack([self.x, np.tile(x, (copies, 1))])
         all_y = np.append(self.y, np.full(copies, label))
-        groups = np.append(np.full(len(self.y), NO_GROUP), np.zeros(copies, int))
-        return AuditRows(all_x, all_y, n_rows, groups, self.group_cap)
+        return AuditRows(all_x, all_y, n_rows, slots, groups, self.group_cap)
+
+
+def random_places(
+    n_rows: int, shared: int, copies: int, slot: int | None = None
+) -> dict[str, np.ndarray]:
+    """Return random slots and group ids of shared rows, then of a canary's rows.
+
+    The last row is in `slot`, if it is given. All are within a few pieces of slots, so
+    that sums take little time. Every shared row has a group of its own.
+    """
+    random = np.random.default_rng()
+    count = shared + copies
+    last = int(random.integers(n_rows)) if slot is None else slot
+    size = min(n_rows, 4 * count)
+    first = int(np.clip(last - random.integers(size), 0, n_rows - size))
+    others = np.setdiff1d(np.arange(first, first + size), [last])
+    slots = np.append(random.choice(others, count - 1, replace=False), last)
+    # most ids are small, but the cap must hold for every id
+    ids = random.choice(n_rows, shared + 1, replace=False)
+    ids *= random.choice([1, 2**31 + 1])
+    return {"slots": slots, "groups": np.append(ids, np.full(copies - 1, ids[-1]))}
 
 
 def worst_case(
@@ -117,7 +153,7 @@ def worst_case(
             "batches. Remove `--group-cap`, or choose a method with full batches."
         )
     copies = 1 if cap is None else min(facts.n_rows, cap + ROWS_BEYOND_CAP)
-    count = 0 if sampled else min(_SHARED_ROWS, facts.n_rows - copies)
+    count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
     axes = np.eye(facts.n_features, 2)
     if seed is not None:
         draws = np.random.default_rng(seed).standard_normal(axes.shape)
@@ -131,7 +167,11 @@ def worst_case(
             other = (norm * (axes @ [-0.5, np.sqrt(0.75)])).astype(np.float32)
         neighbor = other, label
     others = np.tile(row, (count, 1)), np.full(count, (label + 1) % facts.n_classes)
-    return Problem(facts, plan.relation, *others, (row, label), neighbor, cap, copies)
+    places = random_places(facts.n_rows, count, copies)
+    canary = row, label
+    return Problem(
+        facts, plan.relation, *others, canary, neighbor, cap, copies, **places
+    )
 
 
 def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
@@ -161,6 +201,19 @@ class Seen:
     released: Released
     sample: np.ndarray | None
 
+    def units(self) -> tuple[np.ndarray, int]:
+        """Return the value in units of the integer sum, as whole numbers of float64.
+
+        The second value is the number of entries that are not exactly such a number
+        times the unit. Their last bits could tell anything.
+        """
+        value = np.ascontiguousarray(self.released.value)
+        unit = self.statistic.unit(self.spec.clip_norm, self.params.transform.append)
+        # sums of audits are below 2**51, so that these numbers are the released ones
+        units = np.rint(value / unit) + 0.0  # no negative zero
+        broken = (units * unit).view(np.int64) != value.view(np.int64)
+        return units, int(np.count_nonzero(broken))
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -169,7 +222,7 @@ class Reading:
     Attributes
     ----------
     sd : float
-        The planned standard deviation of the noise.
+        The planned standard deviation of the noise, in units of the integer sum.
     ratio : float
         The release's log-likelihood ratio.
     own : float
@@ -183,6 +236,8 @@ class Reading:
         Distance of the two worlds' sums, divided by the sensitivity.
     has_canary : bool
         Whether the canary's slot was summed.
+    broken : int
+        Released entries that are not whole numbers of units.
     """
 
     sd: float
@@ -192,6 +247,7 @@ class Reading:
     score: float | None
     share: float
     has_canary: bool
+    broken: int
 
 
 class Witness:
@@ -199,10 +255,10 @@ class Witness:
 
     def __init__(self, problem: Problem) -> None:
         self.worlds = [Sums(problem.world(inside)) for inside in (False, True)]
-        self._canary = problem.facts.n_rows - 1  # the last slot
+        self._canary = problem.slots[-1]
 
     def read(self, seen: Seen, inside: bool) -> Reading:
-        """Compare a release with both worlds.
+        """Compare a release with both worlds, in units of the integer sum.
 
         `inside` is True if the canary is in the fit.
 
@@ -214,12 +270,13 @@ class Witness:
         sums = [world.total(seen.statistic, seen.params, spec) for world in self.worlds]
         # with sampled batches there are no shared rows
         shared = sums[0] if seen.sample is None else np.zeros_like(sums[0])
-        value = seen.released.value - shared
+        units, broken = seen.units()
+        value = units - shared
         shifts = [total - shared for total in sums]
-        sensitivity, sd = planned(seen)
+        sd = planned(seen)[1]
         difference = sums[1] - sums[0]
         distance = float(np.linalg.norm(difference))
-        present = seen.sample is None or self._canary in seen.sample[-1:]
+        present = seen.sample is None or self._canary in seen.sample
         noise = value - shifts[inside] * present
         score = (
             float(np.vdot(difference, noise)) / (distance * sd) if distance else None
@@ -234,24 +291,30 @@ class Witness:
             for shift in shifts
         ]
         ratio = ratios[1] - ratios[0]
-        share = distance / (sensitivity * (spec.group_cap or 1))
+        share = share_of_sensitivity(seen, difference)
         own = (distance / sd) ** 2
-        return Reading(sd, ratio, own, noise / sd, score, share, present)
+        return Reading(sd, ratio, own, noise / sd, score, share, present, broken)
 
 
 def planned(seen: Seen) -> tuple[float, float]:
     """Return the planned sensitivity of a sum and the standard deviation of its noise.
 
-    In a Poisson batch, replacing a row moves the sum by twice the clip norm. The
-    accountant counts this factor of 2, so it does not increase the noise.
+    Both are in units of the integer sum. In a Poisson batch, replacing a row moves the
+    sum by twice the clip norm. The accountant counts this factor of 2, so it does not
+    increase the noise.
     """
     statistic, spec, append = seen.statistic, seen.spec, seen.params.transform.append
     sampled = spec.sampling_prob < 1
     relation = "zero_out" if sampled else spec.relation
-    unit = statistic.unit(spec.clip_norm, append)
-    row = unit * root(statistic.sensitivity_sq(relation, spec.clip_norm, append))
+    row = root(statistic.sensitivity_sq(relation, spec.clip_norm, append))
     twice = 2 if sampled and spec.relation == "replace_one" else 1
     return twice * row, row * spec.noise_multiplier
+
+
+def share_of_sensitivity(seen: Seen, move: np.ndarray) -> float:
+    """Return the length of a movement of a sum, divided by the unit's sensitivity."""
+    cap = seen.spec.group_cap or 1
+    return float(np.linalg.norm(move)) / (planned(seen)[0] * cap)
 
 
 def _log_mixture(along: float, length2: float, variance: float, prob: float) -> float:
@@ -270,6 +333,7 @@ class _Watched:
     """Sum like a verified sum, and record the summed slots."""
 
     def __init__(self, sums: Sums) -> None:
+        self.source = sums.source
         self._verified = VerifiedSum(sums)
         self.sample: np.ndarray | None = None
 
@@ -282,6 +346,32 @@ class _Watched:
         return self._verified.largest_norm(task)
 
 
+def _released(
+    statistic: Statistic,
+    params: Params,
+    spec: ReleaseSpec,
+    ledger: Any,
+    noise: NoiseSource,
+    watched: _Watched,
+) -> Seen:
+    """Make one release."""
+    released = release(
+        statistic,
+        params,
+        watched.source,
+        spec,
+        ledger=ledger,
+        noise=noise,
+        summer=watched,
+    )
+    return Seen(statistic, params, spec, released, watched.sample)
+
+
+def uncharged(plan: Plan) -> list[ReleaseSpec]:
+    """Return the plan's releases for `transcript`."""
+    return [UnrecordedSpec(**vars(spec)) for spec in plan.specs]
+
+
 def transcript(
     solver: Solver,
     facts: ProblemInfo,
@@ -290,8 +380,7 @@ def transcript(
     sums: Sums,
 ) -> Iterator[Seen]:
     """Yield each release of one fit through `release`, without its head."""
-    ledger: Any = NoLedger()
-    watched = _Watched(sums)
+    ledger, watched = NoLedger(), _Watched(sums)
     steps = solver.solve(facts)
     ask = next(steps)
     for i, spec in enumerate(specs):
@@ -300,16 +389,53 @@ def transcript(
                 f"Internal error: the solver requested {ask.label!r} at release {i}, "
                 f"which is planned as {spec.label!r}. Please report it."
             )
-        released = release(
-            ask.statistic,
-            ask.params,
-            sums.source,
-            spec,
-            ledger=ledger,
-            noise=noise,
-            summer=watched,
-        )
-        yield Seen(ask.statistic, ask.params, spec, released, watched.sample)
+        seen = _released(ask.statistic, ask.params, spec, ledger, noise, watched)
+        yield seen
         if i + 1 < len(specs):
-            ask = steps.send(released)
+            ask = steps.send(seen.released)
     steps.close()
+
+
+class NoiseAlone:
+    """Make large releases without rows, with the noise of the method's releases.
+
+    One sum is symmetric and one is not, if the method has both. Their many entries show
+    the distribution of the noise in few fits.
+
+    Parameters
+    ----------
+    kinds : iterable of Seen
+        Releases of the method.
+    noise : NoiseSource
+        Source of the noise.
+    """
+
+    def __init__(self, kinds: Iterable[Seen], noise: NoiseSource) -> None:
+        self._noise, self._params = noise, Params()
+        sides = {kind.statistic.symmetric: kind for kind in kinds}
+        self._planned: list[tuple[Statistic, ReleaseSpec, Sums]] = []
+        for symmetric, kind in sides.items():
+            statistic = Gram(1) if symmetric else ClassSums(_ALONE_CLASSES)
+            size = _ALONE_SYMMETRIC if symmetric else _ALONE_FEATURES
+            nobody = np.zeros(0, int)
+            rows = np.zeros((0, size), np.float32)
+            rows = AuditRows(rows, nobody, 1, slots=nobody, groups=nobody)
+            clip_norm, relation = kind.spec.clip_norm, kind.spec.relation
+            row = root(statistic.sensitivity_sq(relation, clip_norm))
+            spec = UnrecordedSpec(
+                f"noise alone{', symmetric' * symmetric}",
+                statistic.name,
+                clip_norm,
+                planned(kind)[1] / row,
+                n_rows=1,
+                relation=relation,
+            )
+            self._planned.append((statistic, spec, Sums(rows)))
+
+    def __iter__(self) -> Iterator[Seen]:
+        """Release each sum once."""
+        for statistic, spec, sums in self._planned:
+            watched = _Watched(sums)
+            yield _released(
+                statistic, self._params, spec, NoLedger(), self._noise, watched
+            )

@@ -80,6 +80,48 @@ def test_each_test_of_noise_finds_its_defect(name):
     assert name in broken(drawn(NOISE[name])[1])
 
 
+def in_units(change):
+    """Change the noise in units, z and i as above."""
+    return lambda z, i: change(np.rint(z * SD_UNITS).astype(int)) / SD_UNITS
+
+
+def test_low_bits_that_are_not_uniform_are_found():
+    """In multiples of 64 units, with one high bit fixed, and with two equal bits."""
+    bits = {"low bits of the noise: a"}
+    assert not bits & broken(drawn(in_units(lambda k: k))[1])
+    for wrong in (
+        lambda k: k // 64 * 64,
+        lambda k: k & ~(1 << 12),
+        lambda k: k ^ ((k >> 5 ^ k >> 2) & 1) << 5,
+    ):
+        assert bits <= broken(drawn(in_units(wrong))[1])
+    turn = iter(range(600))  # even in the one world, odd in the other: uniform together
+    found = broken(drawn(in_units(lambda k: k // 2 * 2 + next(turn) // 2 % 2))[1])
+    assert found == bits
+
+
+def test_low_bits_of_a_small_deviation_are_not_judged():
+    """A deviation of 4 units has no uniform bits, one of 2**10 has 8."""
+    for units, bits in ((4.0, 0), (2.0**10, 8), (2.0**20, 18)):
+        evidence, found = drawn(None, (2, 2), units=units)
+        record = evidence.noise["a", "b"]
+        assert record._bits == bits
+        assert any("low bits" in f.name for f in found) == (bits > 0)
+
+
+def test_tails_of_all_entries_count():
+    """The entries beyond the 64 that are kept are cut at 2.5 deviations: 7,450 of the
+    600,000 draws are beyond.
+    """
+
+    def cut(z, _):
+        z[8:] = np.clip(z[8:], -2.5, 2.5)
+        return z
+
+    found = broken(drawn(cut, (40, 25), fits=150)[1])
+    assert "normality of the noise: draws" in found
+
+
 def test_one_release_without_noise_in_six_hundred_is_found():
     turn = iter(range(600))
     found = broken(drawn(lambda z, i: z * (next(turn) != 300))[1])
